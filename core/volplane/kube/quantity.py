@@ -1,0 +1,182 @@
+"""Amounts as Kubernetes writes them: `k8s.io/apimachinery/pkg/api/resource.Quantity`, exactly.
+
+A quantity is a decimal number with a suffix: binary (`Ki` to `Ei`), decimal (`n` to `E`) or an exponent (`e3`).
+Values are exact and unbounded above; below a billionth they are rounded away from zero, as the original does.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Literal
+
+__all__ = ["Format", "Quantity", "canonical", "canonical_milli", "format_bytes", "parse"]
+
+Format = Literal["BinarySI", "DecimalSI", "DecimalExponent"]
+
+WRONG_FORMAT: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+WRONG_NUMBER: Final = "unable to parse numeric part of quantity"
+WRONG_SUFFIX: Final = "unable to parse quantity's suffix"
+
+_SHAPE: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII)
+_EXPONENT: Final = re.compile(r"[eE]([-+]?[0-9]+)", re.ASCII)
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL_SUFFIX: Final = {power: suffix for suffix, power in _DECIMAL.items()}
+_BINARY_SUFFIX: Final = {power // 10: suffix for suffix, power in _BINARY.items()}
+_LARGEST_BINARY: Final = 2**63 - 1
+_LARGEST_EXPONENT: Final = 2**31 - 1
+_EXACT_EXPONENT: Final = 4096
+"""Exponents beyond this are refused: the number they write has more digits than anything can mean."""
+
+
+@dataclass(frozen=True, slots=True, order=False)
+class Quantity:
+    """An exact amount. Equal amounts compare equal whatever their notation."""
+
+    nanos: int
+    """The amount times 10**9."""
+    format: Format
+
+    @property
+    def value(self) -> Fraction:
+        return Fraction(self.nanos, 10**9)
+
+    def as_bytes(self) -> int:
+        """The amount as a whole number, rounded up (away from zero when negative)."""
+        return _round_away(self.nanos, 10**9)
+
+    def rounded(self, places: int) -> Quantity:
+        """The amount rounded away from zero to `places` decimal places (3: thousandths)."""
+        step = 10 ** (9 - places)
+        return Quantity(_round_away(self.nanos, step) * step, self.format)
+
+    def __str__(self) -> str:
+        """The canonical notation."""
+        if not self.nanos:
+            return "0"
+        whole, rest = divmod(abs(self.nanos), 10**9)
+        if self.format == "BinarySI" and whole >= 1024 and not rest:
+            return _binary(whole if self.nanos > 0 else -whole)
+        exponential = self.format == "DecimalExponent"
+        return _decimal(self.nanos, exponential=exponential)
+
+    def __eq__(self, other: object) -> bool:
+        return self.nanos == other.nanos if isinstance(other, Quantity) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.nanos)
+
+    def __lt__(self, other: Quantity) -> bool:
+        return self.nanos < other.nanos
+
+    def __le__(self, other: Quantity) -> bool:
+        return self.nanos <= other.nanos
+
+    def __gt__(self, other: Quantity) -> bool:
+        return self.nanos > other.nanos
+
+    def __ge__(self, other: Quantity) -> bool:
+        return self.nanos >= other.nanos
+
+    def __bool__(self) -> bool:
+        return self.nanos != 0
+
+
+def parse(text: str | int | float) -> Quantity:
+    """Read a quantity; numbers stand for their JSON text.
+
+    Raises ValueError, worded as the API server words it, for what is no quantity.
+    """
+    return _parse(text if isinstance(text, str) else _number_text(text))
+
+
+def canonical(text: str | int | float) -> str:
+    """The canonical notation of a quantity (`20000G` becomes `20T`). Raises ValueError as `parse`."""
+    return _canonical(text if isinstance(text, str) else _number_text(text))
+
+
+def canonical_milli(text: str | int | float) -> str:
+    """As `canonical`, rounded up to thousandths: what the API server stores in resource lists."""
+    return _canonical_milli(text if isinstance(text, str) else _number_text(text))
+
+
+def format_bytes(amount: int) -> str:
+    """A whole number of bytes in binary notation: 1073741824 is `1Gi`, 1000 is `1k`."""
+    return str(Quantity(amount * 10**9, "BinarySI"))
+
+
+def _number_text(number: int | float) -> str:
+    if isinstance(number, bool):
+        raise ValueError(WRONG_FORMAT)
+    return repr(number)
+
+
+@functools.lru_cache(maxsize=8192)
+def _canonical(text: str) -> str:
+    return str(_parse(text))
+
+
+@functools.lru_cache(maxsize=8192)
+def _canonical_milli(text: str) -> str:
+    return str(_parse(text).rounded(3))
+
+
+@functools.lru_cache(maxsize=8192)
+def _parse(text: str) -> Quantity:
+    match = _SHAPE.fullmatch(text.strip(" \t\r\n"))
+    if match is None or not text.strip(" \t\r\n"):
+        raise ValueError(WRONG_FORMAT)
+    sign, whole, fraction, suffix = match.groups()
+    if not whole and not fraction:
+        raise ValueError(WRONG_SUFFIX if suffix and suffix not in _DECIMAL else WRONG_NUMBER)
+    base, power, form = _interpret(suffix)
+    fraction = fraction or ""
+    digits = int(f"{whole}{fraction}")
+    if not digits:
+        return Quantity(0, form)
+    amount = Fraction(digits, 10 ** len(fraction)) * Fraction(base) ** power
+    nanos = _round_away(amount.numerator * 10**9, amount.denominator)
+    if form == "BinarySI":
+        nanos = min(nanos, _LARGEST_BINARY * 10**9)
+        if nanos < 10**9:
+            form = "DecimalSI"
+    return Quantity(-nanos if sign == "-" else nanos, form)
+
+
+def _interpret(suffix: str) -> tuple[int, int, Format]:
+    if (power := _DECIMAL.get(suffix)) is not None:
+        return 10, power, "DecimalSI"
+    if (power := _BINARY.get(suffix)) is not None:
+        return 2, power, "BinarySI"
+    match = _EXPONENT.fullmatch(suffix)
+    if match is None or len(match[1]) > 12 or abs(int(match[1])) > _LARGEST_EXPONENT:
+        raise ValueError(WRONG_SUFFIX)
+    if abs(int(match[1])) > _EXACT_EXPONENT:
+        raise ValueError(WRONG_NUMBER)
+    return 10, int(match[1]), "DecimalExponent"
+
+
+def _round_away(numerator: int, denominator: int) -> int:
+    size = -(-abs(numerator) // denominator)
+    return size if numerator >= 0 else -size
+
+
+def _binary(whole: int) -> str:
+    times = 0
+    while whole % 1024 == 0 and times < 6:
+        whole //= 1024
+        times += 1
+    return f"{whole}{_BINARY_SUFFIX[times]}" if times else str(whole)
+
+
+def _decimal(nanos: int, *, exponential: bool) -> str:
+    power = -9
+    while nanos % 1000 == 0:
+        nanos //= 1000
+        power += 3
+    if not exponential and (suffix := _DECIMAL_SUFFIX.get(power)) is not None:
+        return f"{nanos}{suffix}"
+    return f"{nanos}e{power}" if power else str(nanos)
