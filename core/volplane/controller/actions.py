@@ -1,0 +1,131 @@
+"""What `decide` may answer: the single next thing to do for one object.
+
+A decide function is pure: it reads caches (and what this pass read live), and returns one of these. The runner performs
+it, puts the server's answer into the cache, and asks again, until `Wait` or `Done`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from volplane.kube.kinds import Kind
+from volplane.kube.objects import KubeObject
+
+__all__ = ["Action", "Create", "Decide", "Delete", "Done", "Notice", "Patch", "Read", "Reads", "Run", "Wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An Event to record on an object: type is "Normal" or "Warning"."""
+
+    kind: Kind[Any]
+    about: KubeObject
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """A merge patch of `target` as it is in the cache; the runner adds its resourceVersion to `body`'s metadata.
+
+    notices are recorded once the write is acknowledged. why: for logs.
+    """
+
+    kind: Kind[Any]
+    target: KubeObject
+    body: Mapping[str, Any]
+    why: str
+    subresource: str = ""
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Create an object. One that exists already is read into the cache and decided upon; it is not an error."""
+
+    kind: Kind[Any]
+    body: Mapping[str, Any]
+    why: str
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete `target`: with its uid as a precondition, and its resourceVersion too if `exact`."""
+
+    kind: Kind[Any]
+    target: KubeObject
+    why: str
+    exact: bool = True
+    grace_seconds: int | None = None
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read an object live into the cache and into this pass's `Reads`, then decide again."""
+
+    kind: Kind[Any]
+    key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Start an operation (a hook call) on `asset` of `driver` under `name`, unless one holds that asset.
+
+    start: makes the awaitable that does the work; what it raises counts as the operation's failure. The object is
+    decided again when the operation ends, or when its back-off does.
+    """
+
+    name: str
+    driver: str
+    asset: str
+    start: Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing to do until something changes, or until `seconds` are over. reason: in plain words, for `explain`."""
+
+    reason: str
+    seconds: float | None = None
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Everything about this object is as it should be."""
+
+    notices: tuple[Notice, ...] = field(default=())
+
+
+Action = Patch | Create | Delete | Read | Run | Wait | Done
+
+
+class Reads:
+    """What this pass over one object read live: proof of presence or absence that a cache cannot give."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, str], KubeObject | None] = {}
+
+    def put(self, kind: Kind[Any], key: str, answer: KubeObject | None) -> None:
+        self._read[kind.plural, key] = answer
+
+    def has(self, kind: Kind[Any], key: str) -> bool:
+        return (kind.plural, key) in self._read
+
+    def get(self, kind: Kind[Any], key: str) -> KubeObject | None:
+        """The object as read in this pass, None if it was absent. KeyError if it was not read."""
+        return self._read[kind.plural, key]
+
+    def forget(self) -> None:
+        """Drop all: the world moved on (an operation was awaited, a conflict met)."""
+        self._read.clear()
+
+
+Decide = Callable[[str, Reads], Action]
+"""(key, what was read live in this pass) -> the next action."""

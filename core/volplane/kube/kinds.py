@@ -1,0 +1,71 @@
+"""The kinds that volplane talks about: where they live in the API and which struct they decode to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from volplane.kube import objects
+
+__all__ = [
+    "CLAIMS",
+    "CSI_DRIVERS",
+    "CSI_NODES",
+    "LEASES",
+    "NAMESPACES",
+    "NODES",
+    "PODS",
+    "SECRETS",
+    "STORAGE_CLASSES",
+    "VOLUMES",
+    "VOLUME_ATTACHMENTS",
+    "Kind",
+]
+
+T = TypeVar("T", bound=objects.KubeObject)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """A resource of the API and the struct its objects decode to."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    struct: type[T]
+
+    @property
+    def prefix(self) -> str:
+        return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Path of the collection (of one namespace, or of all), an object or a subresource."""
+        parts = [self.prefix]
+        if self.namespaced and namespace:
+            parts.append(f"namespaces/{namespace}")
+        parts.append(self.plural)
+        parts.extend(part for part in (name, subresource) if part)
+        return "/".join(parts)
+
+    def path_of(self, key: str, subresource: str = "") -> str:
+        """Path of the object with this cache key (`namespace/name` or `name`)."""
+        namespace, _, name = key.rpartition("/")
+        return self.path(namespace, name, subresource)
+
+    def body(self, **fields: Any) -> dict[str, Any]:
+        """A dict of this kind, for a create."""
+        return {"apiVersion": self.api_version, "kind": self.kind, **fields}
+
+
+VOLUMES = Kind("v1", "PersistentVolume", "persistentvolumes", False, objects.Volume)
+CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, objects.Claim)
+PODS = Kind("v1", "Pod", "pods", True, objects.Pod)
+NODES = Kind("v1", "Node", "nodes", False, objects.Node)
+NAMESPACES = Kind("v1", "Namespace", "namespaces", False, objects.Namespace)
+SECRETS = Kind("v1", "Secret", "secrets", True, objects.Secret)
+STORAGE_CLASSES = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", False, objects.StorageClass)
+VOLUME_ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
+CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.CsiNode)
+CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, objects.CsiDriver)
+LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)
