@@ -60,6 +60,8 @@ class Failure(Exception):
     reason: str
     message: str
     details: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """ListMeta of the Status: a 410 for an expired page carries a token that goes on from the current state."""
 
     def __str__(self) -> str:
         return f"{self.code} {self.reason}: {self.message}"
@@ -69,7 +71,7 @@ class Failure(Exception):
         status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {},
+            "metadata": self.metadata,
             "status": "Failure",
             "message": self.message,
         }
