@@ -9,12 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from volplane.apiserver import names
 from volplane.apiserver.failures import Cause
 
-__all__ = ["Column", "Json", "Resource", "Strategy"]
+__all__ = ["Column", "Json", "Resource", "Since", "Strategy"]
 
 Json = dict[str, Any]
 """A decoded JSON object. Machinery hands strategies objects they own and may change in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A cell that shows how long ago a time (RFC 3339) was; `tables.table` renders it, which knows the hour."""
+
+    time: str | None
+    absent: str = "<unknown>"
+    layout: str = "{}"
+    """What stands around the duration: `3 ({} ago)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,14 @@ class Strategy:
         """Why an otherwise valid update is refused with 403 (admission), or ""."""
         return ""
 
+    def validate_binding(self, binding: Json) -> Sequence[Cause]:
+        """Every refused field of a `Binding` posted to the binding subresource."""
+        return ()
+
+    def bind(self, obj: Json, binding: Json) -> str:
+        """Carry out a valid `Binding` on `obj`; why it cannot be (409, nothing may be written), or ""."""
+        return "this kind cannot be bound"
+
     def grace_seconds(self, obj: Json, asked: int | None) -> int:
         """Grace period of a delete; above 0 the object stays, with a deletionTimestamp, until a delete with 0."""
         return 0
@@ -85,6 +104,12 @@ class Resource:
     """Whether metadata.generation is kept (1 at creation, +1 when spec changes)."""
     storage: str = ""
     """Key of the store that holds the objects, where two resources show the same ones (events); default plural.group."""
+    to_stored: Callable[[Json], Json] | None = None
+    """Where the stored shape is another one: turns a request's object into it. Strategies see only the stored shape."""
+    from_stored: Callable[[Json], Json] | None = None
+    """The reverse, for every answer and before a patch is applied; never changes its argument."""
+    name_rule: Callable[[str], str] = names.subdomain
+    """Why a metadata.name is refused, or ""; generateName is judged by it too, less its trailing dashes."""
     to_stored: Callable[[Json], Json] | None = None
     """Where `storage` is shared: turns an object of this resource (after `default`) into the stored form."""
     from_stored: Callable[[Json], Json] | None = None
