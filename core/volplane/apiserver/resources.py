@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from volplane.apiserver import names
 from volplane.apiserver.failures import Cause
@@ -110,18 +110,12 @@ class Resource:
     """The reverse, for every answer and before a patch is applied; never changes its argument."""
     name_rule: Callable[[str], str] = names.subdomain
     """Why a metadata.name is refused, or ""; generateName is judged by it too, less its trailing dashes."""
-    to_stored: Callable[[Json], Json] | None = None
-    """Where `storage` is shared: turns an object of this resource (after `default`) into the stored form."""
-    from_stored: Callable[[Json], Json] | None = None
-    """The way back, without apiVersion and kind. Both absent: objects are stored as they are served."""
     graceful: bool = False
     """Whether a delete is first an update that sets deletionTimestamp, even with a grace of 0 seconds (pods)."""
     returns_deleted: bool = True
     """Whether a finished delete answers with the object, else with a Status (leases, events, configmaps, secrets...)."""
     unconditional_update: bool = True
     """Whether a PUT may leave out metadata.resourceVersion (not leases, volumeattachments, csinodes, csidrivers...)."""
-    name_rule: Literal["subdomain", "label"] = "subdomain"
-    """Which of DNS-1123 subdomain and label metadata.name must be; namespaces are labels."""
 
     @property
     def api_version(self) -> str:
