@@ -1,0 +1,72 @@
+# The two commands of the README are `make demo` and `make test`. Everything here makes .venv first, from
+# constraints.txt (exact versions and hashes), and does so again only when the pins or a pyproject.toml change.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.volplane-installed
+PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+SOURCES := core $(wildcard plugins/*/src) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py))))
+
+# The first Python that is new enough and able to make virtual environments (Debian ships the latter apart).
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
+	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+.PHONY: demo
+demo: $(STAMP) ## Walk volumes through their whole life on an embedded cluster
+	@$(BIN)/volplane demo
+
+.PHONY: test
+test: $(STAMP) ## Run every test
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: check
+check: lint types layers test ## Run what CI runs
+
+.PHONY: lint
+lint: $(STAMP) ## Style: ruff
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+.PHONY: types
+types: $(STAMP) ## Types: mypy --strict
+	@$(BIN)/mypy --strict $(SOURCES)
+
+.PHONY: layers
+layers: $(STAMP) ## Which package may import which: import-linter
+	@$(BIN)/lint-imports --no-cache
+
+.PHONY: format
+format: $(STAMP) ## Let ruff format and mend what it can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: venv
+venv: $(STAMP) ## Only make .venv
+
+$(STAMP): constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+	@test -x $(BIN)/pip || test -n "$(PYTHON)" || { echo "volplane needs Python 3.11 or newer with its venv module;" \
+		"on Debian 12: apt-get install python3 python3-venv. Another one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "installing into $(VENV) (once, about a minute)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement constraints.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation \
+		--editable . $(PLUGINS:%=--editable %)
+	@touch $@
+
+# Needs uv on the PATH. The file carries no index, host or address: where packages come from is the machine's business.
+.PHONY: constraints
+constraints: ## Pin anew, within the bounds of pyproject.toml (UPGRADE=1: to the newest)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header $(if $(UPGRADE),--upgrade) --extra speed --group dev --output-file constraints.txt pyproject.toml
+
+.PHONY: clean
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build

@@ -1,0 +1,22 @@
+"""Fixtures that tests of every kind share."""
+
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Return the root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Return the directory of recordings and scenarios that stands beside some checkouts."""
+    directory = REPOSITORY.parent / "shared"
+    if not directory.is_dir():
+        pytest.skip("the recordings and scenarios (../shared) are not beside this checkout")
+    return directory
