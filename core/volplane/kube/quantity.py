@@ -85,7 +85,7 @@ class Quantity:
         return self.nanos != 0
 
 
-def parse(text: str | int | float) -> Quantity:
+def parse(text: str | float) -> Quantity:
     """Read a quantity; numbers stand for their JSON text.
 
     Raises ValueError, worded as the API server words it, for what is no quantity.
@@ -93,12 +93,12 @@ def parse(text: str | int | float) -> Quantity:
     return _parse(text if isinstance(text, str) else _number_text(text))
 
 
-def canonical(text: str | int | float) -> str:
+def canonical(text: str | float) -> str:
     """The canonical notation of a quantity (`20000G` becomes `20T`). Raises ValueError as `parse`."""
     return _canonical(text if isinstance(text, str) else _number_text(text))
 
 
-def canonical_milli(text: str | int | float) -> str:
+def canonical_milli(text: str | float) -> str:
     """As `canonical`, rounded up to thousandths: what the API server stores in resource lists."""
     return _canonical_milli(text if isinstance(text, str) else _number_text(text))
 
@@ -108,9 +108,9 @@ def format_bytes(amount: int) -> str:
     return str(Quantity(amount * 10**9, "BinarySI"))
 
 
-def _number_text(number: int | float) -> str:
+def _number_text(number: float) -> str:
     if isinstance(number, bool):
-        raise ValueError(WRONG_FORMAT)
+        raise ValueError(WRONG_FORMAT)  # noqa: TRY004 - callers catch one error for every wrong value
     return repr(number)
 
 
