@@ -1,0 +1,120 @@
+"""Which volume a claim is bound to. Pure decision tables over the caches; provisioning is somebody else's.
+
+Source: reference binder `syncUnboundClaim` and `syncBoundClaim` (reference tables 5.1 and 5.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from volplane.binding.matching import Demand, demand_of, reference_is, refers_to, refusal
+from volplane.binding.steps import reset_claim_step
+from volplane.controller.actions import Action, Notice, Wait
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, Volume
+
+__all__ = ["Bind", "Unmatched", "VolumeView", "decide_bound", "decide_unbound"]
+
+
+class VolumeView(Protocol):
+    """What the binder sees of volumes."""
+
+    def get(self, key: str) -> Volume | None:
+        """The volume of this name, from the cache."""
+
+    def reserved_for(self, claim_key: str) -> list[str]:
+        """Names of volumes whose reference names the claim."""
+
+    def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
+        """The smallest free volume that fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Complete the pair with this volume."""
+
+    volume: Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """No volume fits; it may be provisioned."""
+
+
+def _warn(claim: Claim, reason: str, message: str) -> Notice:
+    return Notice(CLAIMS, claim, "Warning", reason, message)
+
+
+def decide_unbound(claim: Claim, volumes: VolumeView, *, delayed: bool) -> Bind | Unmatched | Action:
+    """Table 5.1 for a claim that never was bound. delayed: its class waits for the first consumer."""
+    if claim.spec.volume_name:
+        return _decide_named(claim, volumes)
+    reserved = _reservation(claim, volumes)
+    if reserved is not None:
+        return Bind(reserved)
+    if not delayed:
+        free = volumes.best(demand_of(claim), claim_key=claim.key)
+        if free is not None:
+            return Bind(free)
+    return Unmatched()
+
+
+def _reservation(claim: Claim, volumes: VolumeView) -> Volume | None:
+    """A volume that names this claim, looked up first: it never loses to a free one. One with our uid comes first."""
+    named: list[Volume] = []
+    for name in volumes.reserved_for(claim.key):
+        volume = volumes.get(name)
+        if volume is None or not reference_is(volume.spec.claim_ref, claim):
+            continue
+        if refers_to(volume, claim) or not _unfit_reservation(volume, claim):
+            named.append(volume)
+    named.sort(key=lambda volume: (not refers_to(volume, claim), volume.terminating, volume.name))
+    return named[0] if named else None
+
+
+def _unfit_reservation(volume: Volume, claim: Claim) -> bool:
+    """A person's reservation overrules class and selector, not size, modes or a deletion (column R of table 10.2)."""
+    why = refusal(volume, claim)
+    return bool(why) and why != "storageClassName does not match"
+
+
+def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
+    name = claim.spec.volume_name
+    volume = volumes.get(name)
+    if volume is None:
+        return _pending(claim, f'volume "{name}", which the claim names, does not exist')
+    reference = volume.spec.claim_ref
+    if reference is None:
+        why = refusal(volume, claim)
+        if not why:
+            return Bind(volume)
+        message = f'Cannot bind to requested volume "{name}": {why}'
+        return _pending(claim, message, _warn(claim, "VolumeMismatch", message))
+    if reference_is(reference, claim):
+        return Bind(volume)
+    message = f'volume "{name}" already bound to a different claim.'
+    return _pending(claim, message, _warn(claim, "FailedBinding", message))
+
+
+def _pending(claim: Claim, reason: str, *notices: Notice) -> Action:
+    return reset_claim_step(claim, "Pending") or Wait(reason=reason, notices=notices)
+
+
+def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
+    """Table 5.2 for a claim that went through a complete bind before."""
+    name = claim.spec.volume_name
+    if not name:
+        message = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"
+        return _lost(claim, "ClaimLost", message)
+    volume = volumes.get(name)
+    if volume is None:
+        return _lost(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+    if volume.spec.claim_ref is None or refers_to(volume, claim):
+        return Bind(volume)
+    message = "Two claims are bound to the same volume, this one is bound incorrectly"
+    return _lost(claim, "ClaimMisbound", message)
+
+
+def _lost(claim: Claim, reason: str, message: str) -> Action:
+    return reset_claim_step(claim, "Lost", notices=(_warn(claim, reason, message),)) or Wait(reason=message)

@@ -1,0 +1,211 @@
+"""Free volumes, reserved volumes and waiting claims, each found without a scan.
+
+`FreeVolumes` follows the volume cache; `WaitingClaims` follows what the claims' decisions say. Ties are broken by
+capacity, then creation, then name, so that two runs over the same objects choose the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from sortedcontainers import SortedKeyList, SortedList
+
+from volplane.binding.matching import MODE_ORDER, Demand, Place, capacity_of, place_of
+from volplane.kube.names import INTENT
+from volplane.kube.objects import Claim, Volume
+
+__all__ = ["FreeVolumes", "WaitingClaims"]
+
+Entry = tuple[int, str, str]
+"""(capacity in nanos, creation timestamp, name): the order in which volumes are offered."""
+Modes = tuple[str, ...]
+
+
+def _modes_of(volume: Volume) -> Modes:
+    held = set(volume.spec.access_modes or ())
+    return tuple(mode for mode in MODE_ORDER if mode in held)
+
+
+def _entry_of(volume: Volume) -> Entry:
+    return (capacity_of(volume), volume.metadata.creation_timestamp or "", volume.name)
+
+
+def is_free(volume: Volume) -> bool:
+    """Whether any claim may take it: available, unreserved, not going away, not being scrubbed."""
+    return (
+        volume.spec.claim_ref is None
+        and volume.status.phase == "Available"
+        and not volume.terminating
+        and volume.annotation(INTENT) is None
+    )
+
+
+class FreeVolumes:
+    """Volumes that may be bound, by shelf and access modes, ordered by size; and volumes reserved for a claim.
+
+    `hold` takes a volume out of offers between the decision to bind it and the answer to that write.
+    """
+
+    def __init__(self) -> None:
+        self._shelves: defaultdict[Place, dict[Modes, SortedList[Entry]]] = defaultdict(dict)
+        self._volumes: dict[str, tuple[Volume, Place, Modes, Entry]] = {}
+        self._reserved: defaultdict[str, set[str]] = defaultdict(set)
+        self._holder: dict[str, str] = {}
+        self._held: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._volumes)
+
+    def changed(self, old: Volume | None, new: Volume | None) -> bool:
+        """Follow the cache. True if the volume is newly on offer (a waiting claim may want it)."""
+        before = self._volumes.get(old.name) if old is not None else None
+        if old is not None:
+            self._remove(old)
+        if old is not None and (reference := old.spec.claim_ref) is not None:
+            self._unreserve(f"{reference.namespace}/{reference.name}", old.name)
+        if new is None:
+            return False
+        if (reference := new.spec.claim_ref) is not None:
+            self._reserved[f"{reference.namespace}/{reference.name}"].add(new.name)
+        if not is_free(new):
+            return False
+        place, modes, entry = place_of(new), _modes_of(new), _entry_of(new)
+        shelf = self._shelves[place]
+        if modes not in shelf:
+            shelf[modes] = SortedList()
+        shelf[modes].add(entry)
+        self._volumes[new.name] = (new, place, modes, entry)
+        return before is None or before[1:] != (place, modes, entry) or before[0].metadata.labels != new.metadata.labels
+
+    def _remove(self, volume: Volume) -> None:
+        known = self._volumes.pop(volume.name, None)
+        if known is None:
+            return
+        _, place, modes, entry = known
+        bucket = self._shelves[place][modes]
+        bucket.remove(entry)
+        if not bucket:
+            del self._shelves[place][modes]
+            if not self._shelves[place]:
+                del self._shelves[place]
+
+    def _unreserve(self, claim_key: str, name: str) -> None:
+        names = self._reserved.get(claim_key)
+        if names is not None:
+            names.discard(name)
+            if not names:
+                del self._reserved[claim_key]
+
+    def reserved_for(self, claim_key: str) -> list[str]:
+        """Names of volumes whose reference names this claim (whatever the uid), in order of name."""
+        return sorted(self._reserved.get(claim_key, ()))
+
+    def get(self, name: str) -> Volume | None:
+        """The volume if it is on offer and nobody holds it."""
+        known = self._volumes.get(name)
+        return known[0] if known is not None and name not in self._holder else None
+
+    def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
+        """The smallest fitting volume; among access modes the narrowest. Held ones are passed over."""
+        shelf = self._shelves.get(demand.place)
+        if not shelf:
+            return None
+        buckets = [(len(modes), modes) for modes in shelf if demand.access_modes.issubset(modes)]
+        for _, modes in sorted(buckets):
+            for entry in shelf[modes].irange(minimum=(demand.request, "", "")):
+                name = entry[2]
+                if self._holder.get(name, claim_key) != claim_key:
+                    continue
+                volume = self._volumes[name][0]
+                if demand.accepts(volume):
+                    return volume
+        return None
+
+    def hold(self, name: str, claim_key: str) -> None:
+        """Keep the volume for this claim while the write that binds it is under way."""
+        self.let_go(claim_key)
+        self._holder[name] = claim_key
+        self._held[claim_key] = name
+
+    def let_go(self, claim_key: str) -> str | None:
+        """End the claim's hold, if any; returns the volume's name if it is on offer again."""
+        name = self._held.pop(claim_key, None)
+        if name is None:
+            return None
+        self._holder.pop(name, None)
+        return name if name in self._volumes else None
+
+    def on_shelf(self, place: Place, limit: int) -> list[Volume]:
+        """Up to `limit` free volumes of a shelf, for explanations."""
+        found: list[Volume] = []
+        for bucket in self._shelves.get(place, {}).values():
+            for entry in bucket:
+                if len(found) == limit:
+                    return found
+                found.append(self._volumes[entry[2]][0])
+        return found
+
+
+class WaitingClaims:
+    """Unbound claims that found no volume, so that a new one wakes exactly one that can use it.
+
+    A woken claim that does not take the volume passes it on: `offered` says what it was woken for.
+    """
+
+    def __init__(self) -> None:
+        self._shelves: defaultdict[Place, SortedKeyList[str, tuple[int, str, str]]] = defaultdict(self._new_shelf)
+        self._claims: dict[str, tuple[Demand, tuple[int, str, str]]] = {}
+        self._offers: dict[str, set[str]] = {}
+
+    def _new_shelf(self) -> SortedKeyList[str, tuple[int, str, str]]:
+        return SortedKeyList(key=lambda key: self._claims[key][1])
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def add(self, claim: Claim, demand: Demand) -> None:
+        """The claim waits for a volume from now on."""
+        self.discard(claim.key)
+        # Reversed creation: the walk from the largest request downwards meets the earliest claim first.
+        created = "".join(chr(0x10FFFF - ord(char)) for char in claim.metadata.creation_timestamp or "")
+        self._claims[claim.key] = (demand, (demand.request, created, claim.key))
+        self._shelves[demand.place].add(claim.key)
+
+    def discard(self, claim_key: str) -> None:
+        """It waits no longer (bound, gone, or its demand changed)."""
+        known = self._claims.get(claim_key)
+        if known is None:
+            return
+        demand, _ = known
+        shelf = self._shelves[demand.place]
+        shelf.remove(claim_key)
+        if not shelf:
+            del self._shelves[demand.place]
+        del self._claims[claim_key]
+
+    def wake_for(self, volume: Volume, *, passed_over: Iterable[str] = ()) -> str | None:
+        """Key of the waiting claim with the largest request that the volume satisfies, not yet woken; None if nobody."""
+        capacity, skip = capacity_of(volume), set(passed_over)
+        for key in self._from_largest(place_of(volume), capacity):
+            if key in skip or key in self._offers:
+                continue
+            if self._claims[key][0].accepts(volume):
+                self._offers[key] = {volume.name}
+                return key
+        return None
+
+    def _from_largest(self, place: Place, capacity: int) -> Iterator[str]:
+        shelf = self._shelves.get(place)
+        if shelf is None:
+            return iter(())
+        return iter(shelf.irange_key(max_key=(capacity, chr(0x10FFFF), chr(0x10FFFF)), reverse=True))
+
+    def take_offers(self, claim_key: str) -> set[str]:
+        """What the claim was woken for; afterwards it can be woken again."""
+        return self._offers.pop(claim_key, set())
+
+    def of_class(self, storage_class: str) -> list[str]:
+        """Waiting claims that name this class, in order of key."""
+        keys = [key for place, shelf in self._shelves.items() if place.storage_class == storage_class for key in shelf]
+        return sorted(keys)

@@ -1,0 +1,151 @@
+"""What a claim asks for, and whether a volume answers it. Pure; quantities are exact (nanos of a byte).
+
+Source: reference binder, `k8s.io/component-helpers/storage/volume.FindMatchingVolume` and `checkVolumeSatisfyClaim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from volplane.kube import names
+from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, Volume
+from volplane.kube.quantity import parse
+
+__all__ = [
+    "Demand",
+    "Place",
+    "capacity_of",
+    "class_of_claim",
+    "class_of_volume",
+    "demand_of",
+    "place_of",
+    "reference_is",
+    "refers_to",
+    "refusal",
+    "request_of",
+    "selects",
+]
+
+MODE_ORDER = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The shelf a free volume lies on and a claim looks at: class, volume mode, VolumeAttributesClass."""
+
+    storage_class: str
+    volume_mode: str
+    attributes_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """All that an unbound claim asks of a free volume."""
+
+    place: Place
+    access_modes: frozenset[str]
+    request: int
+    selector: LabelSelector | None
+
+    def accepts(self, volume: Volume) -> bool:
+        """Whether a volume on the same shelf, large enough, has the access modes and labels."""
+        modes = volume.spec.access_modes or ()
+        return self.access_modes.issubset(modes) and selects(self.selector, volume.metadata.labels or {})
+
+
+def class_of_claim(claim: Claim) -> str | None:
+    """The class a claim names: None = none was set, "" = explicitly none. The beta annotation wins."""
+    beta = claim.annotation(names.BETA_STORAGE_CLASS)
+    return beta if beta is not None else claim.spec.storage_class_name
+
+
+def class_of_volume(volume: Volume) -> str:
+    beta = volume.annotation(names.BETA_STORAGE_CLASS)
+    return beta if beta is not None else volume.spec.storage_class_name
+
+
+def _nanos(quantities: Mapping[str, str] | None) -> int:
+    text = (quantities or {}).get("storage")
+    return parse(text).nanos if text is not None else 0
+
+
+def request_of(claim: Claim) -> int:
+    """The size asked for, in nanos of a byte."""
+    return _nanos(claim.spec.resources.requests if claim.spec.resources else None)
+
+
+def capacity_of(volume: Volume) -> int:
+    """The size of the volume, in nanos of a byte."""
+    return _nanos(volume.spec.capacity)
+
+
+def place_of(item: Claim | Volume) -> Place:
+    named = class_of_volume(item) if isinstance(item, Volume) else class_of_claim(item)
+    return Place(named or "", item.spec.volume_mode or "Filesystem", item.spec.volume_attributes_class_name or "")
+
+
+def demand_of(claim: Claim) -> Demand:
+    return Demand(
+        place=place_of(claim),
+        access_modes=frozenset(claim.spec.access_modes or ()),
+        request=request_of(claim),
+        selector=claim.spec.selector,
+    )
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector matches. An unknown operator matches nothing; the API server refuses it anyway."""
+    if selector is None:
+        return True
+    if any(labels.get(key) != value for key, value in (selector.match_labels or {}).items()):
+        return False
+    for need in selector.match_expressions or ():
+        match need.operator:
+            case "In":
+                met = labels.get(need.key) in (need.values or ())
+            case "NotIn":
+                met = labels.get(need.key) not in (need.values or ())
+            case "Exists":
+                met = need.key in labels
+            case "DoesNotExist":
+                met = need.key not in labels
+            case _:
+                met = False
+        if not met:
+            return False
+    return True
+
+
+def reference_is(reference: ObjectReference | None, claim: KubeObject) -> bool:
+    """Whether a volume's reference names this claim: same name and namespace, uid equal or still empty."""
+    return (
+        reference is not None
+        and reference.name == claim.name
+        and reference.namespace == claim.namespace
+        and reference.uid in ("", claim.uid)
+    )
+
+
+def refers_to(volume: Volume, claim: KubeObject) -> bool:
+    """Whether the volume is bound to this very claim (uid included)."""
+    reference = volume.spec.claim_ref
+    return reference is not None and bool(reference.uid) and reference.uid == claim.uid
+
+
+def refusal(volume: Volume, claim: Claim) -> str:
+    """Why an unreserved volume that the claim names itself cannot be bound to it, or ""."""
+    shelf, wanted = place_of(volume), place_of(claim)
+    if volume.terminating:
+        return f'the volume is marked for deletion "{volume.name}"'
+    if capacity_of(volume) < request_of(claim):
+        return "requested PV is too small"
+    if shelf.storage_class != wanted.storage_class:
+        return "storageClassName does not match"
+    if shelf.attributes_class != wanted.attributes_class:
+        return "volumeAttributesClassName does not match"
+    if shelf.volume_mode != wanted.volume_mode:
+        return "incompatible volumeMode"
+    if not set(claim.spec.access_modes or ()).issubset(volume.spec.access_modes or ()):
+        return "incompatible accessMode"
+    return ""

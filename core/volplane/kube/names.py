@@ -1,0 +1,76 @@
+"""Names that stand in Kubernetes objects: annotations, finalizers, labels and what they mean.
+
+Source: Kubernetes 1.36, `pkg/controller/volume/persistentvolume` and `k8s.io/component-helpers/storage`; ours begin with
+`volplane.dev/`.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BETA_STORAGE_CLASS",
+    "BETA_STORAGE_PROVISIONER",
+    "BIND_COMPLETED",
+    "BOUND_BY_CONTROLLER",
+    "CLAIM_PROTECTION",
+    "DEFAULT_CLASS",
+    "DEFAULT_CLASS_BETA",
+    "DRIVER",
+    "EXTERNAL_PROVISIONER_FINALIZER",
+    "GENERATION",
+    "GID",
+    "HANDLE",
+    "INTENT",
+    "IN_TREE_FINALIZER",
+    "MIGRATED_TO",
+    "ON_RELEASE",
+    "PRE_RESIZE_CAPACITY",
+    "PROVISIONED_BY",
+    "PROVISIONING_FINALIZER",
+    "RECLAIM_FINALIZER",
+    "SCHEMA_VERSION",
+    "SELECTED_NODE",
+    "STORAGE_PROVISIONER",
+    "VOLUME_PROTECTION",
+]
+
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+"""On a claim: it went through a complete bind once; from then on the rules of bound claims hold."""
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+"""On a claim or volume: the controller chose the pointer to the other; absent = a person did."""
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+"""On a volume: the driver that made it."""
+MIGRATED_TO = "pv.kubernetes.io/migrated-to"
+"""On a claim or volume: a CSI driver took over from an in-tree plugin."""
+STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
+"""On a claim: who must provision; external provisioners start on it."""
+BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""On a claim: the scheduler's choice; its removal asks for another one."""
+BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
+"""On a claim or volume: the class; wins over the spec field."""
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+DEFAULT_CLASS_BETA = "storageclass.beta.kubernetes.io/is-default-class"
+PRE_RESIZE_CAPACITY = "volume.alpha.kubernetes.io/pre-resize-capacity"
+GID = "pv.beta.kubernetes.io/gid"
+
+CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
+VOLUME_PROTECTION = "kubernetes.io/pv-protection"
+IN_TREE_FINALIZER = "kubernetes.io/pv-controller"
+EXTERNAL_PROVISIONER_FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
+
+PROVISIONING_FINALIZER = "volplane.dev/provisioning"
+"""On a claim: an asset may be in the making; the claim may not vanish before that is settled."""
+RECLAIM_FINALIZER = "volplane.dev/reclaim"
+"""On a volume: its asset goes before the object does."""
+INTENT = "volplane.dev/intent"
+"""On a claim, volume or attachment: the durable record that an operation may have side effects."""
+HANDLE = "volplane.dev/handle"
+"""On a volume: the backend's id of its asset."""
+DRIVER = "volplane.dev/driver"
+"""On a volume: the driver that works on its asset."""
+GENERATION = "volplane.dev/generation"
+"""On a volume: which asset of the claim's intent it points at."""
+ON_RELEASE = "volplane.dev/on-release"
+"""On a volume, and as a class parameter: "delete" or "recycle"."""
+SCHEMA_VERSION = "volplane.dev/schema-version"
+"""On a volume: version of these annotations."""
