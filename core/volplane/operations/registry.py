@@ -1,0 +1,389 @@
+"""The operation registry: Kubernetes' GoRoutineMap, with exclusion by asset and limits by driver."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from volplane.errors import BackoffError, OperationError, OperationInProgress
+from volplane.operations.held import holding
+from volplane.operations.limits import DriverLimits, TokenBucket, retry_delay
+from volplane.operations.states import Again, Ended, OperationState, Phase
+
+__all__ = ["OperationRegistry"]
+
+log = logging.getLogger(__name__)
+
+KEEP_FAILURES: Final = 600.0
+"""Seconds after its next try was due that an operation's failures are forgotten if nobody started it again."""
+CANCEL_GRACE: Final = 1.0
+
+Requeue = Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Operation:
+    name: str
+    driver: str
+    asset: str
+    node: str | None
+    run: Callable[[], Awaitable[None]]
+    requeue: Requeue
+    since: float
+    failures: int
+    phase: Phase = Phase.QUEUED
+    task: asyncio.Task[None] | None = None
+    error: BaseException | None = None
+    held: list[asyncio.Future[None]] = field(default_factory=list)
+    waiters: dict[str, Requeue] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Pause:
+    """What is left of an operation between two runs. failures is 0 after `Again`."""
+
+    name: str
+    driver: str
+    asset: str
+    node: str | None
+    since: float
+    until: float
+    failures: int
+    error: str | None
+    requeue: Requeue
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """One driver's queue: first come, first served, none of it shared with other drivers."""
+
+    limits: DriverLimits
+    bucket: TokenBucket | None
+    queue: deque[_Operation] = field(default_factory=deque)
+    running: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+class OperationRegistry:
+    """Runs operations, never two on one asset; keeps count of their failures; queues their objects again.
+
+    Belongs to one event loop; every method is called in it. `requeue` callbacks run in the loop, soon, never inside `start`.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[str, DriverLimits] | None = None,
+        *,
+        observe: Callable[[Ended], None] = lambda _ended: None,
+    ) -> None:
+        """limits: per driver name; others get the defaults of `DriverLimits`. observe: told of every run that is over."""
+        self._limits = dict(limits or {})
+        self._observe = observe
+        self._operations: dict[str, _Operation] = {}
+        self._holders: dict[tuple[str, str], dict[str | None, _Operation]] = {}
+        self._pauses: dict[str, _Pause] = {}
+        self._paused: dict[tuple[str, str], set[str]] = {}
+        self._lanes: dict[str, _Lane] = {}
+        self._closed = False
+        self._stopped: set[str] = set()
+        self._released = asyncio.Event()
+
+    def start(
+        self,
+        name: str,
+        *,
+        driver: str,
+        asset: str,
+        run: Callable[[], Awaitable[None]],
+        requeue: Requeue,
+        node: str | None = None,
+    ) -> None:
+        """Run `run` as soon as the driver's limits allow, holding `asset` from now until every hook it called has returned.
+
+        node: only where an asset may be attached to several nodes; then operations on different nodes do not exclude
+        each other, but those without a node exclude all.
+        When the run succeeds, `requeue` is called. What it raises is its failure: `requeue` is called when the back-off
+        ends (see `retry_delay`). `Again` is no failure: `requeue` is called after its seconds.
+        Raises OperationInProgress while another operation holds the asset (`requeue` is called when that one ends),
+        BackoffError during back-off (`requeue` is called at its end), OperationError when shutting down.
+        """
+        if self._closed or driver in self._stopped:
+            raise OperationError(f"{name} was not started: driver {driver} is shutting down")
+        self._refuse_busy(name, driver, asset, node, requeue)
+        now = asyncio.get_running_loop().time()
+        failures = self._end_pause(name, requeue, now)
+        operation = _Operation(name, driver, asset, node, run, requeue, now, failures)
+        self._reset_others(operation)
+        self._operations[name] = operation
+        self._holders.setdefault((driver, asset), {})[node] = operation
+        lane = self._lane(driver, now)
+        lane.queue.append(operation)
+        self._pump(lane)
+
+    def forget(self, name: str) -> None:
+        """Drop the back-off of `name`: what it failed on (claim, class, options) has changed. Queues nothing."""
+        pause = self._pauses.get(name)
+        if pause is not None:
+            self._drop(pause)
+        if name in self._operations:
+            self._operations[name].failures = 0
+
+    def holder(self, driver: str, asset: str, node: str | None = None) -> str | None:
+        """Name of an operation that an operation on this asset would have to wait for."""
+        return next((o.name for o in self._conflicts(driver, asset, node)), None)
+
+    def limits(self, driver: str) -> DriverLimits:
+        return self._limits.get(driver) or DriverLimits()
+
+    def next_delay(self, name: str, error: BaseException) -> float:
+        """Seconds after which `name` would be tried again if its current run failed with `error`; for events."""
+        known = self._operations.get(name) or self._pauses.get(name)
+        return retry_delay(error, (known.failures if known else 0) + 1)
+
+    def snapshot(self) -> tuple[OperationState, ...]:
+        """Everything queued, running, overrun or waiting for its next try, oldest first."""
+        now = asyncio.get_running_loop().time()
+        states = [self._state(o) for o in self._operations.values()]
+        states += [self._waiting_state(p) for p in self._pauses.values() if now < p.until]
+        return tuple(sorted(states, key=lambda s: (s.since, s.name)))
+
+    async def drain(self, timeout: float, driver: str | None = None) -> tuple[str, ...]:  # noqa: ASYNC109 - not an error
+        """Refuse new operations (of `driver`, or all), drop queued ones, wait for the rest at most `timeout` seconds.
+
+        Returns the names of those that still ran then; their tasks are cancelled, but hooks in threads may go on.
+        """
+        if driver is None:
+            self._closed = True
+        else:
+            self._stopped.add(driver)
+        for pause in [p for p in self._pauses.values() if driver in (None, p.driver)]:
+            self._drop(pause)
+        self._drop_queued(driver)
+        try:
+            async with asyncio.timeout(timeout):
+                while self._of(driver):
+                    self._released.clear()
+                    await self._released.wait()
+        except TimeoutError:
+            return await self._cancel(driver)
+        return ()
+
+    def resume(self, driver: str) -> None:
+        """Accept operations of `driver` again after `drain` of it alone (its lease was lost and won back).
+
+        Nothing is remembered of before: the caller queues all objects of the driver.
+        """
+        self._stopped.discard(driver)
+
+    # --- exclusion and back-off ---------------------------------------------------------------------------------
+
+    def _conflicts(self, driver: str, asset: str, node: str | None) -> Iterator[_Operation]:
+        for held_node, operation in self._holders.get((driver, asset), {}).items():
+            if node is None or held_node is None or node == held_node:
+                yield operation
+
+    def _refuse_busy(self, name: str, driver: str, asset: str, node: str | None, requeue: Requeue) -> None:
+        same = self._operations.get(name)
+        if same is not None:
+            same.requeue = requeue
+            raise OperationInProgress(f"{name} is {same.phase} already")
+        busy = list(self._conflicts(driver, asset, node))
+        for operation in busy:
+            operation.waiters[name] = requeue
+        if busy:
+            raise OperationInProgress(f"{name} waits for {busy[0].name}, which is {busy[0].phase}")
+
+    def _end_pause(self, name: str, requeue: Requeue, now: float) -> int:
+        pause = self._pauses.get(name)
+        if pause is None:
+            return 0
+        if now < pause.until:
+            pause.requeue = requeue
+            why = f"failed {pause.failures} times, last: {pause.error}" if pause.failures else "is in progress"
+            raise BackoffError(f"{name} {why}; next try in {pause.until - now:.1f} s", until=pause.until)
+        self._drop(pause)
+        return pause.failures
+
+    def _reset_others(self, operation: _Operation) -> None:
+        """A different operation on the asset changes the conditions: what failed before may be tried when it ends."""
+        for name in sorted(self._paused.get((operation.driver, operation.asset), ())):
+            pause = self._pauses[name]
+            apart = operation.node is not None and pause.node is not None and operation.node != pause.node
+            if pause.failures and not apart:
+                self._drop(pause)
+                operation.waiters[name] = pause.requeue
+
+    def _pause(self, operation: _Operation, delay: float, failures: int, error: str | None) -> float:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        o = operation
+        pause = _Pause(o.name, o.driver, o.asset, o.node, now, now + delay, failures, error, o.requeue)
+        pause.timer = loop.call_at(pause.until, self._resume_pause, pause)
+        self._pauses[o.name] = pause
+        self._paused.setdefault((o.driver, o.asset), set()).add(o.name)
+        return pause.until
+
+    def _resume_pause(self, pause: _Pause) -> None:
+        loop = asyncio.get_running_loop()
+        pause.timer = loop.call_later(KEEP_FAILURES, self._drop, pause)
+        loop.call_soon(pause.requeue)
+
+    def _drop(self, pause: _Pause) -> None:
+        if pause.timer is not None:
+            pause.timer.cancel()
+        del self._pauses[pause.name]
+        names = self._paused[pause.driver, pause.asset]
+        names.discard(pause.name)
+        if not names:
+            del self._paused[pause.driver, pause.asset]
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    def _lane(self, driver: str, now: float) -> _Lane:
+        lane = self._lanes.get(driver)
+        if lane is None:
+            limits = self.limits(driver)
+            bucket = None if limits.rate is None else TokenBucket(limits.rate, now)
+            lane = self._lanes[driver] = _Lane(limits, bucket)
+        return lane
+
+    def _pump(self, lane: _Lane) -> None:
+        loop = asyncio.get_running_loop()
+        while lane.queue and lane.running < lane.limits.concurrency:
+            wait = lane.bucket.wait(loop.time()) if lane.bucket else 0.0
+            if wait > 0:
+                if lane.timer is None:
+                    lane.timer = loop.call_later(wait, self._refilled, lane)
+                return
+            if lane.bucket:
+                lane.bucket.take(loop.time())
+            operation = lane.queue.popleft()
+            lane.running += 1
+            operation.phase = Phase.RUNNING
+            operation.since = loop.time()
+            operation.task = loop.create_task(self._drive(operation), name=operation.name)
+            operation.task.add_done_callback(functools.partial(self._run_ended, operation))
+
+    def _refilled(self, lane: _Lane) -> None:
+        lane.timer = None
+        self._pump(lane)
+
+    async def _drive(self, operation: _Operation) -> None:
+        holding(operation.held)
+        await operation.run()
+
+    def _run_ended(self, operation: _Operation, task: asyncio.Task[None]) -> None:
+        operation.error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+        pending = {f for f in operation.held if not f.done()}
+        if not pending:
+            self._release(operation)
+            return
+        operation.phase = Phase.OVERRUN
+        log.warning("%s keeps its asset: a hook it called has not returned", operation.name)
+
+        def returned(call: asyncio.Future[None]) -> None:
+            pending.discard(call)
+            if not pending:
+                self._release(operation)
+
+        for call in pending.copy():
+            call.add_done_callback(returned)
+
+    def _release(self, operation: _Operation) -> None:
+        loop = asyncio.get_running_loop()
+        lane = self._lanes[operation.driver]
+        lane.running -= 1
+        self._remove(operation)
+        next_try = self._schedule(operation)
+        failure = None if isinstance(operation.error, Again) else operation.error
+        ended = Ended(
+            name=operation.name,
+            driver=operation.driver,
+            asset=operation.asset,
+            node=operation.node,
+            seconds=loop.time() - operation.since,
+            error=failure,
+            next_try=next_try,
+        )
+        operation.error = None
+        self._observe(ended)
+        for requeue in operation.waiters.values():
+            loop.call_soon(requeue)
+        self._released.set()
+        self._pump(lane)
+
+    def _schedule(self, operation: _Operation) -> float | None:
+        """Queue the object again: now, or when its back-off ends (the loop time of which is returned)."""
+        loop = asyncio.get_running_loop()
+        error = operation.error
+        if self._closed or operation.driver in self._stopped:
+            return None
+        if error is None:
+            loop.call_soon(operation.requeue)
+            return None
+        if isinstance(error, Again):
+            return self._pause(operation, max(error.after, 0.0), 0, None)
+        failures = operation.failures + 1
+        delay = retry_delay(error, failures)
+        text = str(error) or type(error).__name__
+        log.info("%s failed (%d in a row), next try in %.1f s: %s", operation.name, failures, delay, text)
+        log.debug("%s failed", operation.name, exc_info=error)
+        return self._pause(operation, delay, failures, text)
+
+    def _remove(self, operation: _Operation) -> None:
+        del self._operations[operation.name]
+        holders = self._holders[operation.driver, operation.asset]
+        del holders[operation.node]
+        if not holders:
+            del self._holders[operation.driver, operation.asset]
+
+    # --- shutting down and looking in ---------------------------------------------------------------------------
+
+    def _of(self, driver: str | None) -> list[_Operation]:
+        return [o for o in self._operations.values() if driver in (None, o.driver)]
+
+    def _drop_queued(self, driver: str | None) -> None:
+        for operation in self._of(driver):
+            if operation.phase is Phase.QUEUED:
+                self._lanes[operation.driver].queue.remove(operation)
+                self._remove(operation)
+
+    async def _cancel(self, driver: str | None) -> tuple[str, ...]:
+        left = self._of(driver)
+        tasks = [o.task for o in left if o.task is not None and not o.task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_GRACE)
+        return tuple(sorted(o.name for o in left))
+
+    def _state(self, operation: _Operation) -> OperationState:
+        return OperationState(
+            name=operation.name,
+            driver=operation.driver,
+            asset=operation.asset,
+            node=operation.node,
+            phase=operation.phase,
+            since=operation.since,
+            failures=operation.failures,
+            error=str(operation.error) if operation.error is not None else None,
+        )
+
+    def _waiting_state(self, pause: _Pause) -> OperationState:
+        return OperationState(
+            name=pause.name,
+            driver=pause.driver,
+            asset=pause.asset,
+            node=pause.node,
+            phase=Phase.WAITING,
+            since=pause.since,
+            next_try=pause.until,
+            failures=pause.failures,
+            error=pause.error,
+        )
