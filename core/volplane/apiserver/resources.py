@@ -96,6 +96,8 @@ class Resource:
     columns: Sequence[Column]
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    row_conditions: Callable[[Json], list[Json]] | None = None
+    """What the row of an object in a `Table` says beside its cells (pods: that it has completed)."""
     subresources: tuple[str, ...] = ()
     """Of "status", "binding", "log"."""
     fields: Mapping[str, Callable[[Json], str]] = field(default_factory=dict)

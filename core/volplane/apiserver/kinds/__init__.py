@@ -5,7 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from volplane.apiserver.kinds import claims, classes, events, leases, namespaces, nodes, pods, volumes
+from volplane.apiserver.kinds import (
+    attachments,
+    claims,
+    classes,
+    csi,
+    events,
+    leases,
+    namespaces,
+    nodes,
+    pods,
+    settings,
+    volumes,
+)
 from volplane.apiserver.kinds.strategies import Clock
 from volplane.apiserver.resources import Resource
 
@@ -15,16 +27,23 @@ __all__ = ["RESOURCES", "resources"]
 def resources(now: Clock) -> tuple[Resource, ...]:
     """The served resources, with strategies that read wall time from `now`."""
     return (
-        namespaces.RESOURCE,
-        volumes.resource(now),
-        claims.RESOURCE,
-        pods.resource(now),
-        nodes.RESOURCE,
+        settings.CONFIG_MAP,
         events.CORE,
-        classes.STORAGE_CLASS,
-        classes.ATTRIBUTES_CLASS,
+        namespaces.RESOURCE,
+        nodes.RESOURCE,
+        claims.RESOURCE,
+        volumes.resource(now),
+        pods.resource(now),
+        settings.SECRET,
+        settings.SERVICE_ACCOUNT,
         leases.RESOURCE,
         events.NEW,
+        csi.DRIVER,
+        csi.NODE,
+        csi.CAPACITY,
+        classes.STORAGE_CLASS,
+        attachments.RESOURCE,
+        classes.ATTRIBUTES_CLASS,
     )
 
 

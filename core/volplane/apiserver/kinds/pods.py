@@ -122,6 +122,7 @@ def resource(now: Clock) -> Resource:
         namespaced=True,
         strategy=PodStrategy(now),
         columns=pod_cells.COLUMNS,
+        row_conditions=pod_cells.row_conditions,
         short_names=("po",),
         categories=("all",),
         subresources=("binding", "log", "status"),
