@@ -1,0 +1,112 @@
+"""The frame of the command line: which commands there are, and how each of them ends.
+
+A command is one module in `volplane.cli` with a function `register(app: typer.Typer) -> None` that adds it under its
+name (`@app.command("status")`). Its line in `COMMANDS` makes it known. The module is imported only when the command is
+asked for, so it may import what it likes; `volplane --help` imports none.
+
+How commands end:
+- return, or `raise typer.Exit(0)`: exit code 0. What was asked for and found wrong: `raise typer.Exit(1)` after saying so.
+- any `VolplaneError`, alone or inside an `ExceptionGroup`: one line `error: …` on stderr, exit code 1.
+- wrong usage (typer says so itself, or `raise typer.BadParameter(…)`): exit code 2. Ctrl-C: 130.
+- anything else is a bug of ours: one line that says so, exit code 1. A traceback only with `volplane --debug …`.
+
+Text for people goes through `volplane.cli.console.Console`; options that several commands share stand in
+`volplane.cli.options`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated
+
+import typer
+
+from volplane.cli.console import Console
+from volplane.errors import VolplaneError
+
+__all__ = ["COMMANDS", "application", "main"]
+
+COMMANDS: Mapping[str, str] = MappingProxyType({})
+"""Name -> summary, in the order of the help. The module is the name with "_" for "-"."""
+
+log = logging.getLogger("volplane.cli")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. argv: without the program's name; None = the process's own."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    console = Console()
+    try:
+        application(arguments)(args=arguments, prog_name="volplane")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception as failure:  # the last place where a failure can become a sentence
+        log.debug("how it came to this", exc_info=failure)
+        for message in _messages(failure):
+            console.error(message)
+        return 1
+    return 0
+
+
+def application(arguments: Sequence[str]) -> typer.Typer:
+    """Build the commands. Only those that `arguments` name are imported; the others are there for the help."""
+    app = typer.Typer(
+        help="A storage control plane for Kubernetes.",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name, summary in COMMANDS.items():
+        if name in arguments:
+            importlib.import_module(f"volplane.cli.{name.replace('-', '_')}").register(app)
+        else:
+            app.command(name, short_help=summary)(_named_only)
+    return app
+
+
+def _named_only() -> None:
+    """Stand in the help for a command whose module this call does not need."""
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - a fifth of the start-up time, for this line only
+
+        typer.echo(f"volplane {version('volplane')}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[  # noqa: ARG001 - the callback answers it
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Log everything, and show where a failure came from.")] = False,
+) -> None:
+    if debug:
+        logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+
+
+def _messages(failure: BaseException) -> Iterator[str]:
+    """One sentence a cause; those that are ours first, and then only those."""
+    leaves = list(_leaves(failure))
+    expected = [leaf for leaf in leaves if isinstance(leaf, VolplaneError)]
+    if expected:
+        yield from dict.fromkeys(str(leaf) for leaf in expected)
+        return
+    for leaf in leaves:
+        yield f"unexpected {type(leaf).__name__}: {leaf} (this is a bug; `volplane --debug` shows where it happened)"
+
+
+def _leaves(failure: BaseException) -> Iterator[BaseException]:
+    if isinstance(failure, BaseExceptionGroup):
+        for inner in failure.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield failure

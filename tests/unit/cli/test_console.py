@@ -1,0 +1,79 @@
+import io
+
+import pytest
+
+from volplane.cli.console import ERASE_LINE, Console
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return Terminal()
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    console = Console(out, err)
+    console.heading("Claims")
+    console.phase("claim", "default/data", "Bound", "to pvc-1")
+    console.done("a file is there")
+    console.warning("slow")
+    assert out.getvalue() == (
+        "\nClaims\n  claim   default/data                 Bound       to pvc-1\nok    a file is there\n"
+    )
+    assert err.getvalue() == "warning: slow\n"
+    assert not console.on_terminal
+
+
+def test_a_terminal_gets_colour(terminal: Terminal) -> None:
+    console = Console(terminal, terminal)
+    console.phase("claim", "default/data", "Bound")
+    assert "\x1b[32mBound" in terminal.getvalue()
+    assert console.on_terminal
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", ""), ("TERM", "dumb")])
+def test_colour_can_be_declined(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    Console(terminal, terminal).error("no")
+    assert terminal.getvalue() == "error: no\n"
+
+
+def test_an_error_is_one_line_whatever_its_message_holds() -> None:
+    err = io.StringIO()
+    Console(io.StringIO(), err).error("first\n  second")
+    assert err.getvalue() == "error: first second\n"
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    out = io.StringIO()
+    Console(out).table(["NAME", "PHASE"], [["a-long-name", "Bound"], ["b", "Pending"]])
+    assert out.getvalue() == "NAME          PHASE\na-long-name   Bound\nb             Pending\n"
+
+
+def test_an_empty_table_is_its_headers() -> None:
+    out = io.StringIO()
+    Console(out).table(["NAME"], [])
+    assert out.getvalue() == "NAME\n"
+
+
+def test_progress_in_a_pipe_is_a_line_at_the_start_and_one_at_the_end() -> None:
+    err = io.StringIO()
+    with Console(io.StringIO(), err).progress("making claims", 2) as progress:
+        progress.advance(detail="one")
+        progress.advance(detail="two")
+    assert err.getvalue() == "making claims …\nmaking claims 2/2  two\n"
+
+
+def test_progress_on_a_terminal_redraws_its_line(terminal: Terminal) -> None:
+    with Console(terminal, terminal).progress("making claims") as progress:
+        progress.say("waiting")
+    assert terminal.getvalue() == (
+        f"{ERASE_LINE}making claims{ERASE_LINE}making claims  waiting{ERASE_LINE}making claims  waiting\n"
+    )

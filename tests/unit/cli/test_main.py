@@ -1,0 +1,135 @@
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+
+import pytest
+import typer
+
+from volplane import Unavailable
+from volplane.cli import main as frame
+from volplane.errors import ConfigurationError
+
+Body = Callable[[], None]
+Install = Callable[[Body], None]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Make `volplane example` do what the test says."""
+
+    def install(body: Body) -> None:
+        module = types.ModuleType("volplane.cli.example")
+        module.register = lambda app: app.command("example")(body)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "volplane.cli.example", module)
+        monkeypatch.setattr(frame, "COMMANDS", {"example": "An example", "other": "Never imported"})
+
+    return install
+
+
+def raising(failure: BaseException) -> Body:
+    def body() -> None:
+        raise failure
+
+    return body
+
+
+def test_a_command_that_returns_ends_with_0(command: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    command(lambda: typer.echo("here"))
+    assert frame.main(["example"]) == 0
+    assert capsys.readouterr().out == "here\n"
+
+
+def test_a_command_says_1_by_exit(command: Install) -> None:
+    command(raising(typer.Exit(1)))
+    assert frame.main(["example"]) == 1
+
+
+def test_an_error_of_ours_is_one_line_and_1(command: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    command(raising(ConfigurationError("drivers[0].bakend is unknown;\n  did you mean backend?")))
+    assert frame.main(["example"]) == 1
+    assert capsys.readouterr().err == "error: drivers[0].bakend is unknown; did you mean backend?\n"
+
+
+def test_errors_of_ours_inside_groups_are_said_once_each(command: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    inner = ExceptionGroup("tasks", [Unavailable("the disk is not mounted"), ValueError("noise")])
+    command(raising(ExceptionGroup("tasks", [inner, Unavailable("the disk is not mounted")])))
+    assert frame.main(["example"]) == 1
+    assert capsys.readouterr().err == "error: the disk is not mounted\n"
+
+
+def test_a_bug_is_said_without_a_traceback(command: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    command(raising(KeyError("spec")))
+    assert frame.main(["example"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: unexpected KeyError: 'spec'")
+    assert err.count("\n") == 1
+
+
+def test_wrong_usage_is_2(command: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    command(lambda: None)
+    assert frame.main(["example", "--nope"]) == 2
+    assert frame.main(["exmple"]) == 2
+    assert "example" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_130(command: Install) -> None:
+    command(raising(KeyboardInterrupt()))
+    assert frame.main(["example"]) == 130
+
+
+def test_help_lists_every_command_and_imports_none(command: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    command(lambda: None)
+    assert frame.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "An example" in out
+    assert "Never imported" in out
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "volplane", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_the_module_is_the_command() -> None:
+    shown = run("--version")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("volplane 0.")
+
+
+def test_debug_shows_where_a_failure_came_from() -> None:
+    script = (
+        "import sys, types\n"
+        "from volplane.cli import main as frame\n"
+        "module = types.ModuleType('volplane.cli.example')\n"
+        "def body():\n    raise KeyError('spec')\n"
+        "module.register = lambda app: app.command('example')(body)\n"
+        "sys.modules['volplane.cli.example'] = module\n"
+        "frame.COMMANDS = {'example': ''}\n"
+        "sys.exit(frame.main(['--debug', 'example']))\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert shown.returncode == 1
+    assert "Traceback" in shown.stderr
+    assert "in body" in shown.stderr
+
+
+def test_help_loads_no_network_library() -> None:
+    script = (
+        "import sys\n"
+        "from volplane.cli.main import main\n"
+        "main(['--help'])\n"
+        "heavy = {'aiohttp', 'kubernetes', 'rich', 'sqlite3', 'yaml', 'ssl', 'msgspec'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert shown.stderr == ""
+
+
+@pytest.mark.parametrize("name", frame.COMMANDS)
+def test_every_command_of_the_help_exists(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert frame.main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: volplane {name}")
+    assert out.isascii() or "…" in out
