@@ -1,0 +1,235 @@
+"""The versioned cache: the newest of what a watch, a list, a live read or our own write told about each object.
+
+Objects in it are shared and read-only. Absence from it proves nothing: only a live read does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+from volplane.kube.interning import Sharing
+from volplane.kube.kinds import Kind
+from volplane.kube.objects import KubeObject
+
+__all__ = ["Cache", "IndexFunction", "Listener"]
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=KubeObject)
+
+IndexFunction = Callable[[T], Iterable[str]]
+"""The values under which an object is found in one index. Pure; called again for the same object when it goes."""
+
+Listener = Callable[[T | None, T | None], None]
+"""Is told (old, new) after the cache changed: (None, new) for a new object, (old, None) for one that is gone."""
+
+
+class Cache(Generic[T]):
+    """Objects of one kind by key (`namespace/name`, or `name`), with indexes.
+
+    A deletion is remembered for `remember` seconds (longer than any call can take), so that a late answer cannot bring
+    the object back. Not thread-safe: one event loop.
+    """
+
+    def __init__(
+        self, kind: Kind[T], indexes: Mapping[str, IndexFunction[T]] | None = None, *, remember: float = 300.0
+    ) -> None:
+        self.kind = kind
+        self.reached = 0
+        """The newest resourceVersion that a list or watch has told of."""
+        self._objects: dict[str, T] = {}
+        self._indexes = {name: _Index(function) for name, function in (indexes or {}).items()}
+        self._gone = _Tombstones(remember)
+        self._sharing = Sharing()
+        self._listeners: list[Listener[T]] = []
+        self._synced = asyncio.Event()
+
+    # reading
+
+    def get(self, key: str) -> T | None:
+        return self._objects.get(key)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._objects
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def keys(self) -> list[str]:
+        """All keys, sorted."""
+        return sorted(self._objects)
+
+    def values(self) -> Iterator[T]:
+        """All objects in the order in which they appeared. The cache may not change during the iteration."""
+        return iter(self._objects.values())
+
+    def by_index(self, name: str, value: str) -> list[T]:
+        """Objects that the index `name` files under `value`, ordered by key."""
+        return [self._objects[key] for key in self._indexes[name].keys(value)]
+
+    # learning
+
+    def observe(self, obj: T) -> bool:
+        """Take in what somebody saw of an object; whether it was news.
+
+        Per uid the highest resourceVersion wins. Another uid under the same key, if newer, is a deletion and a new
+        object: listeners hear of both.
+        """
+        key, version = obj.key, obj.version
+        current = self._objects.get(key)
+        if (current is not None and version <= current.version) or self._gone.covers(obj.uid, version):
+            return False
+        if current is not None and current.uid != obj.uid:
+            self._remove(key, current)
+            self._gone.add(current.uid, None)
+            current = None
+        self._sharing.share(obj)
+        self._objects[key] = obj
+        for index in self._indexes.values():
+            index.replace(key, current, obj)
+        self._tell(current, obj)
+        return True
+
+    def observe_deleted(self, key: str, uid: str, version: int | None = None) -> bool:
+        """Take in that an object is gone; whether it was news.
+
+        version: resourceVersion of the deletion as a watch tells it: what is newer may come back (it had only left
+        the watch's filter). None: it is gone for good, as a live read or our own delete tells.
+        """
+        self._gone.add(uid, version)
+        current = self._objects.get(key)
+        if current is None or current.uid != uid or (version is not None and current.version > version):
+            return False
+        self._remove(key, current)
+        return True
+
+    def replace(self, objects: Iterable[T], version: int, *, keep: Iterable[str] = ()) -> None:
+        """Take in a whole list of `version`. keep: keys of objects in it that could not be read."""
+        seen = set(keep)
+        for obj in objects:
+            seen.add(obj.key)
+            self.observe(obj)
+        self.prune(seen, version)
+
+    def prune(self, seen: Container[str], version: int) -> None:
+        """Remove what a list of `version` did not contain, unless it is newer than the list."""
+        for key in [key for key, obj in self._objects.items() if key not in seen and obj.version <= version]:
+            obj = self._objects[key]
+            self.observe_deleted(key, obj.uid, version)
+        self.reached = max(self.reached, version)
+
+    # being told
+
+    def subscribe(self, listener: Listener[T]) -> Callable[[], None]:
+        """Call `listener` after every change, at once and in order; what is returned ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    @property
+    def synced(self) -> bool:
+        """Whether a whole list was taken in."""
+        return self._synced.is_set()
+
+    def mark_synced(self) -> None:
+        self._synced.set()
+
+    async def wait_synced(self) -> None:
+        await self._synced.wait()
+
+    def _remove(self, key: str, current: T) -> None:
+        del self._objects[key]
+        for index in self._indexes.values():
+            index.replace(key, current, None)
+        self._tell(current, None)
+
+    def _tell(self, old: T | None, new: T | None) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(old, new)
+            except Exception:  # noqa: BLE001 -- one bad listener may not cost the others their news
+                _LOG.exception("a listener of %s failed on %s", self.kind.plural, (new or old or KubeObject()).key)
+
+
+class _Index(Generic[T]):
+    """Sorted keys by value. A value with a single key, the usual case, costs no list."""
+
+    __slots__ = ("_function", "_keys")
+
+    def __init__(self, function: IndexFunction[T]) -> None:
+        self._function = function
+        self._keys: dict[str, str | list[str]] = {}
+
+    def keys(self, value: str) -> tuple[str, ...]:
+        keys = self._keys.get(value)
+        if keys is None:
+            return ()
+        return (keys,) if isinstance(keys, str) else tuple(keys)
+
+    def replace(self, key: str, old: T | None, new: T | None) -> None:
+        before = () if old is None else tuple(self._function(old))
+        after = () if new is None else tuple(self._function(new))
+        if before == after:
+            return
+        for value in dict.fromkeys(before):
+            self._drop(value, key)
+        for value in dict.fromkeys(after):
+            self._add(value, key)
+
+    def _add(self, value: str, key: str) -> None:
+        keys = self._keys.get(value)
+        if keys is None:
+            self._keys[value] = key
+        elif isinstance(keys, str):
+            self._keys[value] = sorted((keys, key))
+        else:
+            bisect.insort(keys, key)
+
+    def _drop(self, value: str, key: str) -> None:
+        keys = self._keys[value]
+        if isinstance(keys, str):
+            del self._keys[value]
+            return
+        del keys[bisect.bisect_left(keys, key)]
+        if len(keys) == 1:
+            self._keys[value] = keys[0]
+
+
+class _Tombstones:
+    """Deleted uids, with the version up to which they are known to be gone (None: any)."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._stones: dict[str, tuple[int | None, float]] = {}
+        self._expiry: deque[tuple[float, str]] = deque()
+
+    def add(self, uid: str, version: int | None) -> None:
+        now = _monotonic()
+        self._expire(now)
+        known, _ = self._stones.get(uid, (0, 0.0))
+        until = now + self._seconds
+        self._stones[uid] = (None if version is None or known is None else max(version, known), until)
+        self._expiry.append((until, uid))
+
+    def covers(self, uid: str, version: int) -> bool:
+        known, _ = self._stones.get(uid, (-1, 0.0))
+        return known is None or version <= known
+
+    def _expire(self, now: float) -> None:
+        while self._expiry and self._expiry[0][0] <= now:
+            until, uid = self._expiry.popleft()
+            if self._stones.get(uid, (None, 0.0))[1] == until:
+                del self._stones[uid]
+
+
+def _monotonic() -> float:
+    """Loop time; outside of a loop (tables of decisions build caches too) the machine's."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()

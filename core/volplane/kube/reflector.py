@@ -1,0 +1,161 @@
+"""Keeps a cache in step with the API server: one list, then a watch that goes on from it.
+
+A watch that the server ends, drops or forgets is normal traffic. A watch resumes from the last version it told of; a
+version that the server no longer knows (410) leads to a new list, whose difference to the cache is what listeners hear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+from typing import Generic, Protocol, TypeVar
+
+from volplane.errors import ApiError, ApiGone
+from volplane.kube.backoff import Backoff
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.objects import KubeObject
+from volplane.kube.watching import Change
+
+__all__ = ["Reflector", "ReflectorMetrics"]
+
+_LOG = logging.getLogger(__name__)
+
+_QUIET = 90.0  # a server sends a bookmark every minute
+_SHORTEST = 240
+_LONGEST = 480
+_BREATH = 256
+"""Events after which others get their turn, however many more are buffered."""
+
+T = TypeVar("T", bound=KubeObject)
+
+
+class ReflectorMetrics(Protocol):
+    """Where a reflector counts."""
+
+    def listed(self, resource: str) -> None: ...
+
+    def watch_ended(self, resource: str, why: str) -> None:
+        """why: "end", "gone" or "error"."""
+        ...
+
+
+class Reflector(Generic[T]):
+    """Fills `cache` with the objects of its kind that the selectors choose.
+
+    With a selector, an object that leaves the selection is deleted from the cache although it exists.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache[T],
+        *,
+        random: Random,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        metrics: ReflectorMetrics | None = None,
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._kind = cache.kind
+        self._random = random
+        self._namespace = namespace
+        self._labels = label_selector
+        self._fields = field_selector
+        self._metrics = metrics
+        self._backoff = Backoff(0.8, 30.0, random=random)
+        self.failing = ""
+        """Why the last try failed; empty while all is well."""
+
+    async def run(self) -> None:
+        """List and watch until cancelled. No error of the API server ends it."""
+        version: int | None = None
+        while True:
+            try:
+                if version is None:
+                    version = await self._list()
+                version = await self._follow(version)
+            except ApiGone as error:
+                _LOG.info("%s: listing anew: %s", self._kind.plural, error)
+                self._ended("gone")
+                if version is None:
+                    await self._pause(error)
+                version = None
+            except ApiError as error:
+                self._ended("error")
+                version = self._cache.reached if self._cache.synced and version is not None else None
+                await self._pause(error)
+
+    async def _list(self) -> int:
+        seen: set[str] = set()
+        version = 0
+        async for page in self._client.pages(
+            self._kind, namespace=self._namespace, label_selector=self._labels, field_selector=self._fields
+        ):
+            seen.update(page.unreadable)
+            for obj in page.items:
+                seen.add(obj.key)
+                self._cache.observe(obj)
+            version = page.version
+            await asyncio.sleep(0)
+        self._cache.prune(seen, version)
+        self._cache.mark_synced()
+        if self._metrics is not None:
+            self._metrics.listed(self._kind.plural)
+        return version
+
+    async def _follow(self, version: int) -> int:
+        """One watch; the version to go on from."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        seconds = self._random.randint(_SHORTEST, _LONGEST)
+        told = 0
+        async with self._client.watch(
+            self._kind,
+            version=version,
+            namespace=self._namespace,
+            label_selector=self._labels,
+            field_selector=self._fields,
+            seconds=seconds,
+            quiet=_QUIET,
+        ) as changes:
+            async for change in changes:
+                self._apply(change)
+                version = max(version, change.version)
+                self._cache.reached = max(self._cache.reached, version)
+                if not told:
+                    self._healthy()
+                told += 1
+                if told % _BREATH == 0:
+                    await asyncio.sleep(0)
+        self._ended("end")
+        if not told and clock() - begun < 1.0:
+            await self._pause(None)
+        else:
+            self._healthy()
+        return version
+
+    def _apply(self, change: Change[T]) -> None:
+        if change.type == "DELETED":
+            self._cache.observe_deleted(change.about.key, change.about.uid, change.version)
+        elif change.object is not None:
+            self._cache.observe(change.object)
+
+    def _healthy(self) -> None:
+        self.failing = ""
+        self._backoff.reset()
+
+    def _ended(self, why: str) -> None:
+        if self._metrics is not None:
+            self._metrics.watch_ended(self._kind.plural, why)
+
+    async def _pause(self, error: ApiError | None) -> None:
+        pause = self._backoff.next()
+        if error is not None:
+            pause = max(pause, error.retry_after or 0.0)
+            self.failing = str(error)
+            _LOG.warning("%s: trying again in %.1f s: %s", self._kind.plural, pause, error)
+        await asyncio.sleep(pause)

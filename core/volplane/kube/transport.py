@@ -1,0 +1,76 @@
+"""The one seam between volplane and an API server: bytes out, bytes in.
+
+A transport knows addresses, TLS, credentials and deadlines. It does not know what a status code means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["LineStream", "Response", "Transport"]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What the server answered. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class LineStream(Protocol):
+    """An open answer that arrives line by line (a watch, the log of a pod)."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Header names are in lower case."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The lines, without their newlines, until the server ends the answer.
+
+        Raises ApiUnavailable if the connection breaks or falls silent.
+        """
+        ...
+
+    async def read(self) -> bytes:
+        """The rest of the answer at once: the Status of a refusal."""
+        ...
+
+
+class Transport(Protocol):
+    """Carries requests to one API server.
+
+    Every method raises ApiUnavailable if no answer came: the connection failed, or the time was over. A write may then
+    have happened or not.
+    """
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None,
+        seconds: float,
+    ) -> Response:
+        """One exchange, over within `seconds`. path is absolute and not yet percent-encoded."""
+        ...
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
+    ) -> AbstractAsyncContextManager[LineStream]:
+        """A GET whose answer is read as it comes. `quiet` seconds without a byte mean that the connection is dead."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections. Requests in flight fail."""
+        ...
