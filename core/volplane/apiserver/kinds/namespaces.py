@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from volplane.apiserver import names
+from volplane.apiserver.failures import Cause
 from volplane.apiserver.kinds.cells import AGE, NAME, field_text, path
 from volplane.apiserver.kinds.rules import fill_condition_times
 from volplane.apiserver.kinds.strategies import StatusStrategy
@@ -17,10 +19,7 @@ NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 class NamespaceStrategy(StatusStrategy):
     def default(self, obj: Json) -> None:
-        metadata = obj["metadata"]
-        if metadata.get("name"):
-            labels = metadata.get("labels") or {}
-            metadata["labels"] = {**labels, NAME_LABEL: metadata["name"]}
+        _label(obj["metadata"])
         status = obj.setdefault("status", {})
         status.setdefault("phase", "Active")
         fill_condition_times(status, "lastTransitionTime")
@@ -29,10 +28,20 @@ class NamespaceStrategy(StatusStrategy):
         obj["spec"] = {"finalizers": ["kubernetes"]}
         obj["status"] = {"phase": "Active"}
 
+    def validate_create(self, obj: Json) -> Sequence[Cause]:
+        # A generated name exists only now.
+        _label(obj["metadata"])
+        return ()
+
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
         super().prepare_update(new, old, subresource)
         if not subresource:
             new["spec"] = old.get("spec", {})
+
+
+def _label(metadata: Json) -> None:
+    if metadata.get("name"):
+        metadata["labels"] = {**(metadata.get("labels") or {}), NAME_LABEL: metadata["name"]}
 
 
 RESOURCE: Final = Resource(
