@@ -11,6 +11,7 @@ from typing import Protocol
 from volplane.binding.matching import Demand, demand_of, reference_is, refers_to, refusal
 from volplane.binding.steps import reset_claim_step
 from volplane.controller.actions import Action, Notice, Wait
+from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
 
@@ -84,6 +85,9 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     volume = volumes.get(name)
     if volume is None:
         return _pending(claim, f'volume "{name}", which the claim names, does not exist')
+    if volume.annotation(names.INTENT) is not None:
+        message = f'volume "{name}" is being scrubbed'
+        return _pending(claim, message, _warn(claim, "FailedBinding", message))
     reference = volume.spec.claim_ref
     if reference is None:
         why = refusal(volume, claim)
@@ -110,7 +114,7 @@ def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
     volume = volumes.get(name)
     if volume is None:
         return _lost(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-    if volume.spec.claim_ref is None or refers_to(volume, claim):
+    if refers_to(volume, claim) or (volume.spec.claim_ref is None and volume.annotation(names.INTENT) is None):
         return Bind(volume)
     message = "Two claims are bound to the same volume, this one is bound incorrectly"
     return _lost(claim, "ClaimMisbound", message)

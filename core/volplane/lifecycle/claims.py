@@ -1,0 +1,134 @@
+"""The next step for a claim: bind it, provision for it, or say why it waits. Pure.
+
+Source: reference tables 5.1 and 5.2, section 9; DESIGN §8 (intents).
+"""
+
+from __future__ import annotations
+
+from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
+from volplane.binding.matching import class_of_claim, demand_of
+from volplane.binding.steps import bind_step, reset_claim_step
+from volplane.controller.actions import Action, Done, Notice, Patch, Wait
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, Pod, StorageClass
+from volplane.lifecycle.migration import migration_step
+from volplane.lifecycle.provision import decide_provision, settle, settled_metadata, volume_name_of
+from volplane.lifecycle.world import World
+
+__all__ = ["decide_claim"]
+
+NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
+
+
+def decide_claim(key: str, world: World) -> Action:
+    """The single next action for the claim with this cache key."""
+    claim = world.claims.get(key)
+    if claim is None:
+        world.waiting.discard(key)
+        return Done()
+    if world.settings.binder and (step := migration_step(CLAIMS, claim)) is not None:
+        return step
+    if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
+        world.waiting.discard(key)
+        return settle(claim, world) or Done()
+    if not world.settings.binder:
+        return _beside_a_binder(claim, world)
+    if claim.annotation(names.BIND_COMPLETED) is not None:
+        world.waiting.discard(key)
+        return _follow(decide_bound(claim, world), claim, world)
+    return _unbound(claim, world)
+
+
+def _beside_a_binder(claim: Claim, world: World) -> Action:
+    """Provision where the stock binder asks us to (annotation storage-provisioner); bind nothing."""
+    if claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED):
+        return settle(claim, world) or Done()
+    asked = claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER)
+    class_name = class_of_claim(claim)
+    storage_class = world.classes.get(class_name) if class_name else None
+    if storage_class is None or asked != storage_class.provisioner or not world.settings.provisioner:
+        return settle(claim, world) or Wait(reason="the binder has not asked this provisioner for a volume")
+    if _delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
+        return Wait(reason="the scheduler has not selected a node")
+    return decide_provision(claim, storage_class, world)
+
+
+def _follow(outcome: Bind | Unmatched | Action, claim: Claim, world: World) -> Action:
+    """Turn a choice of volume into the next write, and when all is written settle what is left of an intent."""
+    if isinstance(outcome, Unmatched):
+        raise TypeError("a bound claim is never unmatched")
+    if not isinstance(outcome, Bind):
+        return outcome
+    ours = outcome.volume.name == volume_name_of(claim)
+    metadata = settled_metadata(claim) if ours else {}
+    step = bind_step(claim, outcome.volume, claim_metadata=metadata)
+    if step is not None:
+        return step
+    return settle(claim, world) or Done()
+
+
+def _unbound(claim: Claim, world: World) -> Action:
+    class_name = class_of_claim(claim)
+    storage_class = world.classes.get(class_name) if class_name else None
+    delayed = storage_class is not None and _delayed(storage_class)
+    outcome = decide_unbound(claim, world, delayed=delayed)
+    if not isinstance(outcome, Unmatched):
+        world.waiting.discard(claim.key)
+        return _follow(outcome, claim, world)
+    if not delayed:
+        world.waiting.add(claim, demand_of(claim))
+    return _unmatched(claim, class_name, storage_class, world)
+
+
+def _unmatched(claim: Claim, class_name: str | None, storage_class: StorageClass | None, world: World) -> Action:
+    if class_name is None and (default := world.default_class()) is not None:
+        body = {"spec": {"storageClassName": default.name}}
+        return Patch(kind=CLAIMS, target=claim, body=body, why=f"assign the default class {default.name}")
+    if not class_name:
+        return _pending(claim, _why_none_fits(claim, world), Notice(CLAIMS, claim, "Normal", "FailedBinding", NO_CLASS))
+    if storage_class is None:
+        message = f'storageclass.storage.k8s.io "{class_name}" not found'
+        return Wait(reason=message, notices=(_failed(claim, message),))
+    if _delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
+        return _wait_for_consumer(claim, world)
+    if not world.settings.provisioner:
+        return _pending(claim, "no volume fits and provisioning is switched off")
+    return decide_provision(claim, storage_class, world)
+
+
+def _delayed(storage_class: StorageClass) -> bool:
+    return storage_class.volume_binding_mode == "WaitForFirstConsumer"
+
+
+def _failed(claim: Claim, message: str) -> Notice:
+    return Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
+
+
+def _pending(claim: Claim, reason: str, *notices: Notice) -> Action:
+    return reset_claim_step(claim, "Pending") or Wait(reason=reason, notices=notices)
+
+
+def _wait_for_consumer(claim: Claim, world: World) -> Action:
+    waiting = sorted(pod.name for pod in world.pods.by_index("claim", claim.key) if _unscheduled(pod))
+    if not waiting:
+        reason, message = "WaitForFirstConsumer", "waiting for first consumer to be created before binding"
+    elif len(waiting) == 1:
+        reason, message = "WaitForPodScheduled", f"waiting for pod {waiting[0]} to be scheduled"
+    else:
+        reason, message = "WaitForPodScheduled", f"waiting for pods {','.join(waiting)} to be scheduled"
+    return _pending(claim, message, Notice(CLAIMS, claim, "Normal", reason, message))
+
+
+def _unscheduled(pod: Pod) -> bool:
+    return not pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed")
+
+
+def _why_none_fits(claim: Claim, world: World) -> str:
+    """One sentence that counts what the nearest free volumes lack; for `explain`, not for the event."""
+    demand = demand_of(claim)
+    near = world.free.on_shelf(demand.place, 100)
+    if not near:
+        return f"{NO_CLASS}: there is no available volume of this class and mode"
+    small = sum(1 for volume in near if not demand.accepts(volume))
+    return f"{NO_CLASS}: of {len(near)} available volumes {small} lack its access modes or labels, the others are too small"

@@ -1,0 +1,90 @@
+"""Destroying the asset of a released volume. Pure decisions; the hook call with its live checks is in `operations`.
+
+With our finalizer in place the object is deleted first, under uid and resourceVersion: from then on no binder can use
+it, and a policy changed meanwhile makes the API server refuse. Then the hook runs, then the finalizer goes.
+"""
+
+from __future__ import annotations
+
+from volplane.assets import VolumeSource
+from volplane.binding.steps import volume_phase_step
+from volplane.controller.actions import Action, Delete, Done, Patch, Wait
+from volplane.kube import names
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.objects import Volume
+from volplane.lifecycle.provision import IN_TREE_PREFIX
+from volplane.lifecycle.world import DriverView, Pending, World, source_of, warning
+
+__all__ = ["Attribution", "decide_delete", "driver_of", "drop_finalizer", "volume_source", "without_finalizer"]
+
+Attribution = tuple[DriverView | None, str]
+"""The driver that works on a volume's asset; or None and why, "" if the volume is somebody else's on purpose."""
+
+
+def volume_source(volume: Volume) -> VolumeSource:
+    """The volume's source; one without any (impossible on a real server) reads as an unknown kind."""
+    return source_of(volume) or VolumeSource(kind="", fields={})
+
+
+def driver_of(volume: Volume, world: World) -> Attribution:
+    """Who deletes or scrubs this volume: who made it, else the one driver that owns its source."""
+    provisioner = volume.annotation(names.PROVISIONED_BY)
+    if provisioner:
+        driver = world.drivers.get(provisioner)
+        if driver is not None:
+            return driver, ""
+        if broken := world.drivers.broken(provisioner):
+            return None, f'driver "{provisioner}" cannot work: {broken}'
+        if provisioner.startswith(IN_TREE_PREFIX):
+            return None, "no volume plugin matched"
+        return None, ""
+    driver, why = world.drivers.owner_of(volume_source(volume))
+    if driver is None and volume.spec.csi is not None:
+        return None, ""
+    return driver, why or ("" if driver else "no volume plugin matched")
+
+
+def drop_finalizer(volume: Volume) -> Patch | None:
+    """Under any policy but Delete the asset is to be kept, so nothing may hold the object for it."""
+    if not volume.has_finalizer(names.RECLAIM_FINALIZER) or volume.spec.persistent_volume_reclaim_policy == "Delete":
+        return None
+    policy = volume.spec.persistent_volume_reclaim_policy
+    return without_finalizer(volume, why=f"policy {policy} keeps the asset")
+
+
+def without_finalizer(volume: Volume, *, why: str) -> Patch:
+    kept = [name for name in volume.metadata.finalizers or () if name != names.RECLAIM_FINALIZER]
+    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"finalizers": kept or None}}, why=why)
+
+
+def decide_delete(volume: Volume, world: World) -> Action:
+    """The next action for a volume whose asset is to be destroyed; its claim was seen to be gone in this pass."""
+    driver, why_not = driver_of(volume, world)
+    if driver is None:
+        return _nobody(volume, why_not)
+    if not volume.terminating:
+        if not volume.has_finalizer(names.RECLAIM_FINALIZER):
+            finalizers = [*(volume.metadata.finalizers or ()), names.RECLAIM_FINALIZER]
+            body = {"metadata": {"finalizers": finalizers}}
+            return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
+        return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
+    if volume.uid not in world.outcomes.deleted:
+        return world.start.delete(volume, driver)
+    pending = world.outcomes.deleted[volume.uid]
+    if isinstance(pending, Pending):
+        if pending.due > world.monotonic():
+            left = pending.due - world.monotonic()
+            return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=left)
+        return world.start.delete(volume, driver)
+    return without_finalizer(volume, why="the asset is gone")
+
+
+def _nobody(volume: Volume, why_not: str) -> Action:
+    if not why_not and not volume.has_finalizer(names.RECLAIM_FINALIZER):
+        return Wait(reason="an external provisioner deletes it") if not volume.terminating else Done()
+    if not why_not:
+        made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")
+        why_not = f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset'
+    message = f'error getting deleter volume plugin for volume "{volume.name}": {why_not}'
+    notice = warning(VOLUMES, volume, "VolumeFailedDelete", message)
+    return volume_phase_step(volume, "Failed", message, notices=(notice,)) or Wait(reason=message)

@@ -1,0 +1,103 @@
+"""Intents: the durable record that an operation may have had side effects. Pure but for the key.
+
+On a claim the record is sealed, because tenants may write claims: HMAC-SHA-256 over the claim's uid and the content, with
+a key from a Secret of our namespace. A missing or broken seal reads as "outcome unknown", never as "nothing was done".
+Volumes are written by administrators and controllers only; their record carries no seal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+import msgspec
+
+__all__ = ["INTENT_VERSION", "ClaimIntent", "RecycleIntent", "Sealer", "read_recycle_intent", "write_recycle_intent"]
+
+INTENT_VERSION = 1
+"""Written; this and the version before are read."""
+
+
+class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a provisioning was begun with, and must go on with.
+
+    generation: which asset of this claim, part of client tokens; rises only when the former one is proven absent.
+    segment: the place chosen, kept over retries. state: what the last `InProgress` returned.
+    """
+
+    v: int
+    driver: str
+    generation: int = 1
+    segment: dict[str, str] | None = None
+    state: dict[str, Any] | None = None
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    intent: msgspec.Raw
+    seal: str
+
+
+class Sealer:
+    """Seals and opens the intents of claims with one key (32 bytes)."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < 16:
+            raise ValueError(f"a sealing key has at least 16 bytes, this one {len(key)}")
+        self._key = key
+
+    def _mark(self, claim_uid: str, content: bytes) -> str:
+        return hmac.new(self._key, claim_uid.encode() + b"\0" + content, hashlib.sha256).hexdigest()
+
+    def seal(self, claim_uid: str, intent: ClaimIntent) -> str:
+        """The annotation value."""
+        content = msgspec.json.encode(intent, order="sorted")
+        return msgspec.json.encode(_Sealed(msgspec.Raw(content), self._mark(claim_uid, content))).decode()
+
+    def open(self, claim_uid: str, text: str | None) -> ClaimIntent | None:
+        """The intent, or None if there is none that this cluster's volplane wrote for this very claim."""
+        if not text:
+            return None
+        try:
+            sealed = msgspec.json.decode(text, type=_Sealed)
+            content = bytes(sealed.intent)
+            if not hmac.compare_digest(sealed.seal, self._mark(claim_uid, content)):
+                return None
+            intent = msgspec.json.decode(content, type=ClaimIntent)
+        except (msgspec.MsgspecError, UnicodeError, TypeError):
+            return None
+        return intent if INTENT_VERSION - 1 <= intent.v <= INTENT_VERSION else None
+
+
+class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """How far the scrub of a released volume is.
+
+    claim: uid of the claim it was released from. attempt: from 1, survives restarts. pod: uid of the scrubber pod that
+    was let go, "" before. erased: contents are gone and verified. failed: why the last attempt failed. given_up: no
+    further attempt is made until a person removes the annotation.
+    """
+
+    v: int
+    claim: str
+    attempt: int = 1
+    pod: str = ""
+    erased: bool = False
+    failed: str = ""
+    given_up: bool = False
+    not_before: float = 0.0
+    """Unix time before which the next attempt does not start."""
+    state: dict[str, Any] | None = None
+
+
+def read_recycle_intent(text: str | None) -> RecycleIntent | None:
+    """The intent, or None if absent or unreadable (then the scrub starts anew: that is always safe)."""
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=RecycleIntent)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def write_recycle_intent(intent: RecycleIntent) -> str:
+    return msgspec.json.encode(intent, order="sorted").decode()

@@ -1,0 +1,358 @@
+"""Provisioning with the intent protocol: intent, hook, volume, bind, end of the intent. Pure.
+
+1. One patch puts finalizer, intent and provisioner annotations on the claim. 2. The `provision` hook runs; what it
+returns waits in memory. 3. The volume is created with the claim's uid in its reference. 4. The bind's write to the claim
+ends the intent. A crash after any of them repeats at most an idempotent hook call. A claim that is deleted before its
+volume exists never gets one: `settle` deletes the asset, then lets the claim go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+from volplane.assets import Asset, Segment
+from volplane.binding.matching import refers_to
+from volplane.controller.actions import Action, Create, Notice, Patch, Wait
+from volplane.errors import InvalidArgument
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.kube.quantity import format_bytes
+from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent
+from volplane.lifecycle.world import DriverView, Pending, Reschedule, World
+
+__all__ = [
+    "allowed_segments",
+    "decide_provision",
+    "settle",
+    "settled_metadata",
+    "split_parameters",
+    "volume_body",
+    "volume_name_of",
+]
+
+IN_TREE_PREFIX = "kubernetes.io/"
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+
+
+def volume_name_of(claim: Claim) -> str:
+    """Name of the volume, and of the asset, that is made for the claim."""
+    return f"pvc-{claim.uid}"
+
+
+def decide_provision(claim: Claim, storage_class: StorageClass, world: World) -> Action:
+    """The next action for an unbound claim of this class for which no volume fits."""
+    driver = world.drivers.get(storage_class.provisioner)
+    if driver is None:
+        return _without_driver(claim, storage_class, world)
+    made = world.volumes.get(volume_name_of(claim))
+    if made is not None:
+        return _volume_exists(claim, made, world)
+    obstacle = _obstacle(claim, storage_class, driver)
+    if obstacle:
+        # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
+        return Wait(reason=obstacle, notices=(_failed(claim, obstacle),))
+    intent = world.sealer.open(claim.uid, claim.annotation(names.INTENT))
+    placed = intent is not None and (intent.segment is not None or not _must_place(claim, driver))
+    if (
+        intent is None
+        or not placed
+        or intent.driver != driver.name
+        or not claim.has_finalizer(names.PROVISIONING_FINALIZER)
+    ):
+        return _declare(claim, storage_class, driver, intent, world)
+    return _after_hook(claim, storage_class, driver, intent, world)
+
+
+def _failed(claim: Claim, message: str) -> Notice:
+    return Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
+
+
+def _without_driver(claim: Claim, storage_class: StorageClass, world: World) -> Action:
+    """Nobody here serves the class: a broken driver, an external provisioner, or volumes made by hand."""
+    provisioner = storage_class.provisioner
+    if broken := world.drivers.broken(provisioner):
+        message = f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}'
+        return Wait(reason=message, notices=(_failed(claim, message),))
+    if provisioner.startswith(IN_TREE_PREFIX) and provisioner not in ("kubernetes.io/aws-ebs", "kubernetes.io/gce-pd"):
+        message = f"no volume plugin matched name: {provisioner}"
+        if provisioner == NO_PROVISIONER:
+            reason = f'class "{storage_class.name}" has no provisioner and no volume of it fits: an administrator must add one'
+            return Wait(reason=reason, notices=(_failed(claim, message),))
+        return Wait(reason=message, notices=(_failed(claim, message),))
+    if (step := _name_provisioner(claim, provisioner)) is not None:
+        return step
+    message = (
+        f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system "
+        "administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
+    )
+    return Wait(reason=message, notices=(Notice(CLAIMS, claim, "Normal", "ExternalProvisioning", message),))
+
+
+def _provisioner_annotations(claim: Claim, provisioner: str) -> dict[str, str]:
+    wanted = {names.STORAGE_PROVISIONER: provisioner, names.BETA_STORAGE_PROVISIONER: provisioner}
+    return wanted if claim.annotation(names.STORAGE_PROVISIONER) != provisioner else {}
+
+
+def _name_provisioner(claim: Claim, provisioner: str) -> Patch | None:
+    annotations = _provisioner_annotations(claim, provisioner)
+    if not annotations:
+        return None
+    body = {"metadata": {"annotations": annotations}}
+    return Patch(kind=CLAIMS, target=claim, body=body, why=f"ask provisioner {provisioner}")
+
+
+def _volume_exists(claim: Claim, made: Volume, world: World) -> Action:
+    """A volume of our name is there: it is this claim's (then the binder's turn) or it is in the way."""
+    if refers_to(made, claim):
+        return settle(claim, world) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
+    message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'
+    return Wait(reason=message, notices=(_failed(claim, message),))
+
+
+def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
+    """The class's parameters for the backend, and what is ours: the value of `volplane.dev/on-release`."""
+    parameters = dict(storage_class.parameters or {})
+    return parameters, parameters.pop(names.ON_RELEASE, "delete")
+
+
+def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:
+    """Why this driver cannot serve this claim of this class at all, with what to change; or ""."""
+    parameters, release = split_parameters(storage_class)
+    if release not in ("delete", "recycle"):
+        return (
+            f'class "{storage_class.name}": parameter {names.ON_RELEASE} is "{release}"; '
+            'valid values are "delete" and "recycle"'
+        )
+    try:
+        driver.typed_parameters(parameters)
+    except InvalidArgument as error:
+        return f'class "{storage_class.name}": {error}'
+    mode = claim.spec.volume_mode or "Filesystem"
+    if mode not in driver.info.volume_modes:
+        return f'driver "{driver.name}" does not support volumeMode {mode} ({_listed(driver.info.volume_modes)})'
+    refused = [mode for mode in claim.spec.access_modes or () if mode not in driver.info.access_modes]
+    if refused:
+        return f'driver "{driver.name}" does not support access mode {refused[0]} ({_listed(driver.info.access_modes)})'
+    if storage_class.mount_options and not driver.info.supports_mount_options:
+        return f'class "{storage_class.name}" has mountOptions, which driver "{driver.name}" does not support'
+    if claim.spec.selector is not None:
+        return (
+            "spec.selector matches no available volume and cannot be met by provisioning a new one; remove the selector "
+            "or add a volume with these labels"
+        )
+    return ""
+
+
+def _listed(values: frozenset[Any]) -> str:
+    return "it supports " + ", ".join(sorted(values))
+
+
+def _must_place(claim: Claim, driver: DriverView) -> bool:
+    return bool(driver.info.topology_keys and claim.annotation(names.SELECTED_NODE))
+
+
+def _declare(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, old: ClaimIntent | None, world: World
+) -> Action:
+    """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
+    segment, why_not = _choose_segment(claim, storage_class, driver, world)
+    if why_not:
+        return Wait(reason=why_not, notices=(_failed(claim, why_not),))
+    generation = old.generation if old is not None and old.driver == driver.name else 1
+    if old is not None and old.driver == driver.name and old.segment is not None:
+        segment = old.segment  # Sticky: an asset may be there already.
+    intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=generation, segment=segment)
+    annotations = {**_provisioner_annotations(claim, driver.name), names.INTENT: world.sealer.seal(claim.uid, intent)}
+    metadata: dict[str, Any] = {"annotations": annotations}
+    if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="declare the intent to provision")
+
+
+def _choose_segment(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, world: World
+) -> tuple[dict[str, str] | None, str]:
+    """Where the asset goes: the selected node's labels, else the first allowed segment by the claim's uid; or why not."""
+    keys = driver.info.topology_keys
+    if not keys:
+        return None, ""
+    selected = claim.annotation(names.SELECTED_NODE)
+    if selected:
+        node = world.nodes.get(selected)
+        if node is None:
+            return None, f'selected node "{selected}" does not exist'
+        labels = node.metadata.labels or {}
+        missing = [key for key in keys if key not in labels]
+        if missing:
+            return (
+                None,
+                f'selected node "{selected}" lacks the label {missing[0]}, by which driver "{driver.name}" places volumes',
+            )
+        return {key: labels[key] for key in keys}, ""
+    allowed = allowed_segments(storage_class)
+    if not allowed:
+        return None, ""
+    number = int(claim.uid.replace("-", "")[-8:] or "0", 16) if claim.uid else 0
+    return dict(allowed[number % len(allowed)]), ""
+
+
+def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
+    """`allowedTopologies` as single segments; terms are alternatives, keys of a term hold together."""
+    segments: list[Segment] = []
+    for term in storage_class.allowed_topologies or ():
+        expressions = term.match_label_expressions or []
+        keys = [expression.key for expression in expressions]
+        choices = product(*[expression.values or [] for expression in expressions])
+        segments.extend(dict(zip(keys, values, strict=True)) for values in choices)
+    return tuple(segments)
+
+
+def _after_hook(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, world: World
+) -> Action:
+    match world.outcomes.made.get(claim.uid):
+        case Asset() as asset:
+            return _save(claim, storage_class, driver, intent, asset)
+        case Pending(state=state, due=due):
+            if (intent.state or {}) != state:
+                return _keep_state(claim, intent, dict(state), world)
+            if due > world.monotonic():
+                return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=due - world.monotonic())
+        case Reschedule():
+            return _reschedule(claim, intent, world)
+        case None:
+            pass
+    return world.start.provision(claim, storage_class, driver)
+
+
+def _save(claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset) -> Create:
+    body = volume_body(claim, storage_class, driver, intent, asset)
+    message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
+    notice = Notice(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
+    return Create(kind=VOLUMES, body=body, why=f"volume for claim {claim.key}", notices=(notice,))
+
+
+def _keep_state(claim: Claim, intent: ClaimIntent, state: dict[str, Any], world: World) -> Patch:
+    told = ClaimIntent(
+        v=INTENT_VERSION, driver=intent.driver, generation=intent.generation, segment=intent.segment, state=state
+    )
+    body = {"metadata": {"annotations": {names.INTENT: world.sealer.seal(claim.uid, told)}}}
+    return Patch(kind=CLAIMS, target=claim, body=body, why="keep the driver's state")
+
+
+def _reschedule(claim: Claim, intent: ClaimIntent, world: World) -> Patch:
+    """Nothing is in the full segment: give the claim back to the scheduler and forget the place."""
+    fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
+    annotations: dict[str, str | None] = {
+        names.INTENT: world.sealer.seal(claim.uid, fresh),
+        names.SELECTED_NODE: None,
+    }
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": {"annotations": annotations}}, why="ask for another node")
+
+
+def volume_body(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset
+) -> dict[str, Any]:
+    """The PersistentVolume for an asset made for this claim."""
+    _, release = split_parameters(storage_class)
+    policy = storage_class.reclaim_policy or "Delete"
+    annotations = {
+        names.PROVISIONED_BY: driver.name,
+        names.BOUND_BY_CONTROLLER: "yes",
+        names.DRIVER: driver.name,
+        names.HANDLE: asset.handle,
+        names.GENERATION: str(intent.generation),
+        names.SCHEMA_VERSION: str(driver.info.parameters.version),
+    }
+    if release == "recycle":
+        annotations[names.ON_RELEASE] = release
+    if asset.gid is not None:
+        annotations[names.GID] = str(asset.gid)
+    metadata: dict[str, Any] = {"name": volume_name_of(claim), "annotations": annotations}
+    if policy == "Delete":
+        metadata["finalizers"] = [names.RECLAIM_FINALIZER]
+    spec: dict[str, Any] = {
+        "capacity": {"storage": format_bytes(asset.capacity_bytes)},
+        "accessModes": list(claim.spec.access_modes or ()),
+        "claimRef": {
+            "kind": "PersistentVolumeClaim",
+            "apiVersion": "v1",
+            "namespace": claim.namespace,
+            "name": claim.name,
+            "uid": claim.uid,
+            "resourceVersion": claim.metadata.resource_version,
+        },
+        "persistentVolumeReclaimPolicy": policy,
+        "storageClassName": storage_class.name,
+        "volumeMode": claim.spec.volume_mode or "Filesystem",
+        asset.source.kind: _source_fields(asset),
+    }
+    mount_options = [*(storage_class.mount_options or ()), *asset.mount_options]
+    if mount_options:
+        spec["mountOptions"] = mount_options
+    if asset.node_affinity:
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [_term(segment) for segment in asset.node_affinity]}}
+    if claim.spec.volume_attributes_class_name:
+        spec["volumeAttributesClassName"] = claim.spec.volume_attributes_class_name
+    return VOLUMES.body(metadata=metadata, spec=spec)
+
+
+def _source_fields(asset: Asset) -> dict[str, Any]:
+    fields = dict(asset.source.fields)
+    if asset.source.kind == "csi" and asset.attributes:
+        fields["volumeAttributes"] = {**asset.attributes, **fields.get("volumeAttributes", {})}
+    return fields
+
+
+def _term(segment: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "matchExpressions": [
+            {"key": key, "operator": "In", "values": [value]} for key, value in sorted(segment.items())
+        ]
+    }
+
+
+# --- the end of an intent ---------------------------------------------------------------------------------------
+
+
+def settled_metadata(claim: Claim) -> dict[str, Any]:
+    """What a write to the claim changes on its metadata to end the intent; empty if there is none."""
+    metadata: dict[str, Any] = {}
+    if claim.annotation(names.INTENT) is not None:
+        metadata["annotations"] = {names.INTENT: None}
+    if claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        kept = [name for name in claim.metadata.finalizers or () if name != names.PROVISIONING_FINALIZER]
+        metadata["finalizers"] = kept or None
+    return metadata
+
+
+def settle(claim: Claim, world: World) -> Action | None:
+    """End an intent that no longer leads to a bind of its own volume; None if there is nothing to end.
+
+    The asset is deleted first unless a volume holds it: the claim is terminating, or was bound to another volume.
+    """
+    metadata = settled_metadata(claim)
+    if not metadata or not world.settings.provisioner:
+        return None
+    made = world.volumes.get(volume_name_of(claim))
+    if (made is not None and refers_to(made, claim)) or claim.uid in world.outcomes.discarded:
+        return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="nothing is in the making any more")
+    intent = world.sealer.open(claim.uid, claim.annotation(names.INTENT))
+    name = intent.driver if intent is not None else _driver_of_class(claim, world)
+    driver = world.drivers.get(name)
+    if driver is None:
+        reason = world.drivers.broken(name) or "it is not configured here"
+        message = (
+            f'an asset may be left on driver "{name}", which cannot be asked: {reason}. Configure the driver, or remove '
+            f"the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
+        )
+        return Wait(reason=message, notices=(_failed(claim, message),))
+    return world.start.discard(claim, driver)
+
+
+def _driver_of_class(claim: Claim, world: World) -> str:
+    storage_class = world.classes.get(claim.spec.storage_class_name or "")
+    return storage_class.provisioner if storage_class else claim.annotation(names.STORAGE_PROVISIONER) or ""

@@ -1,0 +1,221 @@
+"""Scrubbing a released volume and offering it again. Pure decisions over volume, intent and scrubber pod.
+
+intent -> plan (the `recycle` hook) -> gated pod -> its uid on the volume, after a live re-read -> gate lifted -> erased,
+verified by the pod itself -> pod deleted -> claim reference and intent released in one write. No step trusts that this
+process took an earlier one. A failed attempt is counted on the volume; after the last one a person decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volplane.binding.steps import unbind_patch, volume_phase_step
+from volplane.controller.actions import Action, Create, Delete, Notice, Patch, Read, Reads, Wait
+from volplane.kube import names
+from volplane.kube.kinds import PODS, VOLUMES
+from volplane.kube.objects import Pod, Volume
+from volplane.lifecycle.delete import driver_of
+from volplane.lifecycle.intents import (
+    INTENT_VERSION,
+    RecycleIntent,
+    read_recycle_intent,
+    write_recycle_intent,
+)
+from volplane.lifecycle.scrubber import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
+from volplane.lifecycle.world import DriverView, Pending, ScrubPlan, World, on_release, warning
+
+__all__ = ["abandon_scrub", "decide_recycle", "finished", "recycles"]
+
+
+def decide_recycle(volume: Volume, world: World, reads: Reads) -> Action:
+    """The next action for a released volume whose contents are to go; its claim was seen to be gone in this pass."""
+    if (users := _users(volume, world)) and not _claim_recreated(volume, world):
+        message = "Volume is used by pods: " + ",".join(users)
+        return Wait(reason=message, notices=(Notice(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
+    driver, why_not = driver_of(volume, world)
+    if driver is None:
+        return _fail(
+            volume,
+            why_not if why_not not in ("", "no volume plugin matched") else "No recycler plugin found for the volume!",
+        )
+    reference = volume.spec.claim_ref
+    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
+    if intent is None or intent.claim != claim_uid:
+        return _record(volume, RecycleIntent(v=INTENT_VERSION, claim=claim_uid), why="declare the intent to scrub")
+    if intent.given_up:
+        return _fail(volume, f"{intent.failed}; remove the annotation {names.INTENT} to try again")
+    if intent.erased:
+        return _release(volume, world)
+    if intent.failed:
+        return _next_attempt(volume, intent, world)
+    return _scrub(volume, intent, driver, world, reads)
+
+
+def recycles(volume: Volume) -> bool:
+    """Whether a release of this volume leads to a scrub: policy Recycle, or a dynamic volume of a warm pool."""
+    policy = volume.spec.persistent_volume_reclaim_policy
+    return policy == "Recycle" or (policy == "Delete" and on_release(volume) == "recycle")
+
+
+def abandon_scrub(volume: Volume, world: World) -> Action:
+    """The policy or the reference changed in the middle: stop the pod, then drop the intent."""
+    pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
+    if pod is not None:
+        return _remove_pod(pod, why="the volume is not to be scrubbed any more")
+    body = {"metadata": {"annotations": {names.INTENT: None}}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
+
+
+def _remove_pod(pod: Pod, *, why: str) -> Action:
+    if pod.terminating:
+        return Wait(reason=f"scrubber pod {pod.key} is going away")
+    return Delete(kind=PODS, target=pod, why=why, exact=False, grace_seconds=0)
+
+
+def _users(volume: Volume, world: World) -> list[str]:
+    """Pods that still use the claim it was released from."""
+    reference = volume.spec.claim_ref
+    if reference is None:
+        return []
+    pods = world.pods.by_index("claim", f"{reference.namespace}/{reference.name}")
+    return sorted(pod.key for pod in pods if not finished(pod))
+
+
+def finished(pod: Pod) -> bool:
+    """Succeeded, failed, or terminating without a running container."""
+    if pod.status.phase in ("Succeeded", "Failed"):
+        return True
+    statuses = [
+        *(pod.status.init_container_statuses or ()),
+        *(pod.status.container_statuses or ()),
+        *(pod.status.ephemeral_container_statuses or ()),
+    ]
+    running = any(status.state is not None and status.state.running is not None for status in statuses)
+    return pod.terminating and not running
+
+
+def _claim_recreated(volume: Volume, world: World) -> bool:
+    """A claim of that name exists again with another volume: the pods are its users, not ours."""
+    reference = volume.spec.claim_ref
+    return reference is not None and world.claims.get(f"{reference.namespace}/{reference.name}") is not None
+
+
+def _record(volume: Volume, intent: RecycleIntent, *, why: str, notices: tuple[Notice, ...] = ()) -> Patch:
+    body = {"metadata": {"annotations": {names.INTENT: write_recycle_intent(intent)}}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why=why, notices=notices)
+
+
+def _fail(volume: Volume, message: str) -> Action:
+    notice = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
+    return volume_phase_step(volume, "Failed", message, notices=(notice,)) or Wait(reason=message)
+
+
+def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, world: World, reads: Reads) -> Action:
+    pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
+    if pod is not None and not belongs(pod, volume, intent):
+        return _remove_pod(pod, why="left from an earlier scrub, or forged")
+    if pod is not None:
+        return _follow_pod(volume, intent, pod, reads)
+    if intent.pod:
+        return _record(volume, _with(intent, failed="scrubber pod was deleted"), why="the scrub failed")
+    if volume.uid not in world.outcomes.scrubs:
+        return world.start.recycle(volume, driver)
+    plan = world.outcomes.scrubs[volume.uid]
+    if plan is None:
+        return _record(volume, _with(intent, erased=True), why="the backend erased it")
+    if isinstance(plan, Pending):
+        if plan.due > world.monotonic():
+            left = plan.due - world.monotonic()
+            return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)
+        return world.start.recycle(volume, driver)
+    return _create_pod(volume, intent, plan, world, reads)
+
+
+def _create_pod(volume: Volume, intent: RecycleIntent, plan: ScrubPlan, world: World, reads: Reads) -> Action:
+    key = f"{world.settings.namespace}/{pod_name(volume)}"
+    if not reads.has(PODS, key):
+        return Read(PODS, key, why="does a pod of this name exist?")
+    try:
+        body = pod_body(volume, intent, plan, world.settings.scrub, world.settings.namespace)
+    except Unmountable as error:
+        return _fail(volume, str(error))
+    return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}")
+
+
+def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, reads: Reads) -> Action:
+    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    if intent.pod != pod.uid:
+        if SCRUB_GATE not in gates:
+            # It started without our permit: somebody lifted the gate, or another instance worked on an older intent.
+            return _remove_pod(pod, why="runs without a permit")
+        if not reads.has(VOLUMES, volume.key):
+            return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
+        return _record(volume, _with(intent, pod=pod.uid), why=f"permit pod {pod.name}")
+    if SCRUB_GATE in gates:
+        left = [{"name": name} for name in gates if name != SCRUB_GATE]
+        body = {"spec": {"schedulingGates": left}}
+        return Patch(kind=PODS, target=pod, body=body, why="lift the gate")
+    match pod.status.phase:
+        case "Succeeded":
+            return _record(volume, _with(intent, erased=True), why="the pod erased and verified it")
+        case "Failed":
+            return _record(volume, _with(intent, failed=_why_failed(pod)), why="the scrub failed")
+        case phase:
+            return Wait(reason=f"scrubber pod {pod.key} is {phase or 'Pending'}")
+
+
+def _why_failed(pod: Pod) -> str:
+    """The pod's own words: its message, else what its container said at the end."""
+    said = [pod.status.reason, pod.status.message]
+    for status in pod.status.container_statuses or ():
+        ended = status.state.terminated if status.state is not None else None
+        if ended:
+            said.append(str(ended.get("message") or ended.get("reason") or ""))
+    text = ": ".join(part.strip() for part in said if part and part.strip())
+    return (text or "pod failed, pod.Status.Message unknown")[:900]
+
+
+def _with(intent: RecycleIntent, **changes: Any) -> RecycleIntent:
+    fields = {name: getattr(intent, name) for name in intent.__struct_fields__}
+    return RecycleIntent(**{**fields, **changes})
+
+
+def _next_attempt(volume: Volume, intent: RecycleIntent, world: World) -> Action:
+    """Say it failed, remove the pod, and after a while begin the next attempt, or give up."""
+    message = f"Recycle failed: {intent.failed}"
+    if (
+        step := volume_phase_step(
+            volume, "Failed", message, notices=(warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
+        )
+    ) is not None:
+        return step
+    pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
+    if pod is not None:
+        return _remove_pod(pod, why="its attempt failed")
+    limit = world.settings.scrub.attempts
+    if intent.attempt >= limit:
+        text = f"{message} (attempt {intent.attempt} of {limit}, the last)"
+        notice = warning(
+            VOLUMES, volume, "VolumeFailedRecycle", f"{text}; remove the annotation {names.INTENT} to try again"
+        )
+        return _record(volume, _with(intent, failed=text, given_up=True), why="no further attempt", notices=(notice,))
+    now = world.now().timestamp()
+    if not intent.not_before:
+        pause = 2.0 ** min(intent.attempt, 6)
+        return _record(volume, _with(intent, not_before=now + pause), why="pause before the next attempt")
+    if intent.not_before > now:
+        left = min(intent.not_before - now, 120.0)
+        return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
+    fresh = RecycleIntent(v=INTENT_VERSION, claim=intent.claim, attempt=intent.attempt + 1)
+    return _record(volume, fresh, why=f"attempt {fresh.attempt}")
+
+
+def _release(volume: Volume, world: World) -> Action:
+    """Nothing is left: the pod goes first, then reference and intent in one write."""
+    pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
+    if pod is not None:
+        return _remove_pod(pod, why="the scrub is done")
+    notices = (Notice(VOLUMES, volume, "Normal", "VolumeRecycled", "Volume recycled"),)
+    step = unbind_patch(volume, metadata={"annotations": {names.INTENT: None}}, why="scrubbed, offered again")
+    return Patch(kind=step.kind, target=step.target, body=step.body, why=step.why, notices=notices)

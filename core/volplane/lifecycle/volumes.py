@@ -1,0 +1,168 @@
+"""The next step for a volume: its phase, its release, its reclaim. Pure.
+
+Source: reference sections 7 and 8; DESIGN §8 (delete and recycle).
+"""
+
+from __future__ import annotations
+
+from volplane.binding.decide import Bind, decide_unbound
+from volplane.binding.steps import unbind_patch, volume_phase_step
+from volplane.controller.actions import Action, Done, Read, Reads, Wait
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, ObjectReference, Volume
+from volplane.lifecycle.delete import decide_delete, drop_finalizer
+from volplane.lifecycle.migration import migration_step
+from volplane.lifecycle.recycle import abandon_scrub, decide_recycle, recycles
+from volplane.lifecycle.world import World, warning
+
+__all__ = ["decide_volume"]
+
+
+def decide_volume(key: str, world: World, reads: Reads) -> Action:
+    """The single next action for the volume with this name."""
+    volume = world.volumes.get(key)
+    if volume is None:
+        return Done()
+    if not world.settings.binder:
+        return _beside_a_binder(volume, world, reads)
+    if (step := migration_step(VOLUMES, volume) or drop_finalizer(volume)) is not None:
+        return step
+    reference = volume.spec.claim_ref
+    if reference is None or not reference.uid:
+        return _unreferenced(volume, world, reads)
+    claim = world.claims.get(_claim_key(reference))
+    if claim is None or claim.uid != reference.uid:
+        unsure = _confirm_absence(volume, reference, claim, reads)
+        return unsure or _released(volume, world, reads)
+    return _referenced(volume, claim, world, reads)
+
+
+def _claim_key(reference: ObjectReference) -> str:
+    return f"{reference.namespace}/{reference.name}"
+
+
+def _confirm_absence(volume: Volume, reference: ObjectReference, cached: Claim | None, reads: Reads) -> Read | None:
+    """A cache never proves that a claim is gone: read it live, once in a pass, before anything follows from it."""
+    key = _claim_key(reference)
+    if not reference.namespace or not reference.name or reads.has(CLAIMS, key):
+        return None
+    settled = volume.status.phase in ("Released", "Failed") and not _may_destroy(volume)
+    if settled and (cached is None or cached.uid != reference.uid):
+        return None
+    return Read(CLAIMS, key, why="is the claim really gone?")
+
+
+def _may_destroy(volume: Volume) -> bool:
+    return volume.terminating or volume.spec.persistent_volume_reclaim_policy != "Retain"
+
+
+def _unreferenced(volume: Volume, world: World, reads: Reads) -> Action:
+    """No claim, or a person's reservation without uid."""
+    if volume.terminating and volume.has_finalizer(names.RECLAIM_FINALIZER):
+        return decide_delete(volume, world)
+    if volume.annotation(names.INTENT) is not None:
+        # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
+        return decide_recycle(volume, world, reads) if recycles(volume) else abandon_scrub(volume, world)
+    reference = volume.spec.claim_ref
+    claim = world.claims.get(_claim_key(reference)) if reference is not None else None
+    if claim is not None and _about_to_bind(volume, claim, world):
+        return Wait(reason=f"claim {claim.key} is about to be bound to it")
+    return volume_phase_step(volume, "Available") or Done()
+
+
+def _about_to_bind(volume: Volume, claim: Claim, world: World) -> bool:
+    """The claim's side writes this volume next; a phase written here would only collide with that."""
+    if claim.annotation(names.BIND_COMPLETED) is not None or claim.terminating:
+        return False
+    outcome = decide_unbound(claim, world, delayed=True)
+    return isinstance(outcome, Bind) and outcome.volume.name == volume.name
+
+
+def _referenced(volume: Volume, claim: Claim, world: World, reads: Reads) -> Action:
+    """The claim it is bound to, or about to be, exists."""
+    if volume.annotation(names.INTENT) is not None:
+        return abandon_scrub(volume, world)
+    pointer = claim.spec.volume_name
+    if not pointer:
+        return _half_bound(volume, claim)
+    if pointer == volume.name:
+        return volume_phase_step(volume, "Bound") or Done()
+    dynamic = volume.annotation(names.PROVISIONED_BY) is not None
+    if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":
+        return _released(volume, world, reads)
+    return unbind_patch(volume, why=f"claim {claim.key} is bound to {pointer}")
+
+
+def _half_bound(volume: Volume, claim: Claim) -> Action:
+    """W1 is written, W3 is not: the claim's side goes on, unless the two can never match."""
+    if (claim.spec.volume_mode or "Filesystem") != (volume.spec.volume_mode or "Filesystem"):
+        on_volume = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" due to incompatible volumeMode.'
+        on_claim = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim due to incompatible volumeMode.'
+        return Wait(
+            reason=on_volume,
+            notices=(
+                warning(VOLUMES, volume, "VolumeMismatch", on_volume),
+                warning(CLAIMS, claim, "VolumeMismatch", on_claim),
+            ),
+        )
+    return Wait(reason=f"claim {claim.key} is being bound to it")
+
+
+def _released(volume: Volume, world: World, reads: Reads) -> Action:
+    """Its claim is gone, or is bound elsewhere. Policy decides; the phase comes first because protection waits for it."""
+    if volume.status.phase not in ("Released", "Failed"):
+        step = volume_phase_step(volume, "Released")
+        if step is not None:
+            return step
+    return _reclaim(volume, world, reads)
+
+
+def _reclaim(volume: Volume, world: World, reads: Reads) -> Action:
+    if volume.annotation(names.MIGRATED_TO) or not world.settings.reclaimer:
+        return Done()
+    policy = volume.spec.persistent_volume_reclaim_policy
+    if volume.terminating:
+        return decide_delete(volume, world) if volume.has_finalizer(names.RECLAIM_FINALIZER) else Done()
+    if recycles(volume):
+        return decide_recycle(volume, world, reads)
+    if volume.annotation(names.INTENT) is not None:
+        return abandon_scrub(volume, world)
+    match policy:
+        case "Retain":
+            return Done()
+        case "Delete":
+            return decide_delete(volume, world)
+        case _:
+            message = "Volume has unrecognized PersistentVolumeReclaimPolicy"
+            notices = (warning(VOLUMES, volume, "VolumeUnknownReclaimPolicy", message),)
+            return volume_phase_step(volume, "Failed", message, notices=notices) or Wait(reason=message)
+
+
+def _beside_a_binder(volume: Volume, world: World, reads: Reads) -> Action:
+    """Only volumes our drivers made; phases, and policy Recycle, are the stock controller's."""
+    provisioner = volume.annotation(names.PROVISIONED_BY)
+    if provisioner is None or world.drivers.get(provisioner) is None or not world.settings.reclaimer:
+        return Done()
+    if (step := drop_finalizer(volume)) is not None:
+        return step
+    if not volume.has_finalizer(names.RECLAIM_FINALIZER) or volume.annotation(names.MIGRATED_TO):
+        return Done() if volume.terminating else _delete_beside(volume, world, reads)
+    return _delete_beside(volume, world, reads)
+
+
+def _delete_beside(volume: Volume, world: World, reads: Reads) -> Action:
+    reference = volume.spec.claim_ref
+    if reference is not None and reference.uid:
+        claim = world.claims.get(_claim_key(reference))
+        if claim is not None and claim.uid == reference.uid:
+            return Done()
+        if volume.status.phase not in ("Released", "Failed") and not volume.terminating:
+            return Wait(reason="the binder has not released it yet")
+        if (unsure := _confirm_absence(volume, reference, claim, reads)) is not None:
+            return unsure
+    elif not volume.terminating:
+        return Done()
+    if volume.spec.persistent_volume_reclaim_policy != "Delete":
+        return Done()
+    return decide_delete(volume, world)

@@ -1,0 +1,236 @@
+"""What the decisions of claims and volumes see: caches, indexes, drivers, settings and what hooks returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from volplane.assets import Asset, VolumeSource
+from volplane.binding.index import FreeVolumes, WaitingClaims
+from volplane.binding.matching import Demand
+from volplane.controller.actions import Action, Notice
+from volplane.kube import names
+from volplane.kube.cache import Cache
+from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
+from volplane.lifecycle.intents import Sealer
+from volplane.schemas import DriverInfo
+
+__all__ = [
+    "DriverView",
+    "Drivers",
+    "OperationStarter",
+    "Outcomes",
+    "Pending",
+    "Reschedule",
+    "ScrubPlan",
+    "ScrubSettings",
+    "Settings",
+    "World",
+    "on_release",
+    "source_of",
+    "warning",
+]
+
+
+class DriverView(Protocol):
+    """A driver as decisions see it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def info(self) -> DriverInfo: ...
+
+    def supports(self, hook: str) -> bool:
+        """Whether the backend implements the hook."""
+
+    def typed_parameters(self, parameters: Mapping[str, str]) -> Mapping[str, Any]:
+        """Class parameters checked by the driver's schema. Raises InvalidArgument."""
+
+
+class Drivers(Protocol):
+    """The configured drivers."""
+
+    def get(self, name: str) -> DriverView | None:
+        """The working driver of this name."""
+
+    def broken(self, name: str) -> str:
+        """Why the configured driver of this name does not work, or ""."""
+
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
+        """The one driver that says a static volume is its own; else None and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubSettings:
+    """The scrubber pod. image and command, resources and tolerations go into its template; attempts: then Failed."""
+
+    image: str = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
+    command: tuple[str, ...] = ()
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    attempts: int = 3
+    base_deadline: float = 300.0
+    deadline_per_gib: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Which duties this process has, and where it lives.
+
+    binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer: for our drivers.
+    namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
+    """
+
+    cluster_id: str
+    namespace: str = "volplane-system"
+    binder: bool = True
+    provisioner: bool = True
+    reclaimer: bool = True
+    scrub: ScrubSettings = field(default_factory=ScrubSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A hook answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    state: Mapping[str, Any]
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule:
+    """The backend has no room in the segment and left nothing there: another node may be chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPlan:
+    """The backend wants a scrubber pod; volume: the pod volume to mount instead of the usual one."""
+
+    volume: Mapping[str, Any] | None
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Results of hooks that no object holds yet. Losing them costs a repeated, idempotent call, never correctness."""
+
+    made: dict[str, Asset | Pending | Reschedule] = field(default_factory=dict)
+    """By claim uid: what `provision` returned."""
+    discarded: set[str] = field(default_factory=set)
+    """Claim uids whose unwanted asset is proven absent."""
+    deleted: dict[str, Pending | None] = field(default_factory=dict)
+    """By volume uid: None = the asset is gone; `Pending` = deletion goes on."""
+    scrubs: dict[str, ScrubPlan | Pending | None] = field(default_factory=dict)
+    """By volume uid: how to scrub; None = the backend erased it itself."""
+
+    def forget_claim(self, uid: str) -> None:
+        self.made.pop(uid, None)
+        self.discarded.discard(uid)
+
+    def forget_volume(self, uid: str) -> None:
+        self.deleted.pop(uid, None)
+        self.scrubs.pop(uid, None)
+
+
+class OperationStarter(Protocol):
+    """Makes the `Run` actions: hook calls with their live checks. Implemented by `lifecycle.operations`."""
+
+    def provision(self, claim: Claim, storage_class: StorageClass, driver: DriverView) -> Action: ...
+
+    def discard(self, claim: Claim, driver: DriverView) -> Action: ...
+
+    def delete(self, volume: Volume, driver: DriverView) -> Action: ...
+
+    def recycle(self, volume: Volume, driver: DriverView) -> Action: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """Everything a decision may look at. Decisions read it; only the caches' listeners and operations change it."""
+
+    settings: Settings
+    claims: Cache[Claim]
+    volumes: Cache[Volume]
+    classes: Cache[StorageClass]
+    pods: Cache[Pod]
+    nodes: Cache[Node]
+    drivers: Drivers
+    sealer: Sealer
+    start: OperationStarter
+    now: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    outcomes: Outcomes = field(default_factory=Outcomes)
+    free: FreeVolumes = field(default_factory=FreeVolumes)
+    waiting: WaitingClaims = field(default_factory=WaitingClaims)
+
+    # The binder's view of volumes.
+
+    def get(self, key: str) -> Volume | None:
+        return self.volumes.get(key)
+
+    def reserved_for(self, claim_key: str) -> list[str]:
+        return self.free.reserved_for(claim_key)
+
+    def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
+        return self.free.best(demand, claim_key=claim_key)
+
+    def default_class(self) -> StorageClass | None:
+        """The newest class marked as default; of equally new ones the smallest name."""
+        marked = [
+            item
+            for item in self.classes.values()
+            if "true" in (item.annotation(names.DEFAULT_CLASS), item.annotation(names.DEFAULT_CLASS_BETA))
+        ]
+        if not marked:
+            return None
+        newest = max(item.metadata.creation_timestamp or "" for item in marked)
+        return min(
+            (item for item in marked if (item.metadata.creation_timestamp or "") == newest), key=lambda item: item.name
+        )
+
+
+def on_release(volume: Volume) -> str:
+    """What happens with a dynamic volume when its claim goes: "recycle" offers it again, else ""."""
+    return volume.annotation(names.ON_RELEASE) or ""
+
+
+def source_of(volume: Volume) -> VolumeSource | None:
+    """The volume's source under the API's key, or None if it has none that we know."""
+    spec = volume.spec
+    for attribute, key in _SOURCES:
+        fields = getattr(spec, attribute)
+        if fields is not None:
+            return VolumeSource(kind=key, fields=fields)
+    return None
+
+
+_SOURCES = (
+    ("csi", "csi"),
+    ("local", "local"),
+    ("host_path", "hostPath"),
+    ("nfs", "nfs"),
+    ("aws_elastic_block_store", "awsElasticBlockStore"),
+    ("gce_persistent_disk", "gcePersistentDisk"),
+    ("azure_disk", "azureDisk"),
+    ("azure_file", "azureFile"),
+    ("cephfs", "cephfs"),
+    ("cinder", "cinder"),
+    ("fc", "fc"),
+    ("flex_volume", "flexVolume"),
+    ("flocker", "flocker"),
+    ("glusterfs", "glusterfs"),
+    ("iscsi", "iscsi"),
+    ("photon_persistent_disk", "photonPersistentDisk"),
+    ("portworx_volume", "portworxVolume"),
+    ("quobyte", "quobyte"),
+    ("rbd", "rbd"),
+    ("scale_io", "scaleIO"),
+    ("storageos", "storageos"),
+    ("vsphere_volume", "vsphereVolume"),
+)
+
+
+def warning(kind: Any, about: Claim | Volume, reason: str, message: str) -> Notice:
+    return Notice(kind, about, "Warning", reason, message)
