@@ -1,0 +1,97 @@
+"""Decoding of request bodies, with the refusals of a stock server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from volplane.apiserver.failures import Failure, bad_request
+from volplane.apiserver.negotiation import parameters
+from volplane.apiserver.resources import Json, Resource
+
+__all__ = ["Checker", "check_fields", "check_kind", "decode", "decode_object", "unsupported_media_type"]
+
+_YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
+_JSON_TYPES: Final = frozenset({"", "application/json", "*/*", "text/plain", "application/x-www-form-urlencoded"})
+_LEVELS: Final = ("Ignore", "Warn", "Strict")
+
+_decode = msgspec.json.Decoder().decode
+
+Checker = Callable[[Resource, Json], Sequence[str]]
+"""Drops unknown fields of an object and names them. Raises Failure (400) where a type is wrong."""
+
+
+def unsupported_media_type() -> Failure:
+    return Failure(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+
+
+def decode(body: bytes, content_type: str) -> Any:
+    """The JSON value of a body (YAML where the content type says so). Raises Failure (400 or 415)."""
+    media_type = parameters(content_type)[0]
+    if media_type in _YAML_TYPES:
+        return _decode_yaml(body)
+    if media_type not in _JSON_TYPES:
+        raise unsupported_media_type()
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        reason = "unexpected end of JSON input" if not body.strip() else str(why)
+        raise bad_request(f"couldn't get version/kind; json parse error: {reason}") from None
+
+
+def _decode_yaml(body: bytes) -> Any:
+    try:
+        value = yaml.safe_load(body)
+        # Through JSON, so that dates and other YAML scalars are what kubectl would have sent.
+        return _decode(msgspec.json.encode(value))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, msgspec.MsgspecError, TypeError, ValueError) as why:
+        raise bad_request(f"error converting YAML to JSON: {why}") from None
+
+
+def decode_object(resource: Resource, body: bytes, content_type: str) -> Json:
+    """An object of the resource, less kind and apiVersion. Raises Failure (400 or 415)."""
+    try:
+        value = decode(body, content_type)
+    except Failure as why:
+        if why.code == 400:
+            unrecognized = f"the object provided is unrecognized (must be of type {resource.kind})"
+            raise bad_request(f"{unrecognized}: {why.message}") from None
+        raise
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise bad_request(f"couldn't get version/kind; json parse error: cannot unmarshal {kind} into an object")
+    check_kind(resource, value)
+    return value
+
+
+def check_kind(resource: Resource, value: Json, kind: str = "") -> None:
+    """Take kind and apiVersion out of an object. Raises Failure (400) where they name something else."""
+    wanted = kind or resource.kind
+    found = value.pop("kind", None) or wanted
+    version = value.pop("apiVersion", None) or resource.api_version
+    if found != wanted:
+        raise bad_request(f'{found} in version "{version}" cannot be handled as a {wanted}: unknown conversion')
+    if version != resource.api_version:
+        why = f'no kind "{wanted}" is registered for version "{version}"'
+        raise bad_request(f'{wanted} in version "{version}" cannot be handled as a {wanted}: {why}')
+
+
+def check_fields(resource: Resource, obj: Json, level: str, check: Checker) -> Sequence[str]:
+    """Drop unknown fields; gives the warnings to send, which `level` (fieldValidation) decides on.
+
+    Raises Failure (400) for a wrong type, for an unknown level, and under Strict for an unknown field.
+    """
+    if level and level not in _LEVELS:
+        known = ", ".join(f'"{name}"' for name in _LEVELS)
+        raise bad_request(f'fieldValidation: Unsupported value: "{level}": supported values: {known}')
+    unknown = check(resource, obj)
+    if not unknown or level == "Ignore":
+        return ()
+    if level == "Strict":
+        version, kind = resource.api_version, resource.kind
+        why = f"strict decoding error: {', '.join(unknown)}"
+        raise bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {why}')
+    return unknown
