@@ -1,0 +1,140 @@
+"""Makes drivers and extensions out of plugins, or refuses them with everything that is wrong."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from volplane.assets import AccessMode, VolumeMode
+from volplane.errors import ConfigurationError, PluginError, VolplaneError
+from volplane.loading.contract import Plugin, backend_flaws, driver_name_flaw, extension_flaws
+from volplane.loading.driver import Driver, Extension
+from volplane.loading.parameters import driver_options, schema_flaws
+from volplane.requests import Context, DescribeRequest
+from volplane.schemas import HOOKSPEC_VERSION, DriverInfo, ParameterSchema
+
+__all__ = ["Built", "build_driver", "build_extension", "options_schema"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A driver and what its `describe` said at load, which is constant for the driver's life."""
+
+    driver: Driver
+    info: DriverInfo
+
+
+def options_schema(plugin: Plugin) -> ParameterSchema:
+    """The options that the plugin declares; empty if it declares none. Raises PluginError for a wrong schema."""
+    schema = getattr(plugin.factory, "options_schema", ParameterSchema())
+    flaws = schema_flaws(schema)
+    if flaws or not isinstance(schema, ParameterSchema):
+        raise PluginError(f"{plugin}: options_schema: {'; '.join(flaws)}")
+    return schema
+
+
+def build_driver(
+    name: str,
+    plugin: Plugin,
+    options: Mapping[str, object],
+    extensions: Sequence[Extension] = (),
+    *,
+    cluster_id: str = "",
+) -> Built:
+    """Make one driver. extensions: the first is the outermost.
+
+    Raises ConfigurationError for a bad name or bad options, PluginError for what breaks the contract.
+    """
+    flaw = driver_name_flaw(name)
+    if flaw is not None:
+        raise ConfigurationError(flaw)
+    backend = _instance(plugin, options, f"driver {name}")
+    context = Context(driver=name, cluster_id=cluster_id)
+    flaws = backend_flaws(backend)
+    if not any(flaw.startswith("hook describe:") for flaw in flaws):
+        _refuse_newer(plugin, backend, context)
+    if flaws:
+        raise PluginError(f"{plugin}: {'; '.join(flaws)}")
+    driver = Driver(name, plugin, backend, extensions)
+    info = driver.describe(DescribeRequest(context=context))
+    wrong = _info_flaws(driver, info)
+    if wrong:
+        raise PluginError(f"{plugin}: hook describe: {'; '.join(wrong)}")
+    return Built(driver=driver, info=info)
+
+
+def build_extension(plugin: Plugin, options: Mapping[str, object]) -> Extension:
+    """Make one extension. Raises ConfigurationError for bad options, PluginError for what breaks the contract."""
+    instance = _instance(plugin, options, str(plugin))
+    flaws = extension_flaws(instance)
+    if flaws:
+        raise PluginError(f"{plugin}: {'; '.join(flaws)}")
+    return Extension(plugin=plugin, instance=instance)
+
+
+def _instance(plugin: Plugin, options: Mapping[str, object], where: str) -> object:
+    values = driver_options(options_schema(plugin), options, where)
+    try:
+        instance = plugin.factory(values)
+    except VolplaneError:
+        raise
+    except (Exception, SystemExit) as error:
+        log.debug("%s could not be made", plugin, exc_info=True)
+        raise PluginError(f"{plugin}: cannot be made: {type(error).__name__}: {_one_line(error)}") from None
+    if instance is None or isinstance(instance, type):
+        raise PluginError(f"{plugin}: its entry point gave {instance!r}, expected an instance with hooks")
+    return instance
+
+
+def _refuse_newer(plugin: Plugin, backend: object, context: Context) -> None:
+    """Before anything else, because every other complaint about a newer plugin would mislead."""
+    describe: Any = getattr(backend, "describe", None)
+    try:
+        info = describe(DescribeRequest(context=context))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - called again by the driver, which reports it
+        log.debug("%s: describe failed: %s", plugin, error)
+        return
+    flaw = _version_flaw(info)
+    if flaw is not None:
+        raise PluginError(f"{plugin}: {flaw}")
+
+
+def _version_flaw(info: object) -> str | None:
+    version = getattr(info, "hookspec_version", HOOKSPEC_VERSION)
+    if isinstance(version, int) and version <= HOOKSPEC_VERSION:
+        return None
+    return f"is built for hookspec version {version}, this volplane knows {HOOKSPEC_VERSION}; upgrade volplane"
+
+
+def _info_flaws(driver: Driver, info: DriverInfo) -> list[str]:
+    version = _version_flaw(info)
+    if version is not None:
+        return [version]
+    flaws = list(schema_flaws(info.parameters))
+    if info.csi_driver_name is not None and driver_name_flaw(info.csi_driver_name):
+        flaws.append(f"csi_driver_name {info.csi_driver_name!r} is no DNS subdomain")
+    missing = [hook for hook in ("attach", "detach") if info.attach_required and not driver.supports(hook)]
+    flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
+    flaws += _mode_flaws("access_modes", info.access_modes, AccessMode)
+    flaws += _mode_flaws("volume_modes", info.volume_modes, VolumeMode)
+    if not math.isfinite(info.settle_seconds) or info.settle_seconds < 0:
+        flaws.append(f"settle_seconds is {info.settle_seconds!r}, expected seconds")
+    if info.maximum_bytes is not None and info.maximum_bytes < info.minimum_bytes:
+        flaws.append(f"maximum_bytes {info.maximum_bytes} is below minimum_bytes {info.minimum_bytes}")
+    return flaws
+
+
+def _mode_flaws(field: str, modes: frozenset[Any], kind: type[AccessMode | VolumeMode]) -> list[str]:
+    known = ", ".join(kind)
+    if not modes:
+        return [f"{field} is empty, expected some of {known}"]
+    return [f"{field} holds {mode!r}, expected some of {known}" for mode in modes if mode not in list(kind)]
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or "no message"

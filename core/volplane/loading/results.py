@@ -1,0 +1,92 @@
+"""What each hook may return. A hook of a third party is checked at run time: types are promises, results are facts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from volplane.assets import (
+    Absent,
+    Asset,
+    AssetPage,
+    Attachment,
+    Capacity,
+    Done,
+    Erased,
+    InProgress,
+    PodScrub,
+    Snapshot,
+    VolumeSource,
+)
+from volplane.schemas import DriverInfo
+
+__all__ = ["LONGEST_HANDLE", "LONGEST_STATE", "RESULTS", "result_flaw"]
+
+LONGEST_HANDLE: Final = 1024
+LONGEST_STATE: Final = 4096
+
+RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
+    "describe": (DriverInfo,),
+    "provision": (Asset, InProgress),
+    "delete": (Done, InProgress),
+    "find": (Asset, Absent),
+    "owns": (bool,),
+    "recycle": (PodScrub, Erased, InProgress),
+    "attach": (Attachment, InProgress),
+    "detach": (Done, InProgress),
+    "expand": (Asset, InProgress),
+    "modify": (Done, InProgress),
+    "list_assets": (AssetPage,),
+    "get_capacity": (Capacity,),
+    "validate": (Done,),
+    "create_snapshot": (Snapshot, InProgress),
+    "delete_snapshot": (Done, InProgress),
+    "start": (Done,),
+    "stop": (Done,),
+    "probe": (Done,),
+}
+
+
+def result_flaw(hook: str, result: object) -> str | None:
+    """What is wrong with a result of `hook`, as the end of a sentence about it; None = nothing."""
+    expected = RESULTS[hook]
+    names = " or ".join(t.__name__ for t in expected)
+    if result is None:
+        return f"returned None, expected {names}: a return is missing"
+    if any(result is t for t in expected):
+        return f"returned the class {names} itself, expected an instance of it"
+    if not any(isinstance(result, t) for t in expected):
+        return f"returned {type(result).__name__}, expected {names}"
+    return _content_flaw(result)
+
+
+def _content_flaw(result: object) -> str | None:
+    if isinstance(result, Asset):
+        return _asset_flaw(result)
+    return _in_progress_flaw(result) if isinstance(result, InProgress) else None
+
+
+def _asset_flaw(asset: Asset) -> str | None:
+    if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
+        return f"returned an Asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
+    if isinstance(asset.capacity_bytes, bool) or not isinstance(asset.capacity_bytes, int) or asset.capacity_bytes < 0:
+        return f"returned an Asset with capacity_bytes {asset.capacity_bytes!r}, expected whole bytes"
+    source: object = asset.source
+    if not isinstance(source, VolumeSource):
+        return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
+    return None
+
+
+def _in_progress_flaw(result: InProgress) -> str | None:
+    after = result.retry_after
+    if isinstance(after, bool) or not isinstance(after, int | float) or not math.isfinite(after) or after < 0:
+        return f"returned InProgress with retry_after {after!r}, expected seconds"
+    try:
+        size = len(json.dumps(dict(result.state), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        return f"returned InProgress with a state that is not JSON: {error}"
+    if size > LONGEST_STATE:
+        return f"returned InProgress with a state of {size} bytes, at most {LONGEST_STATE} are kept"
+    return None
