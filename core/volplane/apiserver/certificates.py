@@ -36,6 +36,9 @@ _COMMON_NAME: Final = "2.5.4.3"
 _SUBJECT_ALT_NAME: Final = "2.5.29.17"
 _BASIC_CONSTRAINTS: Final = "2.5.29.19"
 _SUBJECT_KEY_ID: Final = "2.5.29.14"
+_KEY_USAGE: Final = "2.5.29.15"
+_SIGNS: Final = b"\x03\x02\x02\x84"
+"""BIT STRING digitalSignature, keyCertSign: strict verifiers want it of an authority."""
 _LIFETIME: Final = timedelta(days=3650)
 
 
@@ -102,6 +105,7 @@ def _to_be_signed(point: bytes, hosts: Sequence[str], now: datetime) -> bytes:
     algorithm = _sequence(_oid(_EC_PUBLIC_KEY), _oid(_P256))
     extensions = _sequence(
         _sequence(_oid(_BASIC_CONSTRAINTS), _boolean(True), _octets(_sequence(_boolean(True)))),
+        _sequence(_oid(_KEY_USAGE), _boolean(True), _octets(_SIGNS)),
         _sequence(_oid(_SUBJECT_KEY_ID), _octets(_octets(hashlib.sha256(point).digest()[:20]))),
         _sequence(_oid(_SUBJECT_ALT_NAME), _octets(_sequence(*(_host(host) for host in hosts)))),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from volplane.apiserver.admission import Admission
 from volplane.apiserver.patches import merge_patch
-from volplane.apiserver.registry import Registry
+from volplane.apiserver.registry import Registry, storage_of
 from volplane.apiserver.requests import Answer
 from volplane.apiserver.resources import Json, Resource
+from volplane.apiserver.tables import table
 
 __all__ = ["Kinds"]
 
@@ -16,11 +18,14 @@ class Kinds:
     """One API server's view of the kinds it serves."""
 
     def __init__(self, registry: Registry, disabled_admission: frozenset[str]) -> None:
+        """Raises ValueError for an unknown admission plugin."""
         self._registry = registry
-        self._disabled = disabled_admission
+        self.admission = Admission(self._classes, disabled_admission)
 
-    def admit(self, resource: Resource, new: Json, old: Json | None) -> None:
-        """Mutating admission."""
+    def _classes(self) -> Iterator[Json]:
+        for resource in self._registry.resources:
+            if resource.plural == "storageclasses":
+                yield from (stored.decode() for stored in self._registry.store.all(storage_of(resource)))
 
     def check(self, resource: Resource, obj: Json) -> Sequence[str]:
         """Unknown fields."""
@@ -31,8 +36,7 @@ class Kinds:
         return merged
 
     def table(self, resource: Resource, objects: Sequence[Json], metadata: Json, include: str) -> Json:
-        rows = [{"cells": [obj["metadata"]["name"]], "object": obj} for obj in objects]
-        return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "rows": rows}
+        return table(resource, objects, metadata, include, now=self._registry.now())
 
     def document(self, path: str, accept: str) -> Answer | None:
         return None

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from volplane.apiserver import bodies, metadata
+from volplane.apiserver.admission import Admission
 from volplane.apiserver.failures import Cause, Failure, already_exists, bad_request, conflict, forbidden, invalid
 from volplane.apiserver.namespaces import Namespaces
 from volplane.apiserver.negotiation import parameters
@@ -19,7 +20,7 @@ from volplane.apiserver.requests import Request
 from volplane.apiserver.resources import Json, Resource
 from volplane.apiserver.store import Stored, key_of
 
-__all__ = ["Admission", "Merge", "Verbs", "Written"]
+__all__ = ["Merge", "Verbs", "Written"]
 
 _MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
 _NAME_ATTEMPTS: Final = 8
@@ -28,9 +29,6 @@ _encode = msgspec.json.Encoder().encode
 
 Merge = Callable[[Resource, Json, Json], Json]
 """Strategic merge: resource, original (its own copy), patch."""
-
-Admission = Callable[[Resource, Json, Json | None], None]
-"""Mutating admission of a new (old None) or changed object, in its stored shape. Raises Failure (403)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Verbs:
             meta = obj["metadata"]
         strategy = resource.strategy
         strategy.default(obj)
-        self.admission(resource, obj, None)
+        self.admission.admit(resource, obj, None)
         strategy.prepare_create(obj)
         version = meta.pop("resourceVersion", "0")
         metadata.begin(meta, resource, self.registry.now(), self.registry.random)
@@ -165,7 +163,7 @@ class Verbs:
         meta["resourceVersion"] = before["resourceVersion"]
         metadata.carry_over(meta, before)
         strategy.default(new)
-        self.admission(resource, new, old)
+        self.admission.admit(resource, new, old)
         strategy.prepare_update(new, old, request.subresource)
         if new == old:
             return stored.data
@@ -173,7 +171,8 @@ class Verbs:
             meta["generation"] = before.get("generation", 0) + 1
         causes = [*metadata.validate(resource, meta), *metadata.validate_update(meta, before)]
         _refuse(resource, meta, [*causes, *strategy.validate_update(new, old, request.subresource)])
-        if why := strategy.forbid_update(new, old, request.subresource):
+        why = strategy.forbid_update(new, old, request.subresource)
+        if why := why or self.admission.forbid_update(resource, new, old, request.subresource):
             raise forbidden(resource.plural, resource.group, request.name, why)
         return _encode(new) if dry_run else self._store(resource, stored, new, before)
 
