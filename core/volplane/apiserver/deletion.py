@@ -12,10 +12,9 @@ from volplane.apiserver import bodies, metadata
 from volplane.apiserver.failures import bad_request, conflict, not_found
 from volplane.apiserver.namespaces import Namespaces
 from volplane.apiserver.registry import Registry, storage_of
-from volplane.apiserver.rendering import served
 from volplane.apiserver.requests import Query, Request, dry_run
 from volplane.apiserver.resources import Json, Resource
-from volplane.apiserver.selectors import Selection, select
+from volplane.apiserver.selectors import select
 from volplane.apiserver.store import Stored, key_of
 
 __all__ = ["Deleted", "Deletion", "Options"]
@@ -119,7 +118,7 @@ class Deletion:
         chosen = [
             stored
             for stored in self.registry.store.all(storage_of(resource), request.namespace)
-            if _matches(resource, selection, stored)
+            if selection is None or selection.matches(stored.decode())
         ]
         for stored in chosen:
             current = self.registry.store.get(storage_of(resource), stored.key)
@@ -185,7 +184,3 @@ def _shorten(meta: Json, grace: int | None) -> bool:
     meta["deletionTimestamp"] = metadata.timestamp(end - timedelta(seconds=before - grace))
     meta["deletionGracePeriodSeconds"] = grace
     return True
-
-
-def _matches(resource: Resource, selection: Selection | None, stored: Stored) -> bool:
-    return selection is None or selection.matches(served(resource, stored.decode()))

@@ -11,9 +11,8 @@ import msgspec
 
 from volplane.apiserver.failures import Cause, Failure, bad_request, gone, invalid
 from volplane.apiserver.registry import Registry, storage_of
-from volplane.apiserver.rendering import served
 from volplane.apiserver.requests import Query, Request
-from volplane.apiserver.resources import Json, Resource
+from volplane.apiserver.resources import Json
 from volplane.apiserver.selectors import Selection, select
 from volplane.apiserver.store import Compacted, Page, key_of
 
@@ -121,7 +120,7 @@ class Lists:
         if selection is not None and selection.name and (request.namespace or not resource.namespaced) and not version:
             page = self._named(request, selection, after)
         else:
-            page = self._page(request, version, after, limit, _keep(resource, selection))
+            page = self._page(request, version, after, limit, _keep(selection))
         shown = version or self.registry.store.version
         metadata: Json = {"resourceVersion": str(shown)}
         if page.last:
@@ -170,11 +169,11 @@ class Lists:
         """The list of one object, found by its name."""
         key = key_of(request.namespace, selection.name)
         stored = self.registry.store.get(storage_of(request.resource), key)
-        matches = stored is not None and key > after and selection.matches(served(request.resource, stored.decode()))
+        matches = stored is not None and key > after and selection.matches(stored.decode())
         return Page([stored.data] if stored is not None and matches else [], "", 0)
 
 
-def _keep(resource: Resource, selection: Selection | None) -> Callable[[bytes], bool] | None:
+def _keep(selection: Selection | None) -> Callable[[bytes], bool] | None:
     if selection is None:
         return None
-    return lambda data: selection.matches(served(resource, _decode(data)))
+    return lambda data: selection.matches(_decode(data))

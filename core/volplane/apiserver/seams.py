@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from volplane.apiserver.admission import Admission
+from volplane.apiserver.discovery import Discovery
 from volplane.apiserver.patches import merge_patch
 from volplane.apiserver.registry import Registry, storage_of
 from volplane.apiserver.requests import Answer
@@ -20,6 +23,7 @@ class Kinds:
     def __init__(self, registry: Registry, disabled_admission: frozenset[str]) -> None:
         """Raises ValueError for an unknown admission plugin."""
         self._registry = registry
+        self._discovery = Discovery(registry.resources)
         self.admission = Admission(self._classes, disabled_admission)
 
     def _classes(self) -> Iterator[Json]:
@@ -39,4 +43,9 @@ class Kinds:
         return table(resource, objects, metadata, include, now=self._registry.now())
 
     def document(self, path: str, accept: str) -> Answer | None:
-        return None
+        """Discovery, /version and schemas; None for an unknown path."""
+        found = self._discovery.document(path, accept)
+        if found is None:
+            return None
+        document, content_type = found
+        return Answer(200, {"Content-Type": content_type, "Vary": "Accept"}, msgspec.json.encode(document))

@@ -170,7 +170,7 @@ def _metadata(name: str) -> Callable[[Json], str]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a list, watch or deletecollection asks for. Objects are judged in the shape they are served in."""
+    """What a list, watch or deletecollection asks for. Objects are judged in their stored shape."""
 
     labels: Sequence[Requirement]
     fields: Sequence[tuple[Callable[[Json], str], Term]]

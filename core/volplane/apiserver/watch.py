@@ -14,7 +14,7 @@ from volplane.apiserver.failures import gone
 from volplane.apiserver.lists import ListOptions
 from volplane.apiserver.negotiation import Form
 from volplane.apiserver.registry import Registry, storage_of
-from volplane.apiserver.rendering import Renderer, served
+from volplane.apiserver.rendering import Renderer
 from volplane.apiserver.requests import Request
 from volplane.apiserver.resources import Json, Resource
 from volplane.apiserver.selectors import Selection
@@ -173,7 +173,7 @@ class _Filter:
         return _Event("DELETED", _last_state(change)) if before else None
 
     def _matches(self, obj: Json) -> bool:
-        return self.selection is None or self.selection.matches(served(self.resource, obj))
+        return self.selection is None or self.selection.matches(obj)
 
     def initial(self, rows: list[Stored]) -> Iterator[_Event]:
         """Synthetic ADDED events for what is there."""
