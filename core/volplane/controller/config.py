@@ -1,0 +1,307 @@
+"""The configuration file of `volplane run` and `volplane dev`, checked in full when it is read.
+
+    clusterId: 6b1c…            # default: the uid of namespace kube-system
+    drivers:                    # default: every installed backend that needs no options
+      - name: fast.example.com
+        backend: hostpath
+        options: {root: /srv/volumes}
+        concurrency: 10
+        rate: 5
+        timeout: 120
+    extensions:
+      - name: call_log
+        options: {path: /var/log/volplane-calls.jsonl}
+    scrubber: {image: …, command: […], resources: {…}, tolerations: […], attempts: 3}
+
+What stands in `options` is checked later, by the schema of the backend or extension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from volplane.controller.spelling import nearest
+from volplane.errors import ConfigurationError
+
+__all__ = [
+    "Configuration",
+    "DriverSettings",
+    "ExtensionSettings",
+    "ScrubberSettings",
+    "parse_configuration",
+    "read_configuration",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSettings:
+    """One driver.
+
+    where: place in the file, for messages. options: as written; may name secrets, so they are not in `repr`.
+    concurrency, rate (operations started a second), timeout (seconds a hook may take): None = the default.
+    """
+
+    name: str
+    backend: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    concurrency: int | None = None
+    rate: float | None = None
+    timeout: float | None = None
+    where: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionSettings:
+    """One extension around the hooks of every driver; the first in the file is the outermost."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    where: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubberSettings:
+    """The scrubber pod.
+
+    image: None = the default. command: empties and verifies /scrub; empty = ours. resources, tolerations: as in a pod.
+    attempts: failed ones until the volume is Failed. base_deadline, deadline_per_gib: seconds a scrub may run.
+    allow_unsafe: where a volume cannot be erased in the sandbox (DESIGN §8), the pod may leave it.
+    """
+
+    image: str | None = None
+    command: tuple[str, ...] = ()
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    attempts: int = 3
+    base_deadline: float = 300.0
+    deadline_per_gib: float = 30.0
+    allow_unsafe: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What the file says. drivers: None = the key is absent: every installed backend that needs no options."""
+
+    drivers: tuple[DriverSettings, ...] | None = None
+    extensions: tuple[ExtensionSettings, ...] = ()
+    scrubber: ScrubberSettings = field(default_factory=ScrubberSettings)
+    cluster_id: str | None = None
+
+
+def read_configuration(path: Path) -> Configuration:
+    """Read a file. Raises ConfigurationError naming file, place in it, value and what would be right."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    return parse_configuration(text, str(path))
+
+
+def parse_configuration(text: str, file: str) -> Configuration:
+    """Read the text of a file called `file`. Raises as `read_configuration`."""
+    try:
+        content = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader that also refuses duplicate keys
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
+        raise ConfigurationError(f"{place}: is no valid YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{file}: is no valid YAML: {' '.join(str(error).split())}") from None
+    section = _Section({} if content is None else content, "", file)
+    configuration = Configuration(
+        drivers=_drivers(section),
+        extensions=tuple(_extension(s) for s in section.sections("extensions")),
+        scrubber=_scrubber(section.section("scrubber")),
+        cluster_id=section.text("clusterId"),
+    )
+    section.finish()
+    return configuration
+
+
+def _drivers(section: _Section) -> tuple[DriverSettings, ...] | None:
+    if not section.has("drivers"):
+        return None
+    drivers = tuple(_driver(s) for s in section.sections("drivers"))
+    first: dict[str, str] = {}
+    for driver in drivers:
+        if driver.name in first:
+            raise ConfigurationError(
+                f"{driver.where}.name: driver {driver.name!r} stands at {first[driver.name]} already"
+            )
+        first[driver.name] = driver.where
+    return drivers
+
+
+def _driver(section: _Section) -> DriverSettings:
+    settings = DriverSettings(
+        name=section.required_text("name"),
+        backend=section.required_text("backend"),
+        options=section.mapping("options"),
+        concurrency=section.integer("concurrency", minimum=1),
+        rate=section.number("rate", above=0.0),
+        timeout=section.number("timeout", above=0.0),
+        where=section.place,
+    )
+    section.finish()
+    return settings
+
+
+def _extension(section: _Section) -> ExtensionSettings:
+    settings = ExtensionSettings(
+        name=section.required_text("name"), options=section.mapping("options"), where=section.place
+    )
+    section.finish()
+    return settings
+
+
+def _scrubber(section: _Section) -> ScrubberSettings:
+    defaults = ScrubberSettings()
+    attempts = section.integer("attempts", minimum=1)
+    base, per_gib = section.number("baseDeadline", above=0.0), section.number("deadlinePerGiB", above=0.0)
+    settings = ScrubberSettings(
+        image=section.text("image"),
+        command=section.texts("command"),
+        resources=section.mapping("resources"),
+        tolerations=section.mappings("tolerations"),
+        attempts=defaults.attempts if attempts is None else attempts,
+        base_deadline=defaults.base_deadline if base is None else base,
+        deadline_per_gib=defaults.deadline_per_gib if per_gib is None else per_gib,
+        allow_unsafe=section.boolean("allowUnsafe"),
+    )
+    section.finish()
+    return settings
+
+
+class _Section:
+    """A mapping of the file. Every key that is asked for becomes known; `finish` refuses the others."""
+
+    def __init__(self, content: object, path: str, file: str) -> None:
+        self._path = path
+        self._file = file
+        self._known: set[str] = set()
+        if not isinstance(content, Mapping):
+            raise self._wrong("", content, "a mapping (key: value)")
+        self._content = content
+
+    @property
+    def place(self) -> str:
+        return f"{self._file}: {self._path}" if self._path else self._file
+
+    def has(self, key: str) -> bool:
+        return self._get(key) is not None
+
+    def text(self, key: str) -> str | None:
+        value = self._get(key)
+        if value is None or (isinstance(value, str) and value):
+            return value
+        raise self._wrong(key, value, "text" if value == "" else "text; quote it")
+
+    def required_text(self, key: str) -> str:
+        value = self.text(key)
+        if value is None:
+            raise ConfigurationError(f"{self._at(key)}: is required")
+        return value
+
+    def integer(self, key: str, *, minimum: int) -> int | None:
+        value = self._get(key)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= minimum):
+            return value
+        raise self._wrong(key, value, f"a whole number, at least {minimum}")
+
+    def number(self, key: str, *, above: float) -> float | None:
+        value = self._get(key)
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > above:
+            return float(value)
+        raise self._wrong(key, value, f"a number above {above:g}")
+
+    def boolean(self, key: str) -> bool:
+        value = self._get(key)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        raise self._wrong(key, value, "true or false")
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        value = self._get(key)
+        return {} if value is None else self._texts_as_keys(key, value)
+
+    def mappings(self, key: str) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self._texts_as_keys(f"{key}[{i}]", item) for i, item in enumerate(self._items(key)))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        items = tuple(self._items(key))
+        for index, item in enumerate(items):
+            if not isinstance(item, str):
+                raise self._wrong(f"{key}[{index}]", item, "text; quote it")
+        return items
+
+    def section(self, key: str) -> _Section:
+        value = self._get(key)
+        return _Section({} if value is None else value, self._join(key), self._file)
+
+    def sections(self, key: str) -> Iterator[_Section]:
+        for index, item in enumerate(self._items(key)):
+            yield _Section(item, self._join(f"{key}[{index}]"), self._file)
+
+    def finish(self) -> None:
+        for key, value in self._content.items():
+            if key not in self._known:
+                hint = nearest(str(key), self._known)
+                raise ConfigurationError(f"{self._at(str(key))}: unknown key (value {_shown(value)}){hint}")
+
+    def _get(self, key: str) -> Any:
+        self._known.add(key)
+        return self._content.get(key)
+
+    def _items(self, key: str) -> Iterable[Any]:
+        value = self._get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            raise self._wrong(key, value, "a list (- item)")
+        return value
+
+    def _texts_as_keys(self, key: str, value: object) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise self._wrong(key, value, "a mapping (key: value)")
+        for name in value:
+            if not isinstance(name, str):
+                raise self._wrong(f"{key}.{name}", name, "text as a key; quote it")
+        return value
+
+    def _join(self, key: str) -> str:
+        return f"{self._path}.{key}" if self._path and key else self._path or key
+
+    def _at(self, key: str) -> str:
+        path = self._join(key)
+        return f"{self._file}: {path}" if path else self._file
+
+    def _wrong(self, key: str, value: object, expected: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._at(key)}: is {_shown(value)}, expected {expected}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose mappings may not name a key twice; plain PyYAML keeps the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[object] = set()
+        for key_node, _value in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is not None and key != "<<" and key in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,104 @@
+"""Logs as text for people or JSON for machines, with the fields of the work at hand.
+
+Fields (operation, driver, object, controller) are bound to the running task and its children and follow every message
+that is logged there, whoever logs it. Messages say what happened; the fields say to whom.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Literal, TextIO
+
+import msgspec
+
+__all__ = ["bound", "configure", "fields"]
+
+_FIELDS: ContextVar[Mapping[str, str]] = ContextVar("volplane_log_fields")
+_NONE: Mapping[str, str] = MappingProxyType({})
+_COLOURS = {"DEBUG": "\x1b[2m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
+_RESET = "\x1b[0m"
+_QUIET = ("aiohttp.access", "asyncio", "kubernetes", "botocore", "urllib3", "google")
+
+
+def fields() -> Mapping[str, str]:
+    """The fields bound to the running task."""
+    return _FIELDS.get(_NONE)
+
+
+@contextlib.contextmanager
+def bound(**more: str) -> Iterator[None]:
+    """Add fields to everything logged inside. Empty values are left out."""
+    token = _FIELDS.set({**fields(), **{name: value for name, value in more.items() if value}})
+    try:
+        yield
+    finally:
+        _FIELDS.reset(token)
+
+
+def configure(
+    form: Literal["text", "json"] = "text", *, verbosity: int = 0, stream: TextIO | None = None
+) -> logging.Handler:
+    """Send the logs of the process to `stream` (default stderr); the handler, for who wants to take it away again.
+
+    verbosity: 0 = info, 1 = debug of volplane, 2 = debug of everything. Text is coloured only on a terminal.
+    """
+    target = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(target)
+    handler.addFilter(_bind)
+    handler.setFormatter(_Json() if form == "json" else _Text(colour=target.isatty()))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+    logging.getLogger("volplane").setLevel(logging.DEBUG if verbosity else logging.INFO)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.DEBUG if verbosity > 1 else logging.WARNING)
+    return handler
+
+
+def _bind(record: logging.LogRecord) -> bool:
+    """Keep the fields with the record: a handler may format it in another task."""
+    if not hasattr(record, "fields"):
+        record.fields = fields()
+    return True
+
+
+class _Text(logging.Formatter):
+    """`20:15:04.123 W runner: message  object=default/data`."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        where = record.name.removeprefix("volplane.")
+        text = f"{when} {record.levelname[0]} {where}: {record.getMessage()}"
+        extra = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", _NONE).items())
+        if extra:
+            text += f"  {extra}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        start = _COLOURS.get(record.levelname, "") if self._colour else ""
+        return f"{start}{text}{_RESET}" if start else text
+
+
+class _Json(logging.Formatter):
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, the fields, error with its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", _NONE),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()

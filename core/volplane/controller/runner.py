@@ -1,0 +1,303 @@
+"""The loop of every controller: decide, take one step, learn from the answer, decide again.
+
+One worker holds a key at a time; many keys are in flight. A pass over a key ends with `Wait`, `Done` or a started
+operation, or with an error, after which the key comes back later. Nothing that goes wrong with one key ends a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from volplane.controller import logs
+from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
+from volplane.controller.steps import NothingChanged, Steps
+from volplane.controller.workqueue import QueueMetrics, WorkQueue
+from volplane.errors import (
+    ApiConflict,
+    ApiError,
+    ApiNotFound,
+    ApiUnavailable,
+    BackoffError,
+    OperationError,
+    OperationInProgress,
+)
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.kinds import Kind
+from volplane.kube.objects import KubeObject
+
+__all__ = ["Operations", "Recorder", "Runner", "RunnerMetrics"]
+
+_LOG = logging.getLogger(__name__)
+
+_MOST_STEPS = 50
+_MOST_CONFLICTS = 5
+_UNAVAILABLE_AT_MOST = 30.0
+_REFUSED_AT_LEAST = 5.0
+_REFUSED_AT_MOST = 300.0
+_COMPLAIN_EVERY = 5.0
+
+
+class Operations(Protocol):
+    """The registry of running hook calls (see `volplane.operations`)."""
+
+    def start(
+        self, name: str, *, driver: str, asset: str, run: Callable[[], Awaitable[None]], requeue: Callable[[], None]
+    ) -> None:
+        """Start `run`, and call `requeue` when it has ended or its back-off has.
+
+        Raises OperationInProgress while another holds the asset and BackoffError; requeue is called after either.
+        """
+        ...
+
+
+class Recorder(Protocol):
+    """Takes notices, never blocks."""
+
+    def record(self, notice: Notice) -> None: ...
+
+
+class RunnerMetrics(QueueMetrics, Protocol):
+    """Where a runner counts."""
+
+    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
+        """result: done, wait, operation, conflict, unavailable, refused, error, unsettled."""
+        ...
+
+
+class Runner:
+    """Keeps the objects of one kind as they should be.
+
+    name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
+    written or read live goes into them. workers: keys in flight at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        decide: Decide,
+        *,
+        kind: Kind[Any],
+        caches: Mapping[str, Cache[Any]],
+        client: Client,
+        recorder: Recorder,
+        registry: Operations,
+        workers: int = 64,
+        metrics: RunnerMetrics | None = None,
+    ) -> None:
+        self.name = name
+        self._decide = decide
+        self._kind = kind
+        self._caches = caches
+        self._steps = Steps(client, caches)
+        self._recorder = recorder
+        self._registry = registry
+        self._workers = workers
+        self._metrics = metrics
+        self._queue = WorkQueue(name, metrics=metrics)
+        self._reasons: dict[str, str] = {}
+        self._stopping = False
+        self._complained = float("-inf")
+
+    def enqueue(self, key: str, after: float = 0.0) -> None:
+        """Decide about `key` soon, or after so many seconds. May be called before `run`."""
+        self._queue.add_after(key, after)
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why each key waits, or what failed, in plain words; keys that are as they should be are absent."""
+        return MappingProxyType(self._reasons)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no key is queued, in work or due now. Operations in flight are the registry's."""
+        return self._queue.idle
+
+    @property
+    def next_due(self) -> float | None:
+        """Loop time at which a key comes back by itself."""
+        return self._queue.next_due
+
+    async def run(self) -> None:
+        """Work until `stop` (returns once the steps being taken are finished) or until cancelled."""
+        for cache in self._caches.values():
+            await cache.wait_synced()
+        async with asyncio.TaskGroup() as workers:
+            for number in range(self._workers):
+                workers.create_task(self._work(), name=f"{self.name}-{number}")
+
+    def stop(self) -> None:
+        """Finish the step that each worker is at, and no more."""
+        self._stopping = True
+        self._queue.close(self._workers)
+
+    async def _work(self) -> None:
+        with logs.bound(controller=self.name):
+            while (key := await self._queue.get()) is not None:
+                with logs.bound(object=key):
+                    try:
+                        await self._attend(key)
+                    finally:
+                        self._queue.done(key)
+
+    async def _attend(self, key: str) -> None:
+        """One pass, and what follows from its end."""
+        begun = _now()
+        try:
+            result = await self._pass(key)
+            self._queue.forget(key)
+        except ApiConflict as error:
+            result = "conflict"
+            self._come_back(key, error, level=logging.INFO)
+        except ApiUnavailable as error:
+            result = "unavailable"
+            level = self._complaint()
+            self._come_back(key, error, level=level, at_least=error.retry_after or 0.0, at_most=_UNAVAILABLE_AT_MOST)
+        except ApiError as error:
+            result = "refused"
+            self._refused(key, error)
+        except (NothingChanged, _Unsettled) as error:
+            result = "unsettled"
+            self._come_back(key, error, level=logging.ERROR)
+        except Exception as error:  # noqa: BLE001 -- a decision that fails may not stop the other keys
+            result = "error"
+            seconds = self._queue.retry(key)
+            self._reasons[key] = f"an internal error: {type(error).__name__}: {error}"
+            _LOG.exception("deciding failed; trying again in %.3g s", seconds)
+        if self._metrics is not None:
+            self._metrics.pass_ended(self.name, result, _now() - begun)
+
+    async def _pass(self, key: str) -> str:
+        """Steps until the object is settled for now; how the pass ended."""
+        reads = Reads()
+        conflicts = 0
+        action: Action | None = None
+        for _ in range(_MOST_STEPS):
+            if self._stopping:
+                return "stopped"
+            action = self._decide(key, reads)
+            if isinstance(action, Wait | Done | Run):
+                return self._end(key, action)
+            try:
+                await self._perform(action, reads)
+            except _Behind as behind:
+                _LOG.debug("read again: %s", behind)
+                reads.forget()
+                conflicts += 1
+                if conflicts > _MOST_CONFLICTS:
+                    raise ApiConflict(f"{conflicts} conflicts in a row, the last: {behind}", status=409) from behind
+        raise _Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
+
+    async def _perform(self, action: Patch | Create | Delete | Read, reads: Reads) -> None:
+        """Take one step. Raises _Behind if the cache, now refreshed, misled the decision."""
+        match action:
+            case Read():
+                await self._steps.read(action.kind, action.key, reads)
+                return
+            case Create():
+                if not await self._steps.create(action):
+                    raise _Behind(f"{_describe(action)}: it exists already")
+            case Patch() | Delete():
+                try:
+                    await (self._steps.patch(action) if isinstance(action, Patch) else self._steps.delete(action))
+                except (ApiConflict, ApiNotFound) as error:
+                    await self._steps.refresh(action.kind, action.target.key)
+                    raise _Behind(f"{_describe(action)}: {error}") from error
+        _LOG.debug("%s", action.why)
+        self._record(action.notices)
+
+    def _end(self, key: str, action: Wait | Done | Run) -> str:
+        if isinstance(action, Run):
+            self._start(key, action)
+            return "operation"
+        self._record(action.notices)
+        if isinstance(action, Done):
+            self._reasons.pop(key, None)
+            return "done"
+        self._reasons[key] = action.reason
+        if action.seconds is not None:
+            self._queue.add_after(key, action.seconds)
+        return "wait"
+
+    def _start(self, key: str, action: Run) -> None:
+        try:
+            self._registry.start(
+                action.name,
+                driver=action.driver,
+                asset=action.asset,
+                run=action.start,
+                requeue=lambda: self._queue.add(key),
+            )
+        except OperationInProgress:
+            self._reasons[key] = f"another operation holds {action.asset}"
+        except BackoffError as error:
+            self._reasons[key] = str(error)
+        except OperationError as error:
+            self._reasons[key] = str(error)
+            self._queue.retry(key, at_least=1.0)
+        else:
+            self._reasons[key] = f"{action.name} is running"
+
+    def _record(self, notices: tuple[Notice, ...]) -> None:
+        for notice in notices:
+            self._recorder.record(notice)
+
+    def _come_back(
+        self,
+        key: str,
+        error: Exception,
+        *,
+        at_least: float = 0.0,
+        at_most: float = 1000.0,
+        level: int = logging.WARNING,
+    ) -> float:
+        """Queue a key that failed, say why, remember why; seconds until then."""
+        seconds = self._queue.retry(key, at_least=at_least, at_most=at_most)
+        self._reasons[key] = str(error)
+        _LOG.log(level, "trying again in %.3g s: %s", seconds, error)
+        return seconds
+
+    def _refused(self, key: str, error: ApiError) -> None:
+        """The server will answer the same until somebody changes something: say so where people look."""
+        seconds = self._come_back(key, error, at_least=_REFUSED_AT_LEAST, at_most=_REFUSED_AT_MOST, level=logging.ERROR)
+        cache = self._caches.get(self._kind.plural)
+        about: KubeObject | None = None if cache is None else cache.get(key)
+        if about is not None:
+            text = f"The Kubernetes API refused a call ({error.status} {error.reason}): {error.message}"
+            text += f"; trying again in {seconds:.0f} s"
+            self._record((Notice(self._kind, about, "Warning", "ApiCallRefused", text),))
+
+    def _complaint(self) -> int:
+        """An API server that is away concerns every key: one warning in a while says it."""
+        now = _now()
+        if now < self._complained + _COMPLAIN_EVERY:
+            return logging.DEBUG
+        self._complained = now
+        return logging.WARNING
+
+
+class _Behind(Exception):
+    """The cache did not know what the server knows. It does now."""
+
+
+class _Unsettled(Exception):
+    """Deciding does not come to an end."""
+
+
+def _describe(action: Action | None) -> str:
+    match action:
+        case Patch() | Delete():
+            return f"{type(action).__name__.lower()} {action.kind.plural} {action.target.key} ({action.why})"
+        case Create():
+            return f"create {action.kind.plural} ({action.why})"
+        case Read():
+            return f"read {action.kind.plural} {action.key} ({action.why})"
+    return type(action).__name__.lower()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,111 @@
+"""Taking one step: one API call, and its answer into the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from volplane.controller.actions import Create, Delete, Patch, Reads
+from volplane.errors import ApiError, ApiNotFound, VolplaneError
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.kinds import Kind
+from volplane.kube.objects import KubeObject
+
+__all__ = ["NothingChanged", "Steps"]
+
+
+class NothingChanged(VolplaneError):
+    """A patch that left the object as it was: whoever decided it would decide it again for ever."""
+
+
+class Steps:
+    """Performs steps and keeps the caches true. `caches` by plural; kinds without a cache can be written and read too."""
+
+    def __init__(self, client: Client, caches: Mapping[str, Cache[Any]]) -> None:
+        self._client = client
+        self._caches = caches
+
+    async def patch(self, step: Patch) -> None:
+        """Raises NothingChanged, or an Api error."""
+        target = step.target
+        metadata = {**step.body.get("metadata", {}), "resourceVersion": target.metadata.resource_version}
+        answer = await self._client.patch(
+            step.kind, target.key, {**step.body, "metadata": metadata}, subresource=step.subresource
+        )
+        self._learn(step.kind, answer)
+        if answer.version == target.version:
+            raise NothingChanged(f"the patch of {step.kind.plural} {target.key} ({step.why}) changed nothing")
+
+    async def create(self, step: Create) -> bool:
+        """Whether it was made now; if it existed already it is read into the cache instead."""
+        try:
+            answer = await self._client.create(step.kind, step.body)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+            await self.refresh(step.kind, _key(step))
+            return False
+        self._learn(step.kind, answer)
+        return True
+
+    async def delete(self, step: Delete) -> None:
+        """Raises ApiConflict if it is not the object that was decided upon."""
+        target = step.target
+        left = await self._client.delete(
+            step.kind,
+            target.key,
+            uid=target.uid,
+            resource_version=target.metadata.resource_version if step.exact else None,
+            grace_seconds=step.grace_seconds,
+        )
+        cache = self._caches.get(step.kind.plural)
+        if cache is None:
+            return
+        if left is None:
+            cache.observe_deleted(target.key, target.uid)
+        else:
+            cache.observe(left)
+
+    async def read(self, kind: Kind[Any], key: str, reads: Reads) -> None:
+        """Read live into the cache and into `reads`: the newest of what the server and the cache know."""
+        live = await self.refresh(kind, key)
+        cache = self._caches.get(kind.plural)
+        if live is not None and cache is not None:
+            cached = cache.get(key)
+            if cached is not None and cached.version > live.version:
+                live = cached
+        reads.put(kind, key, live)
+
+    async def refresh(self, kind: Kind[Any], key: str) -> KubeObject | None:
+        """Read live into the cache; None if the object does not exist."""
+        cache = self._caches.get(kind.plural)
+        before = None if cache is None else cache.get(key)
+        try:
+            live: KubeObject = await self._client.get(kind, key)
+        except ApiNotFound:
+            # What the cache held before the server answered is gone; what came into it meanwhile is newer than this.
+            if cache is not None and before is not None:
+                cache.observe_deleted(key, before.uid)
+            return None
+        if cache is not None:
+            cache.observe(live)
+        return live
+
+    def _learn(self, kind: Kind[Any], answer: KubeObject) -> None:
+        cache = self._caches.get(kind.plural)
+        if cache is None:
+            return
+        meta = answer.metadata
+        if answer.terminating and not meta.finalizers and not meta.deletion_grace_period_seconds:
+            # The last finalizer went, and the object with it.
+            cache.observe_deleted(answer.key, answer.uid)
+        else:
+            cache.observe(answer)
+
+
+def _key(step: Create) -> str:
+    metadata = step.body.get("metadata", {})
+    name = str(metadata.get("name", ""))
+    namespace = metadata.get("namespace", "") if step.kind.namespaced else ""
+    return f"{namespace}/{name}" if namespace else name

@@ -1,0 +1,207 @@
+"""The keyed work queue: what waits to be decided.
+
+First in, first out. A key waits at most once; a key that is being worked and is added again waits until that work is
+done, so one key is never worked twice at a time. Delays and back-off are kept here too. After client-go's workqueue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import Protocol
+
+__all__ = ["QueueMetrics", "WorkQueue"]
+
+_FIRST = 0.005
+_LONGEST = 1000.0
+
+
+class QueueMetrics(Protocol):
+    """Where a queue counts; names and meaning are those of client-go's `workqueue_*` metrics."""
+
+    def queue_added(self, queue: str) -> None: ...
+
+    def queue_depth(self, queue: str, depth: int) -> None: ...
+
+    def queue_waited(self, queue: str, seconds: float) -> None: ...
+
+    def queue_worked(self, queue: str, seconds: float) -> None: ...
+
+    def queue_retried(self, queue: str) -> None: ...
+
+
+class WorkQueue:
+    """Keys to work on. Belongs to one event loop; nothing here is thread-safe.
+
+    A worker calls `get`, works, then `done`; in between it may call `add_after`, `retry` or `forget` for the key.
+    """
+
+    def __init__(self, name: str, *, metrics: QueueMetrics | None = None) -> None:
+        self._name = name
+        self._metrics = metrics
+        self._ready: asyncio.Queue[str | None] = asyncio.Queue()
+        self._queued: dict[str, float] = {}
+        self._working: dict[str, float] = {}
+        self._again: dict[str, None] = {}
+        self._failures: dict[str, int] = {}
+        self._delays = _Delays(self.add)
+        self._closed = False
+
+    def add(self, key: str) -> None:
+        """Queue a key now. Nothing happens if it is queued already, or after `close`."""
+        if self._closed or key in self._queued or key in self._again:
+            return
+        if self._metrics is not None:
+            self._metrics.queue_added(self._name)
+        if key in self._working:
+            self._again[key] = None
+            return
+        self._put(key)
+
+    def add_after(self, key: str, seconds: float) -> None:
+        """Queue a key `seconds` from now. Of several delays of a key the earliest counts."""
+        if self._closed:
+            return
+        if seconds <= 0:
+            self.add(key)
+        else:
+            self._delays.set(key, _now() + seconds)
+
+    def retry(self, key: str, *, at_least: float = 0.0, at_most: float = _LONGEST) -> float:
+        """Queue a key that failed after its back-off (5 ms doubling to 1000 s, within the bounds); the seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        seconds = max(at_least, min(at_most, _FIRST * 2.0 ** min(failures, 30)))
+        if self._metrics is not None:
+            self._metrics.queue_retried(self._name)
+        self.add_after(key, seconds)
+        return seconds
+
+    def forget(self, key: str) -> None:
+        """The key did not fail: its next back-off starts from the beginning."""
+        self._failures.pop(key, None)
+
+    def failures(self, key: str) -> int:
+        """How often in a row `retry` was called for the key."""
+        return self._failures.get(key, 0)
+
+    async def get(self) -> str | None:
+        """The next key, once there is one; it counts as worked until `done`. None: the queue is closed, go."""
+        key = await self._ready.get()
+        if key is None or self._closed:
+            return None
+        now = _now()
+        waited = now - self._queued.pop(key)
+        self._working[key] = now
+        if self._metrics is not None:
+            self._metrics.queue_waited(self._name, waited)
+            self._metrics.queue_depth(self._name, len(self._queued))
+        return key
+
+    def done(self, key: str) -> None:
+        """The work on a key from `get` is over; if it was added meanwhile it is queued now."""
+        begun = self._working.pop(key)
+        if self._metrics is not None:
+            self._metrics.queue_worked(self._name, _now() - begun)
+        if key in self._again:
+            del self._again[key]
+            self._put(key)
+
+    def close(self, workers: int) -> None:
+        """Take nothing more, forget all delays, and let `workers` calls of `get` return None."""
+        self._closed = True
+        self._delays.clear()
+        for _ in range(workers):
+            self._ready.put_nowait(None)
+
+    def __len__(self) -> int:
+        """Keys that wait to be taken now."""
+        return len(self._queued)
+
+    @property
+    def working(self) -> list[str]:
+        """Keys in work, in the order they were taken."""
+        return list(self._working)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued, in work, or due now."""
+        due = self.next_due
+        return not self._queued and not self._working and (due is None or due > _now())
+
+    @property
+    def next_due(self) -> float | None:
+        """Loop time at which the next delay ends."""
+        return self._delays.first
+
+    def _put(self, key: str) -> None:
+        if self._closed:
+            return
+        self._queued[key] = _now()
+        self._ready.put_nowait(key)
+        if self._metrics is not None:
+            self._metrics.queue_depth(self._name, len(self._queued))
+
+
+class _Delays:
+    """Keys with a time. One timer for all of them: that of the earliest."""
+
+    def __init__(self, due: _Due) -> None:
+        self._due = due
+        self._times: dict[str, float] = {}
+        self._heap: list[tuple[float, int, str]] = []
+        self._order = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def first(self) -> float | None:
+        self._tidy()
+        return self._heap[0][0] if self._heap else None
+
+    def set(self, key: str, when: float) -> None:
+        known = self._times.get(key)
+        if known is not None and known <= when:
+            return
+        self._times[key] = when
+        self._order += 1
+        heapq.heappush(self._heap, (when, self._order, key))
+        if self._timer is None or when < self._timer.when():
+            self._arm(when)
+
+    def clear(self) -> None:
+        self._times.clear()
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tidy(self) -> None:
+        """Drop entries that an earlier delay of the same key overtook."""
+        while self._heap and self._times.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        rung = self._timer
+        self._timer = None
+        now = max(_now(), rung.when() if rung is not None else 0.0)
+        self._tidy()
+        while self._heap and self._heap[0][0] <= now:
+            _, _, key = heapq.heappop(self._heap)
+            del self._times[key]
+            self._due(key)
+            self._tidy()
+        if self._heap:
+            self._arm(self._heap[0][0])
+
+
+class _Due(Protocol):
+    def __call__(self, key: str) -> None: ...
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
