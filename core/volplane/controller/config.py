@@ -22,7 +22,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -37,6 +37,20 @@ __all__ = [
     "parse_configuration",
     "read_configuration",
 ]
+
+_KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
+_DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout")
+_EXTENSION_KEYS: Final = ("name", "options")
+_SCRUBBER_KEYS: Final = (
+    "image",
+    "command",
+    "resources",
+    "tolerations",
+    "attempts",
+    "baseDeadline",
+    "deadlinePerGiB",
+    "allowUnsafe",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,21 +129,19 @@ def parse_configuration(text: str, file: str) -> Configuration:
         raise ConfigurationError(f"{place}: is no valid YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{file}: is no valid YAML: {' '.join(str(error).split())}") from None
-    section = _Section({} if content is None else content, "", file)
-    configuration = Configuration(
+    section = _Section({} if content is None else content, "", file, _KEYS)
+    return Configuration(
         drivers=_drivers(section),
-        extensions=tuple(_extension(s) for s in section.sections("extensions")),
-        scrubber=_scrubber(section.section("scrubber")),
+        extensions=tuple(_extension(s) for s in section.sections("extensions", _EXTENSION_KEYS)),
+        scrubber=_scrubber(section.section("scrubber", _SCRUBBER_KEYS)),
         cluster_id=section.text("clusterId"),
     )
-    section.finish()
-    return configuration
 
 
 def _drivers(section: _Section) -> tuple[DriverSettings, ...] | None:
     if not section.has("drivers"):
         return None
-    drivers = tuple(_driver(s) for s in section.sections("drivers"))
+    drivers = tuple(_driver(s) for s in section.sections("drivers", _DRIVER_KEYS))
     first: dict[str, str] = {}
     for driver in drivers:
         if driver.name in first:
@@ -141,7 +153,7 @@ def _drivers(section: _Section) -> tuple[DriverSettings, ...] | None:
 
 
 def _driver(section: _Section) -> DriverSettings:
-    settings = DriverSettings(
+    return DriverSettings(
         name=section.required_text("name"),
         backend=section.required_text("backend"),
         options=section.mapping("options"),
@@ -150,23 +162,19 @@ def _driver(section: _Section) -> DriverSettings:
         timeout=section.number("timeout", above=0.0),
         where=section.place,
     )
-    section.finish()
-    return settings
 
 
 def _extension(section: _Section) -> ExtensionSettings:
-    settings = ExtensionSettings(
+    return ExtensionSettings(
         name=section.required_text("name"), options=section.mapping("options"), where=section.place
     )
-    section.finish()
-    return settings
 
 
 def _scrubber(section: _Section) -> ScrubberSettings:
     defaults = ScrubberSettings()
     attempts = section.integer("attempts", minimum=1)
     base, per_gib = section.number("baseDeadline", above=0.0), section.number("deadlinePerGiB", above=0.0)
-    settings = ScrubberSettings(
+    return ScrubberSettings(
         image=section.text("image"),
         command=section.texts("command"),
         resources=section.mapping("resources"),
@@ -176,19 +184,19 @@ def _scrubber(section: _Section) -> ScrubberSettings:
         deadline_per_gib=defaults.deadline_per_gib if per_gib is None else per_gib,
         allow_unsafe=section.boolean("allowUnsafe"),
     )
-    section.finish()
-    return settings
 
 
 class _Section:
-    """A mapping of the file. Every key that is asked for becomes known; `finish` refuses the others."""
+    """A mapping of the file that has no other keys than `known`."""
 
-    def __init__(self, content: object, path: str, file: str) -> None:
+    def __init__(self, content: object, path: str, file: str, known: Iterable[str]) -> None:
         self._path = path
         self._file = file
-        self._known: set[str] = set()
         if not isinstance(content, Mapping):
             raise self._wrong("", content, "a mapping (key: value)")
+        for key in content:
+            if key not in known:
+                raise ConfigurationError(f"{self._at(str(key))}: unknown key{nearest(str(key), known)}")
         self._content = content
 
     @property
@@ -244,22 +252,15 @@ class _Section:
                 raise self._wrong(f"{key}[{index}]", item, "text; quote it")
         return items
 
-    def section(self, key: str) -> _Section:
+    def section(self, key: str, known: Iterable[str]) -> _Section:
         value = self._get(key)
-        return _Section({} if value is None else value, self._join(key), self._file)
+        return _Section({} if value is None else value, self._join(key), self._file, known)
 
-    def sections(self, key: str) -> Iterator[_Section]:
+    def sections(self, key: str, known: Iterable[str]) -> Iterator[_Section]:
         for index, item in enumerate(self._items(key)):
-            yield _Section(item, self._join(f"{key}[{index}]"), self._file)
-
-    def finish(self) -> None:
-        for key, value in self._content.items():
-            if key not in self._known:
-                hint = nearest(str(key), self._known)
-                raise ConfigurationError(f"{self._at(str(key))}: unknown key (value {_shown(value)}){hint}")
+            yield _Section(item, self._join(f"{key}[{index}]"), self._file, known)
 
     def _get(self, key: str) -> Any:
-        self._known.add(key)
         return self._content.get(key)
 
     def _items(self, key: str) -> Iterable[Any]:

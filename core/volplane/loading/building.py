@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from volplane.assets import AccessMode, VolumeMode
@@ -16,17 +15,9 @@ from volplane.loading.parameters import driver_options, schema_flaws
 from volplane.requests import Context, DescribeRequest
 from volplane.schemas import HOOKSPEC_VERSION, DriverInfo, ParameterSchema
 
-__all__ = ["Built", "build_driver", "build_extension", "options_schema"]
+__all__ = ["build_driver", "build_extension", "options_schema"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """A driver and what its `describe` said at load, which is constant for the driver's life."""
-
-    driver: Driver
-    info: DriverInfo
 
 
 def options_schema(plugin: Plugin) -> ParameterSchema:
@@ -45,7 +36,7 @@ def build_driver(
     extensions: Sequence[Extension] = (),
     *,
     cluster_id: str = "",
-) -> Built:
+) -> Driver:
     """Make one driver. extensions: the first is the outermost.
 
     Raises ConfigurationError for a bad name or bad options, PluginError for what breaks the contract.
@@ -54,18 +45,16 @@ def build_driver(
     if flaw is not None:
         raise ConfigurationError(flaw)
     backend = _instance(plugin, options, f"driver {name}")
-    context = Context(driver=name, cluster_id=cluster_id)
     flaws = backend_flaws(backend)
     if not any(flaw.startswith("hook describe:") for flaw in flaws):
-        _refuse_newer(plugin, backend, context)
+        _refuse_newer(plugin, backend, Context(driver=name, cluster_id=cluster_id))
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
-    driver = Driver(name, plugin, backend, extensions)
-    info = driver.describe(DescribeRequest(context=context))
-    wrong = _info_flaws(driver, info)
+    driver = Driver(name, plugin, backend, extensions, cluster_id)
+    wrong = _info_flaws(driver, driver.info)
     if wrong:
         raise PluginError(f"{plugin}: hook describe: {'; '.join(wrong)}")
-    return Built(driver=driver, info=info)
+    return driver
 
 
 def build_extension(plugin: Plugin, options: Mapping[str, object]) -> Extension:

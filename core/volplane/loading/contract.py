@@ -5,7 +5,6 @@ pluggy by itself warns, ignores or fails at the first call; volplane refuses at 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import types
@@ -13,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from volplane.controller.spelling import nearest
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
 
-__all__ = ["HOOKS", "Mark", "Plugin", "backend_flaws", "driver_name_flaw", "extension_flaws", "marks", "nearest"]
+__all__ = ["HOOKS", "Mark", "Plugin", "backend_flaws", "driver_name_flaw", "extension_flaws", "marks"]
 
 _SPEC_MARK: Final = f"{PROJECT}_spec"
 _IMPL_MARK: Final = f"{PROJECT}_impl"
@@ -55,15 +55,6 @@ class Mark:
     wrapper: bool
     old_wrapper: bool
     optional: bool
-
-
-def nearest(word: str, known: frozenset[str] | set[str] | tuple[str, ...]) -> str:
-    """The end of a message about an unknown word: the closest of `known` as a question, else all of them."""
-    lowered = {k.lower(): k for k in sorted(known)}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {lowered[close[0]]!r}?"
-    return f"; known: {', '.join(sorted(known))}" if known else ""
 
 
 def driver_name_flaw(name: str) -> str | None:

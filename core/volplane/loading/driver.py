@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,10 +25,12 @@ from volplane.assets import (
 from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
 from volplane.loading.contract import Plugin
+from volplane.loading.parameters import class_parameters
 from volplane.loading.results import result_flaw
 from volplane.requests import (
     AttachRequest,
     CapacityRequest,
+    Context,
     DeleteRequest,
     DeleteSnapshotRequest,
     DescribeRequest,
@@ -73,10 +75,16 @@ class Driver:
     Checks of the plugin itself are made by `volplane.loading.building`, which makes drivers.
     """
 
-    def __init__(self, name: str, plugin: Plugin, backend: object, extensions: Sequence[Extension] = ()) -> None:
-        """Wire the hooks; the first extension is the outermost. Raises PluginError where pluggy refuses."""
+    def __init__(
+        self, name: str, plugin: Plugin, backend: object, extensions: Sequence[Extension] = (), cluster_id: str = ""
+    ) -> None:
+        """Wire the hooks and ask the backend to describe itself. extensions: the first is the outermost.
+
+        Raises PluginError where pluggy refuses, or describe fails.
+        """
         self.name = name
         self.plugin = plugin
+        self.cluster_id = cluster_id
         self._hooks = pluggy.PluginManager(PROJECT)
         self._hooks.add_hookspecs(BackendSpec)
         try:
@@ -88,6 +96,8 @@ class Driver:
         except pluggy.PluginValidationError as error:
             raise PluginError(f"{plugin}: {_one_line(error)}") from None
         self._around = ", ".join(e.plugin.name for e in extensions)
+        self.info = self.describe(DescribeRequest(context=Context(driver=name, cluster_id=cluster_id)))
+        """What describe said at load; constant for the driver's life."""
 
     def __repr__(self) -> str:
         return f"<Driver {self.name} ({self.plugin})>"
@@ -100,6 +110,10 @@ class Driver:
     def supports(self, hook: str) -> bool:
         """Whether the backend implements this hook."""
         return hook in self.capabilities
+
+    def typed_parameters(self, parameters: Mapping[str, str]) -> dict[str, Any]:
+        """Class parameters as the backend gets them. Raises InvalidArgument naming key, value and what would be right."""
+        return class_parameters(self.info.parameters, parameters, f"driver {self.name}")
 
     def describe(self, request: DescribeRequest) -> DriverInfo:
         result: DriverInfo = self._call("describe", request)

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from volplane.controller.spelling import nearest
 from volplane.errors import ConfigurationError, InvalidArgument
 from volplane.kube import quantity
-from volplane.loading.contract import nearest
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
 
 __all__ = ["check", "class_parameters", "driver_options", "schema_flaws", "type_text"]
