@@ -1,0 +1,86 @@
+"""What a sandboxed command is given, and what it reports: the words between node agent and sandbox."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = ["Bind", "Report", "Spec", "Stage", "decode_report", "decode_spec", "encode"]
+
+Stage = Literal["", "namespaces", "mounts", "command"]
+"""What could not be done: "namespaces" means that nothing can be sandboxed on this machine."""
+
+
+class Bind(msgspec.Struct, frozen=True, kw_only=True):
+    """A file, directory or device of the host that the command sees at `target`.
+
+    sub_path: a path below `source`, without symlinks on the way; made as a directory if nothing is there.
+    """
+
+    source: str
+    target: str
+    read_only: bool = False
+    sub_path: str = ""
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """One command and its surroundings. Paths are absolute.
+
+    base: an empty directory of the host on which the new root is built (nothing remains there).
+    hidden: directories of the host that are shown empty. scratch: whether /tmp and /dev/shm may be written.
+    capabilities: names without `CAP_`, held within the command's own user namespace, and only by user 0.
+    log: file that receives the output as `<time> stdout <F|P> <text>` lines, moved to `<log>.1` at `log_bytes`.
+    result: file that receives the last report.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    base: str
+    log: str
+    result: str
+    cwd: str = "/"
+    hostname: str = ""
+    uid: int = 0
+    gid: int = 0
+    groups: list[int] = []
+    capabilities: list[str] = []
+    binds: list[Bind] = []
+    hidden: list[str] = []
+    scratch: bool = True
+    log_bytes: int = 10 * 1024 * 1024
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the sandbox says, in this order: `started`, then `exited`; or `failed` instead of either.
+
+    pid: of the first process of the namespace, as the host counts; ticks: its start time in /proc/<pid>/stat.
+    code: exit code as a shell would give it (128 + signal for a command ended by one).
+    """
+
+    event: Literal["started", "exited", "failed"]
+    pid: int = 0
+    ticks: int = 0
+    stage: Stage = ""
+    message: str = ""
+    code: int = 0
+    signal: int = 0
+    at: float = 0.0
+    """Seconds since the epoch."""
+
+
+_SPEC = msgspec.json.Decoder(Spec)
+_REPORT = msgspec.json.Decoder(Report)
+
+
+def encode(message: Spec | Report) -> bytes:
+    """One line of JSON, with its newline."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_spec(line: bytes) -> Spec:
+    return _SPEC.decode(line)
+
+
+def decode_report(line: bytes) -> Report:
+    return _REPORT.decode(line)
