@@ -12,12 +12,14 @@ from volplane.controller.actions import Action, Delete, Done, Patch, Wait
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
+from volplane.lifecycle.intents import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
 from volplane.lifecycle.provision import IN_TREE_PREFIX
-from volplane.lifecycle.world import DriverView, Pending, World, source_of, warning
+from volplane.lifecycle.world import Pending, World, source_of, warning
+from volplane.loading.driver import Driver
 
 __all__ = ["Attribution", "decide_delete", "driver_of", "drop_finalizer", "volume_source", "without_finalizer"]
 
-Attribution = tuple[DriverView | None, str]
+Attribution = tuple[Driver | None, str]
 """The driver that works on a volume's asset; or None and why, "" if the volume is somebody else's on purpose."""
 
 
@@ -68,10 +70,18 @@ def decide_delete(volume: Volume, world: World) -> Action:
             body = {"metadata": {"finalizers": finalizers}}
             return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
         return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
+    if (why := world.outcomes.failed.get(volume.uid)) and volume.status.phase != "Failed":
+        notice = warning(VOLUMES, volume, "VolumeFailedDelete", why)
+        return volume_phase_step(volume, "Failed", why, notices=(notice,)) or Done()
     if volume.uid not in world.outcomes.deleted:
         return world.start.delete(volume, driver)
     pending = world.outcomes.deleted[volume.uid]
     if isinstance(pending, Pending):
+        known = read_delete_intent(volume.annotation(names.INTENT))
+        if pending.state and (known is None or known.delete_state != pending.state):
+            kept = write_volume_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
+            told = {"metadata": {"annotations": {names.INTENT: kept}}}
+            return Patch(kind=VOLUMES, target=volume, body=told, why="keep the driver's state")
         if pending.due > world.monotonic():
             left = pending.due - world.monotonic()
             return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=left)

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["INTENT_VERSION", "ClaimIntent", "RecycleIntent", "Sealer", "read_recycle_intent", "write_recycle_intent"]
+__all__ = [
+    "INTENT_VERSION",
+    "ClaimIntent",
+    "DeleteIntent",
+    "RecycleIntent",
+    "Sealer",
+    "read_delete_intent",
+    "read_recycle_intent",
+    "write_volume_intent",
+]
 
 INTENT_VERSION = 1
 """Written; this and the version before are read."""
@@ -89,15 +98,35 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     state: dict[str, Any] | None = None
 
 
-def read_recycle_intent(text: str | None) -> RecycleIntent | None:
-    """The intent, or None if absent or unreadable (then the scrub starts anew: that is always safe)."""
+class DeleteIntent(msgspec.Struct, frozen=True, rename="camel"):
+    """What a long `delete` asked to be told next time, kept on the terminating volume."""
+
+    v: int
+    delete_state: dict[str, Any]
+
+
+_IntentT = TypeVar("_IntentT", RecycleIntent, DeleteIntent)
+
+
+def _read(text: str | None, kind: type[_IntentT]) -> _IntentT | None:
     if not text:
         return None
     try:
-        return msgspec.json.decode(text, type=RecycleIntent)
+        return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError):
         return None
 
 
-def write_recycle_intent(intent: RecycleIntent) -> str:
+def read_recycle_intent(text: str | None) -> RecycleIntent | None:
+    """The intent, or None if absent or unreadable (then the scrub starts anew: that is always safe)."""
+    return _read(text, RecycleIntent)
+
+
+def read_delete_intent(text: str | None) -> DeleteIntent | None:
+    """The intent, or None if absent or unreadable (then the backend is called without a state: it is idempotent)."""
+    return _read(text, DeleteIntent)
+
+
+def write_volume_intent(intent: RecycleIntent | DeleteIntent) -> str:
+    """The annotation value."""
     return msgspec.json.encode(intent, order="sorted").decode()

@@ -21,7 +21,8 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent
-from volplane.lifecycle.world import DriverView, Pending, Reschedule, World
+from volplane.lifecycle.world import Pending, Reschedule, World
+from volplane.loading.driver import Driver
 
 __all__ = [
     "allowed_segments",
@@ -118,7 +119,7 @@ def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
     return parameters, parameters.pop(names.ON_RELEASE, "delete")
 
 
-def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:
+def _obstacle(claim: Claim, storage_class: StorageClass, driver: Driver) -> str:
     """Why this driver cannot serve this claim of this class at all, with what to change; or ""."""
     parameters, release = split_parameters(storage_class)
     if release not in ("delete", "recycle"):
@@ -150,12 +151,12 @@ def _listed(values: frozenset[Any]) -> str:
     return "it supports " + ", ".join(sorted(values))
 
 
-def _must_place(claim: Claim, driver: DriverView) -> bool:
+def _must_place(claim: Claim, driver: Driver) -> bool:
     return bool(driver.info.topology_keys and claim.annotation(names.SELECTED_NODE))
 
 
 def _declare(
-    claim: Claim, storage_class: StorageClass, driver: DriverView, old: ClaimIntent | None, world: World
+    claim: Claim, storage_class: StorageClass, driver: Driver, old: ClaimIntent | None, world: World
 ) -> Action:
     """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
     segment, why_not = _choose_segment(claim, storage_class, driver, world)
@@ -173,7 +174,7 @@ def _declare(
 
 
 def _choose_segment(
-    claim: Claim, storage_class: StorageClass, driver: DriverView, world: World
+    claim: Claim, storage_class: StorageClass, driver: Driver, world: World
 ) -> tuple[dict[str, str] | None, str]:
     """Where the asset goes: the selected node's labels, else the first allowed segment by the claim's uid; or why not."""
     keys = driver.info.topology_keys
@@ -210,9 +211,7 @@ def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def _after_hook(
-    claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, world: World
-) -> Action:
+def _after_hook(claim: Claim, storage_class: StorageClass, driver: Driver, intent: ClaimIntent, world: World) -> Action:
     match world.outcomes.made.get(claim.uid):
         case Asset() as asset:
             return _save(claim, storage_class, driver, intent, asset)
@@ -228,7 +227,7 @@ def _after_hook(
     return world.start.provision(claim, storage_class, driver)
 
 
-def _save(claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset) -> Create:
+def _save(claim: Claim, storage_class: StorageClass, driver: Driver, intent: ClaimIntent, asset: Asset) -> Create:
     body = volume_body(claim, storage_class, driver, intent, asset)
     message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
     notice = Notice(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
@@ -254,7 +253,7 @@ def _reschedule(claim: Claim, intent: ClaimIntent, world: World) -> Patch:
 
 
 def volume_body(
-    claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset
+    claim: Claim, storage_class: StorageClass, driver: Driver, intent: ClaimIntent, asset: Asset
 ) -> dict[str, Any]:
     """The PersistentVolume for an asset made for this claim."""
     _, release = split_parameters(storage_class)

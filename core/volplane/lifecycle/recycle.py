@@ -19,10 +19,11 @@ from volplane.lifecycle.intents import (
     INTENT_VERSION,
     RecycleIntent,
     read_recycle_intent,
-    write_recycle_intent,
+    write_volume_intent,
 )
 from volplane.lifecycle.scrubber import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
-from volplane.lifecycle.world import DriverView, Pending, ScrubPlan, World, on_release, warning
+from volplane.lifecycle.world import Pending, ScrubPlan, World, on_release, warning
+from volplane.loading.driver import Driver
 
 __all__ = ["abandon_scrub", "decide_recycle", "finished", "recycles"]
 
@@ -102,7 +103,7 @@ def _claim_recreated(volume: Volume, world: World) -> bool:
 
 
 def _record(volume: Volume, intent: RecycleIntent, *, why: str, notices: tuple[Notice, ...] = ()) -> Patch:
-    body = {"metadata": {"annotations": {names.INTENT: write_recycle_intent(intent)}}}
+    body = {"metadata": {"annotations": {names.INTENT: write_volume_intent(intent)}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, notices=notices)
 
 
@@ -111,7 +112,7 @@ def _fail(volume: Volume, message: str) -> Action:
     return volume_phase_step(volume, "Failed", message, notices=(notice,)) or Wait(reason=message)
 
 
-def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, world: World, reads: Reads) -> Action:
+def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, reads: Reads) -> Action:
     pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
     if pod is not None and not belongs(pod, volume, intent):
         return _remove_pod(pod, why="left from an earlier scrub, or forged")
@@ -119,6 +120,8 @@ def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, world: Wor
         return _follow_pod(volume, intent, pod, reads)
     if intent.pod:
         return _record(volume, _with(intent, failed="scrubber pod was deleted"), why="the scrub failed")
+    if (why := world.outcomes.failed.get(volume.uid)) and volume.status.phase != "Failed":
+        return _fail(volume, f"Recycle failed: {why}")
     if volume.uid not in world.outcomes.scrubs:
         return world.start.recycle(volume, driver)
     plan = world.outcomes.scrubs[volume.uid]

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from volplane.binding.matching import capacity_of
+from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
 from volplane.lifecycle.delete import volume_source
 from volplane.lifecycle.intents import RecycleIntent
-from volplane.lifecycle.world import ScrubPlan, ScrubSettings
+from volplane.lifecycle.world import ScrubPlan
 
 __all__ = [
     "SCRUB_GATE",
@@ -37,6 +38,7 @@ _CLAIM_UID = "volplane.dev/scrub-claim-uid"
 _SOURCE = "volplane.dev/scrub-source"
 _ATTEMPT = "volplane.dev/scrub-attempt"
 
+DEFAULT_IMAGE = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
 NANOS_PER_GIB = 2**30 * 10**9
 SCRIPT = (
     "test -d /scrub || { echo 'there is no volume at /scrub'; exit 1; }; "
@@ -88,19 +90,19 @@ def scrubbed_volume(pod: Pod) -> str | None:
     return pod.annotation(_VOLUME)
 
 
-def scrub_deadline(volume: Volume, settings: ScrubSettings) -> int:
+def scrub_deadline(volume: Volume, settings: ScrubberSettings) -> int:
     """Seconds a scrub may run: a base and so much for each GiB."""
     gib = capacity_of(volume) / NANOS_PER_GIB
     return int(settings.base_deadline + gib * settings.deadline_per_gib)
 
 
 def pod_body(
-    volume: Volume, intent: RecycleIntent, plan: ScrubPlan, settings: ScrubSettings, namespace: str
+    volume: Volume, intent: RecycleIntent, plan: ScrubPlan, settings: ScrubberSettings, namespace: str
 ) -> dict[str, Any]:
     """The pod, gated. Raises Unmountable if the volume's source cannot be mounted inline."""
     container: dict[str, Any] = {
         "name": "scrub",
-        "image": settings.image,
+        "image": settings.image or DEFAULT_IMAGE,
         "command": list(settings.command) or ["/bin/sh", "-c", SCRIPT],
         "volumeMounts": [{"name": "volume", "mountPath": "/scrub"}],
         "securityContext": {

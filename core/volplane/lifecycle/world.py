@@ -11,21 +11,20 @@ from volplane.assets import Asset, VolumeSource
 from volplane.binding.index import FreeVolumes, WaitingClaims
 from volplane.binding.matching import Demand
 from volplane.controller.actions import Action, Notice
+from volplane.controller.config import ScrubberSettings
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.lifecycle.intents import Sealer
-from volplane.schemas import DriverInfo
+from volplane.loading.driver import Driver
 
 __all__ = [
-    "DriverView",
     "Drivers",
     "OperationStarter",
     "Outcomes",
     "Pending",
     "Reschedule",
     "ScrubPlan",
-    "ScrubSettings",
     "Settings",
     "World",
     "on_release",
@@ -34,46 +33,17 @@ __all__ = [
 ]
 
 
-class DriverView(Protocol):
-    """A driver as decisions see it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def info(self) -> DriverInfo: ...
-
-    def supports(self, hook: str) -> bool:
-        """Whether the backend implements the hook."""
-
-    def typed_parameters(self, parameters: Mapping[str, str]) -> Mapping[str, Any]:
-        """Class parameters checked by the driver's schema. Raises InvalidArgument."""
-
-
 class Drivers(Protocol):
     """The configured drivers."""
 
-    def get(self, name: str) -> DriverView | None:
+    def get(self, name: str) -> Driver | None:
         """The working driver of this name."""
 
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
-    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
         """The one driver that says a static volume is its own; else None and the reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScrubSettings:
-    """The scrubber pod. image and command, resources and tolerations go into its template; attempts: then Failed."""
-
-    image: str = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
-    command: tuple[str, ...] = ()
-    resources: Mapping[str, Any] = field(default_factory=dict)
-    tolerations: tuple[Mapping[str, Any], ...] = ()
-    attempts: int = 3
-    base_deadline: float = 300.0
-    deadline_per_gib: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +59,7 @@ class Settings:
     binder: bool = True
     provisioner: bool = True
     reclaimer: bool = True
-    scrub: ScrubSettings = field(default_factory=ScrubSettings)
+    scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +94,8 @@ class Outcomes:
     """By volume uid: None = the asset is gone; `Pending` = deletion goes on."""
     scrubs: dict[str, ScrubPlan | Pending | None] = field(default_factory=dict)
     """By volume uid: how to scrub; None = the backend erased it itself."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """By volume uid: why the last `delete` or `recycle` failed."""
 
     def forget_claim(self, uid: str) -> None:
         self.made.pop(uid, None)
@@ -132,18 +104,19 @@ class Outcomes:
     def forget_volume(self, uid: str) -> None:
         self.deleted.pop(uid, None)
         self.scrubs.pop(uid, None)
+        self.failed.pop(uid, None)
 
 
 class OperationStarter(Protocol):
     """Makes the `Run` actions: hook calls with their live checks. Implemented by `lifecycle.operations`."""
 
-    def provision(self, claim: Claim, storage_class: StorageClass, driver: DriverView) -> Action: ...
+    def provision(self, claim: Claim, storage_class: StorageClass, driver: Driver) -> Action: ...
 
-    def discard(self, claim: Claim, driver: DriverView) -> Action: ...
+    def discard(self, claim: Claim, driver: Driver) -> Action: ...
 
-    def delete(self, volume: Volume, driver: DriverView) -> Action: ...
+    def delete(self, volume: Volume, driver: Driver) -> Action: ...
 
-    def recycle(self, volume: Volume, driver: DriverView) -> Action: ...
+    def recycle(self, volume: Volume, driver: Driver) -> Action: ...
 
 
 @dataclass(slots=True, kw_only=True)

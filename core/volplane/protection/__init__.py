@@ -1,0 +1,1 @@
+"""In-use protection: the two finalizers that keep claims and volumes while somebody uses them."""

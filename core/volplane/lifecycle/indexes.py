@@ -1,0 +1,42 @@
+"""The indexes that the caches of the volume controllers need. Pure."""
+
+from __future__ import annotations
+
+from volplane.binding.matching import class_of_claim
+from volplane.kube import names
+from volplane.kube.objects import Claim, Pod, Volume
+
+__all__ = ["CLAIM_INDEXES", "POD_INDEXES", "VOLUME_INDEXES", "claims_of_pod"]
+
+
+def claims_of_pod(pod: Pod) -> list[str]:
+    """Keys of the claims a pod mounts; a generic ephemeral volume's claim is named after pod and volume."""
+    keys = []
+    for volume in pod.spec.volumes or ():
+        if volume.persistent_volume_claim is not None:
+            keys.append(f"{pod.namespace}/{volume.persistent_volume_claim.claim_name}")
+        elif volume.ephemeral is not None:
+            keys.append(f"{pod.namespace}/{pod.name}-{volume.name}")
+    return keys
+
+
+def _volume_of_claim(claim: Claim) -> list[str]:
+    return [claim.spec.volume_name] if claim.spec.volume_name else []
+
+
+def _class_while_unbound(claim: Claim) -> list[str]:
+    if claim.annotation(names.BIND_COMPLETED) is not None:
+        return []
+    return [class_of_claim(claim) or ""]
+
+
+def _class_of_held(volume: Volume) -> list[str]:
+    provisioner = volume.annotation(names.PROVISIONED_BY)
+    return [provisioner] if provisioner and volume.terminating else []
+
+
+POD_INDEXES = {"claim": claims_of_pod}
+CLAIM_INDEXES = {"volume": _volume_of_claim, "unbound": _class_while_unbound}
+"""volume: by the volume a claim names; unbound: unbound claims by class ("" = none)."""
+VOLUME_INDEXES = {"going": _class_of_held}
+"""going: terminating volumes by the driver that made them."""

@@ -1,0 +1,355 @@
+"""The operations of claims and volumes: live checks, then one hook call, then its outcome kept for the next decision.
+
+Everything here may run long after the decision that asked for it, so each reads the objects live before it touches an
+asset, and does nothing if they no longer justify it: the object is decided anew when the operation ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
+from volplane.controller.actions import Notice, Run
+from volplane.errors import ApiNotFound, BackendError, OutcomeUnknown, ResourceExhausted, VolumeInUse
+from volplane.kube import names
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.lifecycle.identity import (
+    asset_identity,
+    asset_key,
+    context_of,
+    owner_of_claim,
+    provision_request,
+    volume_identity,
+)
+from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent, read_delete_intent
+from volplane.lifecycle.provision import volume_name_of
+from volplane.lifecycle.recycle import recycles
+from volplane.lifecycle.world import Pending, Reschedule, ScrubPlan, World
+from volplane.loading.driver import Driver
+from volplane.operations import Again, HookExecutor, OperationRegistry
+from volplane.requests import Context, DeleteRequest, FindRequest, RecycleRequest
+
+__all__ = ["Operations"]
+
+T = TypeVar("T")
+
+
+class Recorder(Protocol):
+    def record(self, notice: Notice) -> None:
+        """Queue an event; never blocks."""
+
+
+class Operations:
+    """Makes `Run` actions for the decisions (`OperationStarter`), and runs them."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        registry: OperationRegistry,
+        executor: HookExecutor,
+        recorder: Recorder,
+        fence: Callable[[], str],
+    ) -> None:
+        self.world: World
+        self._client = client
+        self._registry = registry
+        self._executor = executor
+        self._recorder = recorder
+        self._fence = fence
+        self._attempted: dict[str, float] = {}
+        self._discards: dict[str, dict[str, object]] = {}
+
+    # --- provision ----------------------------------------------------------------------------------------------
+
+    def provision(self, claim: Claim, storage_class: StorageClass, driver: Driver) -> Run:
+        name = f"provision-{claim.key}[{claim.uid}]"
+        return Run(
+            name=name,
+            driver=driver.name,
+            asset=volume_name_of(claim),
+            start=lambda: self._provision(name, claim.key, claim.uid, storage_class, driver),
+        )
+
+    async def _provision(self, name: str, key: str, uid: str, storage_class: StorageClass, driver: Driver) -> None:
+        claim = self.world.claims.get(key)
+        if claim is None or claim.uid != uid or claim.terminating or claim.annotation(names.BIND_COMPLETED):
+            return
+        intent = self.world.sealer.open(uid, claim.annotation(names.INTENT))
+        if intent is None or intent.driver != driver.name:
+            return
+        selected = claim.annotation(names.SELECTED_NODE)
+        node = self.world.nodes.get(selected) if selected else None
+        context = self._context(driver, f"provision.{volume_name_of(claim)}", intent)
+        self._attempted[uid] = self.world.monotonic()
+        try:
+            request = provision_request(claim, storage_class, driver, intent, context, node=node)
+            result = await self._call(driver, "provision", lambda: driver.provision(request))
+            if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
+                raise OutcomeUnknown(
+                    f"made {result.capacity_bytes} bytes where {request.capacity_bytes} were asked for"
+                )
+        except BackendError as error:
+            self._provision_failed(name, claim, storage_class, error)
+            if (
+                isinstance(error, ResourceExhausted)
+                and error.reschedule
+                and selected
+                and await self._proves_absence(claim, intent, driver, error)
+            ):
+                self.world.outcomes.made[uid] = Reschedule()
+                return
+            raise
+        self.world.outcomes.made[uid] = self._kept(result) if isinstance(result, InProgress) else result
+
+    def _provision_failed(self, name: str, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
+        delay = self._registry.next_delay(name, error)
+        message = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in {delay:.3g} s'
+        self._recorder.record(Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message))
+
+    async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: Driver, error: BackendError) -> bool:
+        """Another segment may be tried only once nothing is, or will be, in this one."""
+        if error.nothing_done:
+            return True
+        if not driver.supports("find") or driver.info.settle_seconds > 0:
+            return False
+        return isinstance(await self._find(claim, intent, driver), Absent)
+
+    def _kept(self, result: InProgress) -> Pending:
+        return Pending(dict(result.state), self.world.monotonic() + max(result.retry_after, 0.0))
+
+    # --- discard ------------------------------------------------------------------------------------------------
+
+    def discard(self, claim: Claim, driver: Driver) -> Run:
+        name = f"discard-{claim.key}[{claim.uid}]"
+        return Run(
+            name=name,
+            driver=driver.name,
+            asset=volume_name_of(claim),
+            start=lambda: self._discard(claim, driver),
+        )
+
+    async def _discard(self, claim: Claim, driver: Driver) -> None:
+        """Make sure that no asset of the claim is left, though one may have been made."""
+        if await self._still_wanted(claim) or await self._live_volume(volume_name_of(claim)) is not None:
+            return
+        intent = self.world.sealer.open(claim.uid, claim.annotation(names.INTENT))
+        if intent is None:
+            intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name)
+        try:
+            asset = await self._asset_of(claim, intent, driver)
+            if asset is not None:
+                await self._delete_asset(claim, intent, driver, asset)
+        except BackendError as error:
+            message = f"Error cleaning provisioned volume for claim {claim.key}: {error}; it is tried again"
+            self._recorder.record(Notice(CLAIMS, claim, "Warning", "ProvisioningCleanupFailed", message))
+            raise
+        self._attempted.pop(claim.uid, None)
+        self._discards.pop(claim.uid, None)
+        self.world.outcomes.made.pop(claim.uid, None)
+        self.world.outcomes.discarded.add(claim.uid)
+
+    async def _still_wanted(self, claim: Claim) -> bool:
+        try:
+            live = await self._client.get(CLAIMS, claim.key)
+        except ApiNotFound:
+            return False
+        self.world.claims.observe(live)
+        if live.uid != claim.uid:
+            return False
+        elsewhere = live.spec.volume_name not in ("", volume_name_of(live))
+        return not (live.terminating or elsewhere)
+
+    async def _asset_of(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
+        made = self.world.outcomes.made.get(claim.uid)
+        if isinstance(made, Asset):
+            return made
+        if driver.supports("find"):
+            found = await self._find(claim, intent, driver)
+            if isinstance(found, Asset):
+                return found
+            self._wait_until_settled(claim, driver)
+            return None
+        return await self._provision_once_more(claim, intent, driver)
+
+    def _wait_until_settled(self, claim: Claim, driver: Driver) -> None:
+        """`Absent` is proof only so long after the last attempt; one before our start counts from our first look."""
+        since = self._attempted.setdefault(claim.uid, self.world.monotonic())
+        left = since + driver.info.settle_seconds - self.world.monotonic()
+        if left > 0:
+            raise Again(after=left)
+
+    async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
+        """Without `find`, an unknown outcome is resolved by the same call: it returns what it made before."""
+        storage_class = self.world.classes.get(claim.spec.storage_class_name or "")
+        if storage_class is None:
+            raise OutcomeUnknown(
+                f'class "{claim.spec.storage_class_name}" is gone and driver "{driver.name}" cannot look assets up; '
+                "create the class again so that the asset can be found and deleted"
+            )
+        context = self._context(driver, f"discard.{volume_name_of(claim)}", intent)
+        request = provision_request(claim, storage_class, driver, intent, context)
+        try:
+            result = await self._call(driver, "provision", lambda: driver.provision(request))
+        except BackendError as error:
+            if error.nothing_done:
+                return None
+            raise
+        if isinstance(result, InProgress):
+            raise Again(after=result.retry_after)
+        return result
+
+    async def _find(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | Absent:
+        context = self._context(driver, f"find.{volume_name_of(claim)}", intent)
+        request = FindRequest(
+            context=context,
+            name=volume_name_of(claim),
+            owner=owner_of_claim(claim, context.cluster_id, intent.generation),
+            segment=intent.segment,
+        )
+        return await self._call(driver, "find", lambda: driver.find(request))
+
+    async def _delete_asset(self, claim: Claim, intent: ClaimIntent, driver: Driver, asset: Asset) -> None:
+        context = context_of(
+            driver,
+            self.world.settings.cluster_id,
+            generation=intent.generation,
+            state=self._discards.get(claim.uid),
+            seconds=self._registry.limits(driver.name).timeout,
+            fence=self._fence(),
+            about=f"discard.{volume_name_of(claim)}",
+        )
+        owner: Ownership = owner_of_claim(claim, context.cluster_id, intent.generation)
+        request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
+        result = await self._call(driver, "delete", lambda: driver.delete(request))
+        if isinstance(result, InProgress):
+            self._discards[claim.uid] = dict(result.state)
+            raise Again(after=result.retry_after)
+
+    # --- delete and recycle -------------------------------------------------------------------------------------
+
+    def delete(self, volume: Volume, driver: Driver) -> Run:
+        name = f"delete-{volume.name}[{volume.uid}]"
+        return Run(
+            name=name, driver=driver.name, asset=asset_key(volume), start=lambda: self._delete(name, volume, driver)
+        )
+
+    async def _delete(self, name: str, volume: Volume, driver: Driver) -> None:
+        live = await self._released_volume(volume)
+        if live is None or not live.terminating or not live.has_finalizer(names.RECLAIM_FINALIZER):
+            return
+        if live.spec.persistent_volume_reclaim_policy != "Delete":
+            return
+        known = read_delete_intent(live.annotation(names.INTENT))
+        identity = volume_identity(live, self.world.settings.cluster_id)
+        context = context_of(
+            driver,
+            self.world.settings.cluster_id,
+            generation=identity.owner.generation if identity.owner else 1,
+            state=known.delete_state if known is not None else None,
+            seconds=self._registry.limits(driver.name).timeout,
+            fence=self._fence(),
+            about=f"delete.{live.name}",
+        )
+        request = DeleteRequest(context=context, volume=identity)
+        try:
+            result = await self._call(driver, "delete", lambda: driver.delete(request))
+        except VolumeInUse as error:
+            self._recorder.record(Notice(VOLUMES, live, "Normal", "VolumeDelete", str(error)))
+            raise
+        except BackendError as error:
+            self._volume_failed(name, live, "VolumeFailedDelete", error)
+            raise
+        self.world.outcomes.failed.pop(live.uid, None)
+        self.world.outcomes.deleted[live.uid] = self._kept(result) if isinstance(result, InProgress) else None
+
+    def _volume_failed(self, name: str, volume: Volume, reason: str, error: BackendError) -> None:
+        """The first failure becomes the volume's phase and event by its next decision; later ones are events alone."""
+        delay = self._registry.next_delay(name, error)
+        if volume.status.phase == "Failed":
+            message = f"{error}; next attempt in {delay:.3g} s"
+            self._recorder.record(Notice(VOLUMES, volume, "Warning", reason, message))
+        self.world.outcomes.failed[volume.uid] = str(error)
+
+    def recycle(self, volume: Volume, driver: Driver) -> Run:
+        name = f"recycle-{volume.name}[{volume.uid}]"
+        return Run(
+            name=name, driver=driver.name, asset=asset_key(volume), start=lambda: self._recycle(name, volume, driver)
+        )
+
+    async def _recycle(self, name: str, volume: Volume, driver: Driver) -> None:
+        live = await self._released_volume(volume)
+        if live is None or live.terminating or not recycles(live) or live.annotation(names.INTENT) is None:
+            return
+        before = self.world.outcomes.scrubs.get(live.uid)
+        context = context_of(
+            driver,
+            self.world.settings.cluster_id,
+            state=before.state if isinstance(before, Pending) else None,
+            seconds=self._registry.limits(driver.name).timeout,
+            fence=self._fence(),
+            about=f"recycle.{live.name}",
+        )
+        request = RecycleRequest(context=context, volume=volume_identity(live, self.world.settings.cluster_id))
+        try:
+            result = await self._call(driver, "recycle", lambda: driver.recycle(request))
+        except BackendError as error:
+            self._volume_failed(name, live, "VolumeFailedRecycle", error)
+            raise
+        self.world.outcomes.failed.pop(live.uid, None)
+        self.world.outcomes.scrubs[live.uid] = self._plan(result)
+
+    def _plan(self, result: PodScrub | Erased | InProgress) -> ScrubPlan | Pending | None:
+        match result:
+            case PodScrub(volume=volume):
+                return ScrubPlan(volume)
+            case InProgress():
+                return self._kept(result)
+            case Erased():
+                return None
+
+    # --- live reads and calls -----------------------------------------------------------------------------------
+
+    async def _live_volume(self, name: str) -> Volume | None:
+        try:
+            live = await self._client.get(VOLUMES, name)
+        except ApiNotFound:
+            return None
+        self.world.volumes.observe(live)
+        return live
+
+    async def _released_volume(self, volume: Volume) -> Volume | None:
+        """The volume as it is now, if it is still this one and no living claim is bound to it."""
+        live = await self._live_volume(volume.name)
+        if live is None:
+            self.world.volumes.observe_deleted(volume.key, volume.uid)
+            return None
+        reference = live.spec.claim_ref
+        if live.uid != volume.uid:
+            return None
+        if reference is None or not reference.uid or not reference.namespace or not reference.name:
+            return live
+        try:
+            claim = await self._client.get(CLAIMS, f"{reference.namespace}/{reference.name}")
+        except ApiNotFound:
+            return live
+        self.world.claims.observe(claim)
+        bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
+        return live if claim.uid != reference.uid or bound_elsewhere else None
+
+    def _context(self, driver: Driver, about: str, intent: ClaimIntent) -> Context:
+        return context_of(
+            driver,
+            self.world.settings.cluster_id,
+            generation=intent.generation,
+            state=intent.state,
+            seconds=self._registry.limits(driver.name).timeout,
+            fence=self._fence(),
+            about=about,
+        )
+
+    async def _call(self, driver: Driver, hook: str, call: Callable[[], T]) -> T:
+        return await self._executor.call(driver.name, call, self._registry.limits(driver.name).timeout, what=hook)

@@ -1,0 +1,150 @@
+"""Where the pure decisions meet the indexes: holds and offers around a claim's decision, and who wakes whom.
+
+A wake-up is never lost: each listener runs after its cache changed, in the same turn of the loop, and queues keep what
+arrives while a key is in work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from volplane.binding.matching import class_of_claim
+from volplane.controller.actions import Action, Patch, Reads
+from volplane.kube import names
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.objects import Claim, Pod, StorageClass, Volume
+from volplane.lifecycle.claims import decide_claim
+from volplane.lifecycle.indexes import claims_of_pod
+from volplane.lifecycle.recycle import finished
+from volplane.lifecycle.scrubber import scrubbed_volume
+from volplane.lifecycle.volumes import decide_volume
+from volplane.lifecycle.world import Reschedule, World
+
+__all__ = ["ClaimReconciler", "VolumeReconciler", "Wakeups"]
+
+
+class Queue(Protocol):
+    def enqueue(self, key: str, after: float = 0.0) -> None: ...
+
+
+class ClaimReconciler:
+    """Decides claims, keeping a chosen volume from others until the write that binds it is answered."""
+
+    def __init__(self, world: World, wake: Callable[[str], None]) -> None:
+        self._world = world
+        self._wake = wake
+
+    def __call__(self, key: str, reads: Reads) -> Action:
+        free = self._world.free
+        passed = self._world.waiting.take_offers(key)
+        if (released := free.let_go(key)) is not None:
+            passed.add(released)
+        action = decide_claim(key, self._world)
+        if isinstance(action, Patch) and action.kind is VOLUMES:
+            free.hold(action.target.name, key)
+            passed.discard(action.target.name)
+        for name in sorted(passed):
+            self._offer(name, key)
+        return action
+
+    def _offer(self, name: str, passed_over: str) -> None:
+        volume = self._world.free.get(name)
+        if volume is not None:
+            woken = self._world.waiting.wake_for(volume, passed_over=(passed_over,))
+            if woken is not None:
+                self._wake(woken)
+
+
+class VolumeReconciler:
+    """Decides volumes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __call__(self, key: str, reads: Reads) -> Action:
+        return decide_volume(key, self._world, reads)
+
+
+class Wakeups:
+    """Listeners of the caches: keep the indexes and queue whatever a change may concern."""
+
+    def __init__(self, world: World, claims: Queue, volumes: Queue, forget: Callable[[str], None]) -> None:
+        """forget: drops the back-off of an operation by name."""
+        self._world = world
+        self._claims = claims
+        self._volumes = volumes
+        self._forget = forget
+
+    def subscribe(self) -> None:
+        self._world.volumes.subscribe(self.volume_changed)
+        self._world.claims.subscribe(self.claim_changed)
+        self._world.classes.subscribe(self.class_changed)
+        self._world.pods.subscribe(self.pod_changed)
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        self._claims.enqueue(present.key)
+        for name in {item.spec.volume_name for item in (old, new) if item is not None and item.spec.volume_name}:
+            self._volumes.enqueue(name)
+        if old is None or new is None:
+            for name in self._world.free.reserved_for(present.key):
+                self._volumes.enqueue(name)
+        if new is None:
+            self._world.waiting.discard(present.key)
+            self._world.outcomes.forget_claim(present.uid)
+        elif new.annotation(names.INTENT) is None and old is not None and old.annotation(names.INTENT) is not None:
+            self._world.outcomes.forget_claim(new.uid)
+        elif new.annotation(names.SELECTED_NODE) is None and isinstance(
+            self._world.outcomes.made.get(new.uid), Reschedule
+        ):
+            self._world.outcomes.made.pop(new.uid, None)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        newly_offered = self._world.free.changed(old, new)
+        present = new or old
+        if present is None:
+            return
+        self._volumes.enqueue(present.key)
+        for reference in (item.spec.claim_ref for item in (old, new) if item is not None):
+            if reference is not None and reference.name:
+                self._claims.enqueue(f"{reference.namespace}/{reference.name}")
+        for claim in self._world.claims.by_index("volume", present.name):
+            self._claims.enqueue(claim.key)
+        if new is None:
+            self._world.outcomes.forget_volume(present.uid)
+            return
+        if new.name.startswith("pvc-"):
+            self._world.outcomes.made.pop(new.name.removeprefix("pvc-"), None)
+        if new.annotation(names.INTENT) is None and old is not None and old.annotation(names.INTENT) is not None:
+            self._world.outcomes.forget_volume(new.uid)
+        if newly_offered and (woken := self._world.waiting.wake_for(new)) is not None:
+            self._claims.enqueue(woken)
+
+    def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        for class_name in (present.name, ""):
+            for claim in self._world.claims.by_index("unbound", class_name):
+                if class_name or class_of_claim(claim) is None:
+                    self._forget(f"provision-{claim.key}[{claim.uid}]")
+                    self._claims.enqueue(claim.key)
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        volume = scrubbed_volume(present)
+        if volume is not None:
+            self._volumes.enqueue(volume)
+        left = new is None or finished(new)
+        for key in claims_of_pod(present):
+            claim = self._world.claims.get(key)
+            if claim is not None and claim.annotation(names.BIND_COMPLETED) is None:
+                self._claims.enqueue(key)
+            if left:
+                for name in self._world.free.reserved_for(key):
+                    self._volumes.enqueue(name)

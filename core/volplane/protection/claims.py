@@ -1,0 +1,125 @@
+"""`kubernetes.io/pvc-protection`: a claim stays while a pod on a node uses it.
+
+The finalizer goes only after a live list of the namespace's pods that *started* after the claim was seen terminating:
+a pod bound before that list is in it, one bound later is refused by its node. One list serves all claims of a namespace
+that were terminating when it started.
+Source: `pkg/controller/volume/pvcprotection`; reference attach-and-protection A2 to A4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+from volplane.controller.actions import Action, Done, Patch, Run, Wait
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.names import CLAIM_PROTECTION
+from volplane.kube.objects import Claim, KubeObject, Pod
+
+__all__ = ["LivePods", "ProtectionWorld", "decide_claim_protection", "without_finalizer"]
+
+OPERATION_DRIVER = "volplane.dev/protection"
+"""Not a driver: the lane in the operation registry on which live lists run, one a namespace."""
+
+
+@dataclass(slots=True)
+class LivePods:
+    """Which claims the pods of a namespace used, by the last live list; and when that list started (loop time)."""
+
+    started: dict[str, float] = field(default_factory=dict)
+    used: dict[str, list[Pod]] = field(default_factory=dict)
+    terminating_since: dict[str, float] = field(default_factory=dict)
+    """Claim uid -> loop time at which this process first saw its deletionTimestamp."""
+
+    def follow(self, old: Claim | None, new: Claim | None, now: float) -> None:
+        """Listener of the claim cache."""
+        if new is not None and new.terminating:
+            self.terminating_since.setdefault(new.uid, now)
+        if old is not None and (new is None or new.uid != old.uid):
+            self.terminating_since.pop(old.uid, None)
+
+    def listed(self, namespace: str, started: float, pods: Iterable[Pod]) -> None:
+        """Keep the answer of a live list: only pods that hold something."""
+        self.started[namespace] = started
+        self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
+
+    def proves_unused(self, claim: Claim) -> bool:
+        since = self.terminating_since.get(claim.uid)
+        started = self.started.get(claim.namespace)
+        if since is None or started is None or started < since:
+            return False
+        return not any(uses(pod, claim) for pod in self.used[claim.namespace])
+
+    def is_fresh(self, claim: Claim) -> bool:
+        since = self.terminating_since.get(claim.uid)
+        started = self.started.get(claim.namespace)
+        return since is not None and started is not None and started >= since
+
+
+@dataclass(slots=True, kw_only=True)
+class ProtectionWorld:
+    """What the decision sees. list_pods: reads a namespace's pods live and calls `live.listed`."""
+
+    claims: Cache[Claim]
+    pods: Cache[Pod]
+    live: LivePods
+    list_pods: Callable[[str], Awaitable[None]]
+
+
+def uses(pod: Pod, claim: Claim) -> bool:
+    """Whether a pod keeps the claim: it is on a node, in any phase, and mounts it."""
+    if not pod.spec.node_name or pod.namespace != claim.namespace:
+        return False
+    for volume in pod.spec.volumes or ():
+        mounted = volume.persistent_volume_claim
+        if mounted is not None and mounted.claim_name == claim.name:
+            return True
+        if volume.ephemeral is not None and f"{pod.name}-{volume.name}" == claim.name:
+            # A pod that only waits for its own finalizers no longer needs its ephemeral claim; else both wait for ever.
+            dying = pod.terminating and pod.metadata.deletion_grace_period_seconds == 0
+            return _owned_by(claim, pod) and not dying
+    return False
+
+
+def _owned_by(claim: Claim, pod: Pod) -> bool:
+    owners = claim.metadata.owner_references or ()
+    return any(owner.controller and owner.uid == pod.uid for owner in owners)
+
+
+def decide_claim_protection(key: str, world: ProtectionWorld) -> Action:
+    """Add the finalizer to a living claim, remove it from a terminating one that is proven unused."""
+    claim = world.claims.get(key)
+    if claim is None:
+        return Done()
+    held = claim.has_finalizer(CLAIM_PROTECTION)
+    if not claim.terminating:
+        return Done() if held else _add(claim)
+    if not held:
+        return Done()
+    users = sorted(pod.name for pod in world.pods.by_index("claim", key) if uses(pod, claim))
+    if users:
+        return Wait(reason=f"used by pods {', '.join(users)}")
+    if world.live.proves_unused(claim):
+        body = {"metadata": {"finalizers": without_finalizer(claim, CLAIM_PROTECTION)}}
+        return Patch(kind=CLAIMS, target=claim, body=body, why="no pod uses the claim")
+    if world.live.is_fresh(claim):
+        # The list found a user that the cache does not show yet: when the watch brings it, this key comes again.
+        return Wait(reason="a pod that is not in the cache yet uses it", seconds=1.0)
+    namespace = claim.namespace
+    return Run(
+        name=f"list-pods-{namespace}",
+        driver=OPERATION_DRIVER,
+        asset=namespace,
+        start=lambda: world.list_pods(namespace),
+    )
+
+
+def _add(claim: Claim) -> Patch:
+    finalizers = [*(claim.metadata.finalizers or ()), CLAIM_PROTECTION]
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": {"finalizers": finalizers}}, why="protect while in use")
+
+
+def without_finalizer(item: KubeObject, name: str) -> list[str] | None:
+    """The object's finalizers less one, as a merge patch wants them."""
+    return [held for held in item.metadata.finalizers or () if held != name] or None

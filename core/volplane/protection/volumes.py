@@ -1,0 +1,33 @@
+"""`kubernetes.io/pv-protection`: a volume stays while it is bound. Source: `pkg/controller/volume/pvprotection`."""
+
+from __future__ import annotations
+
+from volplane.controller.actions import Action, Done, Patch, Wait
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.names import VOLUME_PROTECTION
+from volplane.kube.objects import Volume
+from volplane.protection.claims import without_finalizer
+
+__all__ = ["decide_volume_protection"]
+
+
+def decide_volume_protection(key: str, volumes: Cache[Volume]) -> Action:
+    """Add the finalizer to a living volume, remove it from a terminating one that is not bound.
+
+    A write carries the cached resourceVersion, so a bind at the same moment makes it fail with 409.
+    """
+    volume = volumes.get(key)
+    if volume is None:
+        return Done()
+    held = volume.has_finalizer(VOLUME_PROTECTION)
+    if volume.terminating and held:
+        if volume.status.phase == "Bound":
+            return Wait(reason="bound to a claim")
+        body = {"metadata": {"finalizers": without_finalizer(volume, VOLUME_PROTECTION)}}
+        return Patch(kind=VOLUMES, target=volume, body=body, why="not bound any more")
+    if not volume.terminating and not held:
+        finalizers = [*(volume.metadata.finalizers or ()), VOLUME_PROTECTION]
+        body = {"metadata": {"finalizers": finalizers}}
+        return Patch(kind=VOLUMES, target=volume, body=body, why="protect while bound")
+    return Done()
