@@ -1,0 +1,217 @@
+"""The control plane: every controller of one process, wired over one client.
+
+Nothing here decides anything. `volplane run`, `volplane dev`, the testing kit and the simulator all build this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from volplane.controller.actions import Notice
+from volplane.controller.clock import Clock
+from volplane.controller.runner import Runner, RunnerMetrics
+from volplane.errors import ConfigurationError
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.names import CLAIM_PROTECTION
+from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
+from volplane.kube.reflector import Reflector, ReflectorMetrics
+from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, claims_of_pod
+from volplane.lifecycle.intents import Sealer
+from volplane.lifecycle.operations import Operations
+from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wakeups
+from volplane.lifecycle.world import Drivers, Settings, World
+from volplane.operations import HookExecutor, OperationRegistry
+from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
+from volplane.protection.volumes import decide_volume_protection
+
+__all__ = ["ALL_CONTROLLERS", "CONTROLLERS_BESIDE", "ControlPlane", "Parts", "parse_controllers"]
+
+ALL_CONTROLLERS = ("binder", "provisioner", "reclaimer", "protection")
+CONTROLLERS_BESIDE = ("provisioner", "reclaimer")
+"""What runs beside a stock kube-controller-manager."""
+
+
+def parse_controllers(text: str) -> frozenset[str]:
+    """The value of `--controllers`: names separated by commas, or `all`. Raises ConfigurationError."""
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    if chosen == ["all"]:
+        return frozenset(ALL_CONTROLLERS)
+    for name in chosen:
+        if name not in ALL_CONTROLLERS:
+            known = ", ".join(ALL_CONTROLLERS)
+            raise ConfigurationError(f'--controllers: "{name}" is no controller; valid are {known}, or all alone')
+    if not chosen:
+        raise ConfigurationError(f"--controllers is empty; name some of {', '.join(ALL_CONTROLLERS)}, or all")
+    return frozenset(chosen)
+
+
+class Recorder(Protocol):
+    def record(self, notice: Notice) -> None:
+        """Queue an event; never blocks."""
+
+
+class PlaneMetrics(RunnerMetrics, ReflectorMetrics, Protocol):
+    """Where all parts of the plane count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a plane is built from; each belongs to the one event loop that runs it.
+
+    fence: names holder and epoch of the lease under which hooks run.
+    """
+
+    client: Client
+    drivers: Drivers
+    registry: OperationRegistry
+    executor: HookExecutor
+    recorder: Recorder
+    sealer: Sealer
+    clock: Clock
+    random: Random
+    fence: Callable[[], str] = lambda: ""
+    metrics: PlaneMetrics | None = None
+
+
+class ControlPlane:
+    """Caches, reflectors, decisions and runners of one process."""
+
+    def __init__(self, settings: Settings, controllers: frozenset[str], parts: Parts) -> None:
+        self.settings = settings
+        self._parts = parts
+        self._controllers = controllers
+        self.claims: Cache[Claim] = Cache(CLAIMS, CLAIM_INDEXES)
+        self.volumes: Cache[Volume] = Cache(VOLUMES, VOLUME_INDEXES)
+        self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
+        self.pods: Cache[Pod] = Cache(PODS, POD_INDEXES)
+        self.nodes: Cache[Node] = Cache(NODES)
+        self._caches: dict[str, Cache[Any]] = {
+            cache.kind.plural: cache for cache in (self.claims, self.volumes, self.classes, self.pods, self.nodes)
+        }
+        self.world = self._build_world()
+        self.runners = self._build_runners()
+
+    def _build_world(self) -> World:
+        parts = self._parts
+        operations = Operations(
+            client=parts.client,
+            registry=parts.registry,
+            executor=parts.executor,
+            recorder=parts.recorder,
+            fence=parts.fence,
+        )
+        world = World(
+            settings=self.settings,
+            claims=self.claims,
+            volumes=self.volumes,
+            classes=self.classes,
+            pods=self.pods,
+            nodes=self.nodes,
+            drivers=parts.drivers,
+            sealer=parts.sealer,
+            start=operations,
+            now=parts.clock.now,
+            monotonic=parts.clock.monotonic,
+        )
+        operations.world = world
+        return world
+
+    def _build_runners(self) -> list[Runner]:
+        claims = Runner("claims", ClaimReconciler(self.world, self._wake_claim), kind=CLAIMS, **self._common())
+        volumes = Runner("volumes", VolumeReconciler(self.world), kind=VOLUMES, **self._common())
+        self._claims_runner = claims
+        self.volumes_runner = volumes
+        Wakeups(self.world, claims, volumes, self._parts.registry.forget).subscribe()
+        runners = [claims, volumes]
+        if "protection" in self._controllers:
+            runners += self._protection()
+        return runners
+
+    def _common(self) -> dict[str, Any]:
+        parts = self._parts
+        return {
+            "caches": self._caches,
+            "client": parts.client,
+            "recorder": parts.recorder,
+            "registry": parts.registry,
+            "metrics": parts.metrics,
+        }
+
+    def _wake_claim(self, key: str) -> None:
+        self._claims_runner.enqueue(key)
+
+    def _protection(self) -> list[Runner]:
+        live = LivePods()
+        clock, client = self._parts.clock, self._parts.client
+
+        async def list_pods(namespace: str) -> None:
+            started = clock.monotonic()
+            listing = await client.list(PODS, namespace=namespace)
+            live.listed(namespace, started, listing.items)
+
+        world = ProtectionWorld(claims=self.claims, pods=self.pods, live=live, list_pods=list_pods)
+        claims = Runner(
+            "pvcprotection", lambda key, _: decide_claim_protection(key, world), kind=CLAIMS, **self._common()
+        )
+        volumes = Runner(
+            "pvprotection", lambda key, _: decide_volume_protection(key, self.volumes), kind=VOLUMES, **self._common()
+        )
+
+        def claim_changed(old: Claim | None, new: Claim | None) -> None:
+            live.follow(old, new, clock.monotonic())
+            if new is not None and new.terminating == new.has_finalizer(CLAIM_PROTECTION):
+                claims.enqueue(new.key)
+
+        def volume_changed(_: Volume | None, new: Volume | None) -> None:
+            if new is not None:
+                volumes.enqueue(new.key)
+
+        def pod_changed(old: Pod | None, new: Pod | None) -> None:
+            for pod in (old, new):
+                for key in claims_of_pod(pod) if pod is not None else ():
+                    claim = self.claims.get(key)
+                    if claim is not None and claim.terminating:
+                        claims.enqueue(key)
+
+        self.claims.subscribe(claim_changed)
+        self.volumes.subscribe(volume_changed)
+        self.pods.subscribe(pod_changed)
+        return [claims, volumes]
+
+    @property
+    def synced(self) -> bool:
+        """Whether every cache holds what the server had when it was listed."""
+        return all(cache.synced for cache in self._caches.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether no key is queued, in work or due now, and no operation runs."""
+        return all(runner.idle for runner in self.runners) and not self._parts.registry.snapshot()
+
+    def reason(self, runner: str, key: str) -> str:
+        """Why the runner ("claims", "volumes") last left this key waiting, or ""."""
+        return next((each.reasons.get(key, "") for each in self.runners if each.name == runner), "")
+
+    async def run(self) -> None:
+        """Run until `stop` or cancelled."""
+        async with asyncio.TaskGroup() as group:
+            reflectors = [group.create_task(self._reflect(cache)) for cache in self._caches.values()]
+            working = [group.create_task(runner.run(), name=runner.name) for runner in self.runners]
+            await asyncio.wait(working)
+            for task in reflectors:
+                task.cancel()
+
+    async def _reflect(self, cache: Cache[Any]) -> None:
+        parts = self._parts
+        await Reflector(parts.client, cache, random=parts.random, metrics=parts.metrics).run()
+
+    def stop(self) -> None:
+        """Finish the step that each worker is at, then end `run`."""
+        for runner in self.runners:
+            runner.stop()
