@@ -30,12 +30,7 @@ def options_schema(plugin: Plugin) -> ParameterSchema:
 
 
 def build_driver(
-    name: str,
-    plugin: Plugin,
-    options: Mapping[str, object],
-    extensions: Sequence[Extension] = (),
-    *,
-    cluster_id: str = "",
+    name: str, plugin: Plugin, options: Mapping[str, object], extensions: Sequence[Extension] = ()
 ) -> Driver:
     """Make one driver. extensions: the first is the outermost.
 
@@ -47,10 +42,10 @@ def build_driver(
     backend = _instance(plugin, options, f"driver {name}")
     flaws = backend_flaws(backend)
     if not any(flaw.startswith("hook describe:") for flaw in flaws):
-        _refuse_newer(plugin, backend, Context(driver=name, cluster_id=cluster_id))
+        _refuse_newer(plugin, backend, Context(driver=name, cluster_id=""))
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
-    driver = Driver(name, plugin, backend, extensions, cluster_id)
+    driver = Driver(name, plugin, backend, extensions)
     wrong = _info_flaws(driver, driver.info)
     if wrong:
         raise PluginError(f"{plugin}: hook describe: {'; '.join(wrong)}")

@@ -75,16 +75,13 @@ class Driver:
     Checks of the plugin itself are made by `volplane.loading.building`, which makes drivers.
     """
 
-    def __init__(
-        self, name: str, plugin: Plugin, backend: object, extensions: Sequence[Extension] = (), cluster_id: str = ""
-    ) -> None:
+    def __init__(self, name: str, plugin: Plugin, backend: object, extensions: Sequence[Extension] = ()) -> None:
         """Wire the hooks and ask the backend to describe itself. extensions: the first is the outermost.
 
         Raises PluginError where pluggy refuses, or describe fails.
         """
         self.name = name
         self.plugin = plugin
-        self.cluster_id = cluster_id
         self._hooks = pluggy.PluginManager(PROJECT)
         self._hooks.add_hookspecs(BackendSpec)
         try:
@@ -96,7 +93,7 @@ class Driver:
         except pluggy.PluginValidationError as error:
             raise PluginError(f"{plugin}: {_one_line(error)}") from None
         self._around = ", ".join(e.plugin.name for e in extensions)
-        self.info = self.describe(DescribeRequest(context=Context(driver=name, cluster_id=cluster_id)))
+        self.info = self.describe(DescribeRequest(context=Context(driver=name, cluster_id="")))
         """What describe said at load; constant for the driver's life."""
 
     def __repr__(self) -> str:
