@@ -10,6 +10,7 @@ import yaml
 
 from volplane.apiserver.failures import Failure, bad_request
 from volplane.apiserver.negotiation import parameters
+from volplane.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from volplane.apiserver.resources import Json, Resource
 
 __all__ = ["Checker", "check_fields", "check_kind", "decode", "decode_object", "unsupported_media_type"]
@@ -29,8 +30,10 @@ def unsupported_media_type() -> Failure:
 
 
 def decode(body: bytes, content_type: str) -> Any:
-    """The JSON value of a body (YAML where the content type says so). Raises Failure (400 or 415)."""
+    """The JSON value of a body (YAML and protobuf where the content type says so). Raises Failure (400 or 415)."""
     media_type = parameters(content_type)[0]
+    if media_type == MEDIA_TYPE:
+        return _decode_protobuf(body)
     if media_type in _YAML_TYPES:
         return _decode_yaml(body)
     if media_type not in _JSON_TYPES:
@@ -40,6 +43,13 @@ def decode(body: bytes, content_type: str) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         reason = "unexpected end of JSON input" if not body.strip() else str(why)
         raise bad_request(f"couldn't get version/kind; json parse error: {reason}") from None
+
+
+def _decode_protobuf(body: bytes) -> Json:
+    value = decode_protobuf(body)
+    if value is None:
+        raise unsupported_media_type()
+    return value
 
 
 def _decode_yaml(body: bytes) -> Any:
