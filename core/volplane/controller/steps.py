@@ -33,8 +33,8 @@ class Steps:
         answer = await self._client.patch(
             step.kind, target.key, {**step.body, "metadata": metadata}, subresource=step.subresource
         )
-        self._learn(step.kind, answer)
-        if answer.version == target.version:
+        gone = self._learn(step.kind, answer)
+        if answer.version == target.version and not gone:
             raise NothingChanged(f"the patch of {step.kind.plural} {target.key} ({step.why}) changed nothing")
 
     async def create(self, step: Create) -> bool:
@@ -92,16 +92,16 @@ class Steps:
             cache.observe(live)
         return live
 
-    def _learn(self, kind: Kind[Any], answer: KubeObject) -> None:
-        cache = self._caches.get(kind.plural)
-        if cache is None:
-            return
+    def _learn(self, kind: Kind[Any], answer: KubeObject) -> bool:
+        """Put an answer into the cache; True if it says that the last finalizer went, and the object with it."""
         meta = answer.metadata
-        if answer.terminating and not meta.finalizers and not meta.deletion_grace_period_seconds:
-            # The last finalizer went, and the object with it.
+        gone = answer.terminating and not meta.finalizers and not meta.deletion_grace_period_seconds
+        cache = self._caches.get(kind.plural)
+        if cache is not None and gone:
             cache.observe_deleted(answer.key, answer.uid)
-        else:
+        elif cache is not None:
             cache.observe(answer)
+        return gone
 
 
 def _key(step: Create) -> str:

@@ -108,7 +108,7 @@ def decide_claim_protection(key: str, world: ProtectionWorld) -> Action:
         return Wait(reason="a pod that is not in the cache yet uses it", seconds=1.0)
     namespace = claim.namespace
     return Run(
-        name=f"list-pods-{namespace}",
+        name=f"unprotect-{claim.key}[{claim.uid}]",
         driver=OPERATION_DRIVER,
         asset=namespace,
         start=lambda: world.list_pods(namespace),
