@@ -331,6 +331,7 @@ class AttachedVolume(_Fields):
 
 
 class NodeStatus(_Fields):
+    allocatable: dict[str, str] | None = None
     volumes_in_use: list[str] | None = None
     volumes_attached: list[AttachedVolume] | None = None
     conditions: list[dict[str, Any]] | None = None
