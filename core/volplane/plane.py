@@ -26,7 +26,7 @@ from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wakeups
 from volplane.lifecycle.world import Drivers, Settings, World
-from volplane.operations import HookExecutor, OperationRegistry
+from volplane.operations import OperationRegistry
 from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
 from volplane.protection.volumes import decide_volume_protection
 
@@ -70,7 +70,6 @@ class Parts:
     client: Client
     drivers: Drivers
     registry: OperationRegistry
-    executor: HookExecutor
     recorder: Recorder
     sealer: Sealer
     clock: Clock
@@ -102,7 +101,7 @@ class ControlPlane:
         operations = Operations(
             client=parts.client,
             registry=parts.registry,
-            executor=parts.executor,
+            drivers=parts.drivers,
             recorder=parts.recorder,
             fence=parts.fence,
         )

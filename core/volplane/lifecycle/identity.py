@@ -28,18 +28,16 @@ def context_of(
     *,
     generation: int = 1,
     state: Mapping[str, Any] | None = None,
-    seconds: float = 120.0,
     fence: str = "",
     about: str = "",
 ) -> Context:
-    """seconds: how long the hook may take. about: what the hook works on, for its log lines."""
+    """about: what the hook works on, for its log lines."""
     log = logging.getLogger(f"volplane.driver.{driver.name}")
     return Context(
         driver=driver.name,
         cluster_id=cluster_id,
         generation=generation,
         state=dict(state or {}),
-        timeout=seconds,
         fence=fence,
         log=log.getChild(about) if about else log,
     )

@@ -7,7 +7,7 @@ asset, and does nothing if they no longer justify it: the object is decided anew
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
 from volplane.controller.actions import Notice, Run
@@ -27,14 +27,12 @@ from volplane.lifecycle.identity import (
 from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent, read_delete_intent
 from volplane.lifecycle.provision import volume_name_of
 from volplane.lifecycle.recycle import recycles
-from volplane.lifecycle.world import Pending, Reschedule, ScrubPlan, World
+from volplane.lifecycle.world import Drivers, Pending, Reschedule, ScrubPlan, World
 from volplane.loading.driver import Driver
-from volplane.operations import Again, HookExecutor, OperationRegistry
+from volplane.operations import Again, OperationRegistry
 from volplane.requests import Context, DeleteRequest, FindRequest, RecycleRequest
 
 __all__ = ["Operations"]
-
-T = TypeVar("T")
 
 
 class Recorder(Protocol):
@@ -50,14 +48,14 @@ class Operations:
         *,
         client: Client,
         registry: OperationRegistry,
-        executor: HookExecutor,
+        drivers: Drivers,
         recorder: Recorder,
         fence: Callable[[], str],
     ) -> None:
         self.world: World
         self._client = client
         self._registry = registry
-        self._executor = executor
+        self._drivers = drivers
         self._recorder = recorder
         self._fence = fence
         self._attempted: dict[str, float] = {}
@@ -87,7 +85,7 @@ class Operations:
         self._attempted[uid] = self.world.monotonic()
         try:
             request = provision_request(claim, storage_class, driver, intent, context, node=node)
-            result = await self._call(driver, "provision", lambda: driver.provision(request))
+            result = await self._drivers.call(driver, Driver.provision, request)
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
                 raise OutcomeUnknown(
                     f"made {result.capacity_bytes} bytes where {request.capacity_bytes} were asked for"
@@ -193,7 +191,7 @@ class Operations:
         context = self._context(driver, f"discard.{volume_name_of(claim)}", intent)
         request = provision_request(claim, storage_class, driver, intent, context)
         try:
-            result = await self._call(driver, "provision", lambda: driver.provision(request))
+            result = await self._drivers.call(driver, Driver.provision, request)
         except BackendError as error:
             if error.nothing_done:
                 return None
@@ -210,7 +208,7 @@ class Operations:
             owner=owner_of_claim(claim, context.cluster_id, intent.generation),
             segment=intent.segment,
         )
-        return await self._call(driver, "find", lambda: driver.find(request))
+        return await self._drivers.call(driver, Driver.find, request)
 
     async def _delete_asset(self, claim: Claim, intent: ClaimIntent, driver: Driver, asset: Asset) -> None:
         context = context_of(
@@ -218,13 +216,12 @@ class Operations:
             self.world.settings.cluster_id,
             generation=intent.generation,
             state=self._discards.get(claim.uid),
-            seconds=self._registry.limits(driver.name).timeout,
             fence=self._fence(),
             about=f"discard.{volume_name_of(claim)}",
         )
         owner: Ownership = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
-        result = await self._call(driver, "delete", lambda: driver.delete(request))
+        result = await self._drivers.call(driver, Driver.delete, request)
         if isinstance(result, InProgress):
             self._discards[claim.uid] = dict(result.state)
             raise Again(after=result.retry_after)
@@ -250,13 +247,12 @@ class Operations:
             self.world.settings.cluster_id,
             generation=identity.owner.generation if identity.owner else 1,
             state=known.delete_state if known is not None else None,
-            seconds=self._registry.limits(driver.name).timeout,
             fence=self._fence(),
             about=f"delete.{live.name}",
         )
         request = DeleteRequest(context=context, volume=identity)
         try:
-            result = await self._call(driver, "delete", lambda: driver.delete(request))
+            result = await self._drivers.call(driver, Driver.delete, request)
         except VolumeInUse as error:
             self._recorder.record(Notice(VOLUMES, live, "Normal", "VolumeDelete", str(error)))
             raise
@@ -289,13 +285,12 @@ class Operations:
             driver,
             self.world.settings.cluster_id,
             state=before.state if isinstance(before, Pending) else None,
-            seconds=self._registry.limits(driver.name).timeout,
             fence=self._fence(),
             about=f"recycle.{live.name}",
         )
         request = RecycleRequest(context=context, volume=volume_identity(live, self.world.settings.cluster_id))
         try:
-            result = await self._call(driver, "recycle", lambda: driver.recycle(request))
+            result = await self._drivers.call(driver, Driver.recycle, request)
         except BackendError as error:
             self._volume_failed(name, live, "VolumeFailedRecycle", error)
             raise
@@ -346,10 +341,6 @@ class Operations:
             self.world.settings.cluster_id,
             generation=intent.generation,
             state=intent.state,
-            seconds=self._registry.limits(driver.name).timeout,
             fence=self._fence(),
             about=about,
         )
-
-    async def _call(self, driver: Driver, hook: str, call: Callable[[], T]) -> T:
-        return await self._executor.call(driver.name, call, self._registry.limits(driver.name).timeout, what=hook)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from volplane.assets import Asset, VolumeSource
 from volplane.binding.index import FreeVolumes, WaitingClaims
@@ -17,6 +17,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.lifecycle.intents import Sealer
 from volplane.loading.driver import Driver
+from volplane.loading.registry import HookRequest
 
 __all__ = [
     "Drivers",
@@ -33,6 +34,10 @@ __all__ = [
 ]
 
 
+Q = TypeVar("Q", bound=HookRequest)
+T = TypeVar("T")
+
+
 class Drivers(Protocol):
     """The configured drivers."""
 
@@ -44,6 +49,9 @@ class Drivers(Protocol):
 
     def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
         """The one driver that says a static volume is its own; else None and the reason."""
+
+    async def call(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
+        """Call a hook in the driver's own threads, within its deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from volplane.loading.driver import Driver
 from volplane.operations import DriverLimits, HookExecutor
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 
-__all__ = ["BrokenDriver", "DriverRegistry", "DriverState", "DriverStatus", "LoadedDrivers"]
+__all__ = ["BrokenDriver", "DriverRegistry", "DriverState", "DriverStatus", "HookRequest", "LoadedDrivers"]
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class DriverStatus:
     hooks: tuple[str, ...]
 
 
-class _Request(Protocol):
+class HookRequest(Protocol):
     """A request of a hook: a dataclass with a context."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -82,7 +82,7 @@ class _Request(Protocol):
     def context(self) -> Context: ...
 
 
-Q = TypeVar("Q", bound=_Request)
+Q = TypeVar("Q", bound=HookRequest)
 T = TypeVar("T")
 
 
