@@ -48,6 +48,10 @@ format: $(STAMP) ## Let ruff format and mend what it can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+.PHONY: docs
+docs: $(STAMP) ## Write the generated pages of docs/reference anew
+	@$(BIN)/python tools/reference.py
+
 .PHONY: venv
 venv: $(STAMP) ## Only make .venv
 
@@ -56,7 +60,8 @@ $(STAMP): constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 		"on Debian 12: apt-get install python3 python3-venv. Another one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "installing into $(VENV) (once, about a minute)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement constraints.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: \
+		--require-hashes --requirement constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation \
 		--editable . $(PLUGINS:%=--editable %)
 	@touch $@

@@ -30,7 +30,11 @@ from volplane.errors import VolplaneError
 
 __all__ = ["COMMANDS", "application", "main"]
 
-COMMANDS: Mapping[str, str] = MappingProxyType({})
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "apiserver": "Serve a Kubernetes API from this machine, for development and tests",
+    }
+)
 """Name -> summary, in the order of the help. The module is the name with "_" for "-"."""
 
 log = logging.getLogger("volplane.cli")

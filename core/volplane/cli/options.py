@@ -26,4 +26,4 @@ Kubeconfig = Annotated[
     Path | None,
     typer.Option("--kubeconfig", metavar="FILE", help="Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log more; twice: everything.")]

@@ -1,0 +1,119 @@
+"""What is published: metadata, entry points, the contents of the wheels and of the source distribution."""
+
+import email.parser
+import importlib
+import importlib.metadata
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DISTRIBUTIONS = {
+    "volplane": (REPOSITORY, REPOSITORY / "core" / "volplane"),
+    **{
+        f"volplane-{directory.name.replace('_', '-')}": (directory, directory / "src" / f"volplane_{directory.name}")
+        for directory in sorted(REPOSITORY.glob("plugins/*"))
+        if (directory / "pyproject.toml").is_file()
+    },
+}
+PLUGINS = [name for name in DISTRIBUTIONS if name != "volplane"]
+
+everywhere = pytest.mark.parametrize("name", DISTRIBUTIONS)
+
+
+def project(name: str) -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((DISTRIBUTIONS[name][0] / "pyproject.toml").read_text("utf-8"))["project"]
+    return table
+
+
+def build(name: str, target: str, into: Path) -> Path:
+    """Build as the build front ends do, with what is installed and without a network."""
+    script = f"import sys; from hatchling.build import build_{target} as build; print(build(sys.argv[1]))"
+    made = subprocess.run(
+        [sys.executable, "-c", script, str(into)],
+        cwd=DISTRIBUTIONS[name][0],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert made.returncode == 0, made.stderr
+    return into / made.stdout.split()[-1]
+
+
+def sources(package: Path) -> set[str]:
+    return {
+        str(path.relative_to(package.parent))
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@everywhere
+def test_type_checkers_may_read_its_types(name: str) -> None:
+    assert (DISTRIBUTIONS[name][1] / "py.typed").is_file()
+
+
+@everywhere
+def test_its_project_table_is_complete(name: str) -> None:
+    table = project(name)
+    assert table["name"] == name
+    assert table["requires-python"] == ">=3.11"
+    assert table["license"] == "Apache-2.0"
+    assert table["version"] == project("volplane")["version"], "all are released together"
+    assert (DISTRIBUTIONS[name][0] / table["readme"]).read_text("utf-8").startswith("#")
+    assert (DISTRIBUTIONS[name][0] / "LICENSE").is_file()
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_plugin_asks_for_the_core_as_a_third_party_would(name: str) -> None:
+    assert "volplane>=0.1,<0.2" in project(name)["dependencies"]
+
+
+@everywhere
+def test_its_entry_points_load(name: str) -> None:
+    if name != "volplane" and not (DISTRIBUTIONS[name][1] / "backend.py").exists():
+        pytest.skip("this backend is still being written")
+    points = [*importlib.metadata.distribution(name).entry_points]
+    assert points
+    for point in points:
+        assert callable(point.load()) or point.group == "pytest11"
+
+
+@everywhere
+def test_its_wheel_holds_its_package_and_nothing_else(name: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(build(name, "wheel", tmp_path)) as wheel:
+        inside = set(wheel.namelist())
+        metadata_file = next(entry for entry in inside if entry.endswith(".dist-info/METADATA"))
+        metadata = email.parser.Parser().parsestr(wheel.read(metadata_file).decode())
+    package = {entry for entry in inside if ".dist-info/" not in entry}
+    assert package == sources(DISTRIBUTIONS[name][1])
+    assert any(entry.endswith("/licenses/LICENSE") for entry in inside)
+    assert metadata["Name"] == name
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata.get_payload()
+
+
+def test_the_source_distribution_of_the_core_has_no_plugin_or_test(tmp_path: Path) -> None:
+    with tarfile.open(build("volplane", "sdist", tmp_path)) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "core/volplane/py.typed"} <= inside
+    assert not [name for name in inside if name.startswith(("plugins/", "tests/", "docs/"))]
+
+
+def test_every_dependency_is_pinned_and_explained() -> None:
+    pins = (REPOSITORY / "constraints.txt").read_text("utf-8").lower()
+    reasons = (REPOSITORY / "docs" / "explanation" / "dependencies.md").read_text("utf-8").lower()
+    for name in DISTRIBUTIONS:
+        for requirement in project(name)["dependencies"]:
+            wanted = requirement.replace(">", "=").replace("!", "=").partition("=")[0].strip().lower()
+            if wanted in DISTRIBUTIONS:
+                continue
+            assert f"\n{wanted}==" in pins, f"{wanted}: make constraints"
+            assert f"**{wanted}**" in reasons, f"{wanted}: say why in docs/explanation/dependencies.md"

@@ -1,0 +1,49 @@
+"""The documentation says what the code says, and its links lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from volplane import errors
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md")), *REPOSITORY.glob("plugins/*/*.md")]
+
+
+def test_the_generated_pages_are_what_the_code_says() -> None:
+    command = [sys.executable, str(REPOSITORY / "tools" / "reference.py"), "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, part = target.partition("#")
+        wanted = (page.parent / path).resolve() if path else page
+        if not wanted.exists() or (part and part not in anchors(wanted)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_table_in_the_source_of_the_errors_agrees_with_the_classes() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]+) \| (\w+) \|$", errors.__doc__ or "", re.MULTILINE)
+    assert len(rows) > 8
+    for name, proof, following, code in rows:
+        kind = getattr(errors, name)
+        assert kind.grpc_code == code
+        assert kind.proves_nothing_done == (proof == "yes")
+        assert ("slow" in following) == (kind.retry is errors.RetryPolicy.SLOW)

@@ -1,0 +1,121 @@
+"""Public names: listed, sorted, documented, each exported once."""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import volplane
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ROOTS = [REPOSITORY / "core", *sorted(REPOSITORY.glob("plugins/*/src"))]
+MODULES = {
+    ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+    for root in ROOTS
+    for path in sorted(root.rglob("*.py"))
+    if path.name != "__main__.py"
+}
+FOR_AUTHORS = (
+    "volplane.assets",
+    "volplane.errors",
+    "volplane.hookspecs",
+    "volplane.requests",
+    "volplane.schemas",
+    "volplane.testing",
+    "volplane_",
+)
+DEFINITIONS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+CONTRACT = FOR_AUTHORS[:5]
+
+
+def exported(module: ast.Module) -> list[str] | None:
+    for statement in module.body:
+        if isinstance(statement, ast.Assign) and [ast.unparse(name) for name in statement.targets] == ["__all__"]:
+            names: list[str] = ast.literal_eval(statement.value)
+            return names
+    return None
+
+
+def defined(module: ast.Module) -> Iterator[str]:
+    """Public classes and functions of a module."""
+    for statement in module.body:
+        if isinstance(statement, DEFINITIONS) and not statement.name.startswith("_"):
+            yield statement.name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_a_module_exports_exists_and_is_said_in_order(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    names = exported(tree)
+    if names is None:
+        assert not list(defined(tree)), "a module with public names lists them in __all__"
+        return
+    assert len(set(names)) == len(names)
+    assert names == sorted(names, key=lambda each: (_rank(each), each))
+    module = importlib.import_module(name)
+    assert [each for each in names if not hasattr(module, each)] == []
+
+
+def _rank(name: str) -> int:
+    """Constants, then classes, then functions: how ruff orders __all__."""
+    return 0 if name.isupper() else 1 if name[:1].isupper() else 2
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(FOR_AUTHORS)])
+def test_every_exported_class_and_function_for_authors_says_what_it_promises(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    names = exported(tree) or []
+    silent = [
+        statement.name
+        for statement in tree.body
+        if isinstance(statement, DEFINITIONS) and statement.name in names and not ast.get_docstring(statement)
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_with_code_says_what_it_is_about(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    assert not tree.body or ast.get_docstring(tree)
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_every_public_name_of_the_contract_is_exported_by_its_module(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    assert sorted(set(defined(tree)) - set(exported(tree) or [])) == []
+
+
+def test_authors_find_every_name_of_the_contract_in_the_package() -> None:
+    ours_alone = {
+        "ApiConflict",
+        "ApiError",
+        "ApiGone",
+        "ApiNotFound",
+        "ApiUnavailable",
+        "BackoffError",
+        "ConfigurationError",
+        "HOOKSPEC_VERSION",
+        "OperationError",
+        "OperationInProgress",
+        "OutcomeUnknown",
+        "PROJECT",
+        "PluginError",
+        "REQUIRED_HOOKS",
+        "RetryPolicy",
+        "hookspec",
+    }
+    contract = {each for name in CONTRACT for each in importlib.import_module(name).__all__}
+    assert contract - ours_alone == set(volplane.__all__)
+
+
+def test_every_hook_says_what_it_promises() -> None:
+    hooks = [
+        member
+        for name, member in vars(volplane.BackendSpec).items()
+        if inspect.isfunction(member) and not name.startswith("_")
+    ]
+    assert len(hooks) > 10
+    assert [hook.__name__ for hook in hooks if not (hook.__doc__ or "").strip().endswith(".")] == []
