@@ -19,6 +19,7 @@ AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v={version};as=APIGr
 """Media type of aggregated discovery; clients look for it in the answer's Content-Type."""
 
 _JSON: Final = "application/json"
+_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _STATUS_VERBS: Final = ("get", "patch", "update")
 
@@ -203,5 +204,5 @@ def _version() -> Json:
         "buildDate": "1970-01-01T00:00:00Z",
         "goVersion": f"python{platform.python_version()}",
         "compiler": sys.implementation.name,
-        "platform": f"{sys.platform}/{platform.machine()}",
+        "platform": f"{sys.platform}/{_MACHINES.get(platform.machine(), platform.machine())}",
     }
