@@ -59,17 +59,19 @@ def _of(resource: Resource, prefix: str) -> Iterator[tuple[str, Json]]:
         collection,
         {
             "get": _operation(resource, "list", _LISTING, inside, prefix),
-            "post": _operation(resource, "post", _WRITING, inside, prefix, reference, reference),
+            "post": _operation(resource, "post", _WRITING, inside, prefix, body=reference, answer=reference),
             "delete": _operation(resource, "deletecollection", {**_LISTING, **_DELETING}, inside, prefix),
         },
     )
     named = (*inside, "name")
     changing = {
-        "get": _operation(resource, "get", {}, named, prefix, None, reference),
-        "put": _operation(resource, "put", _WRITING, named, prefix, reference, reference),
-        "patch": _operation(resource, "patch", {**_WRITING, "force": "Unused."}, named, prefix, {}, reference),
+        "get": _operation(resource, "get", {}, named, prefix, answer=reference),
+        "put": _operation(resource, "put", _WRITING, named, prefix, body=reference, answer=reference),
+        "patch": _operation(
+            resource, "patch", {**_WRITING, "force": "Unused."}, named, prefix, body={}, answer=reference
+        ),
     }
-    deleting = _operation(resource, "delete", _DELETING, named, prefix, None, {"$ref": prefix + _STATUS})
+    deleting = _operation(resource, "delete", _DELETING, named, prefix, answer={"$ref": prefix + _STATUS})
     yield f"{collection}/{{name}}", {**changing, "delete": deleting}
     if "status" in resource.subresources:
         yield f"{collection}/{{name}}/status", changing
@@ -81,6 +83,7 @@ def _operation(
     query: Mapping[str, str],
     within: Iterable[str],
     prefix: str,
+    *,
     body: Json | None = None,
     answer: Json | None = None,
 ) -> Json:
