@@ -1,0 +1,152 @@
+"""Deleting a volume: prove that it is ours and unused, move it to the trash, empty the trash, then remove the marker.
+
+The marker goes last, so a deletion that stops anywhere goes on with the next call, and its promise is free only when
+its space is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+
+from volplane import AlreadyExists, Context, VolumeIdentity, VolumeInUse
+from volplane_hostpath.directories import (
+    closing,
+    directory_exists,
+    entry_exists,
+    open_directory,
+    open_path,
+    split,
+    sync,
+)
+from volplane_hostpath.ledger import Ledger
+from volplane_hostpath.locks import TimeSlice
+from volplane_hostpath.markers import VolumeMarker
+from volplane_hostpath.mounts import mounts_below, mounts_of, read_mounts
+from volplane_hostpath.parents import remove_empty_parents
+from volplane_hostpath.provisioning import discard_staged
+from volplane_hostpath.removal import empty_container
+from volplane_hostpath.roots import CONTROL, TMP, TRASH, VOLUMES, Root
+from volplane_hostpath.statics import beneath_root, refuse_marked, refuse_parent, spellings, static_path
+
+__all__ = [
+    "STATIC_PREFIX",
+    "delete_marked",
+    "delete_static",
+    "delete_unmarked",
+    "empty_trash",
+    "refuse_in_use",
+    "refuse_mounts_below",
+    "refuse_not_static",
+    "static_key",
+]
+
+STATIC_PREFIX = "static-"
+
+
+def static_key(volume: VolumeIdentity) -> str:
+    """Name in the trash, and of the lock, for a volume that a person made."""
+    return STATIC_PREFIX + hashlib.sha256(f"{volume.name}/{volume.uid}".encode()).hexdigest()[:32]
+
+
+def refuse_mounts_below(fd: int, label: str) -> None:
+    """Raise `VolumeInUse` if something is mounted in the directory."""
+    below = mounts_below(fd, read_mounts())
+    if below:
+        raise VolumeInUse(f"{below[0]} is a mount point in the volume {label}: unmount it; nothing was removed")
+
+
+def refuse_in_use(fd: int, label: str) -> None:
+    """Raise `VolumeInUse` if something is mounted in the directory, or the directory is mounted elsewhere."""
+    refuse_mounts_below(fd, label)
+    used = mounts_of(fd, read_mounts())
+    if used:
+        raise VolumeInUse(f"{label} is mounted at {used[0]}: it is still in use; nothing was removed")
+
+
+def delete_marked(root: Root, ledger: Ledger, marker: VolumeMarker, context: Context) -> bool:
+    """Delete a volume of ours; False = not finished, call again. Needs the volume's lock."""
+    patience = TimeSlice(context)
+    _trash(root, marker.path, marker.key, context)
+    if entry_exists(marker.key, root.directory(TMP)):
+        # Never finished: it has no other name yet.
+        _move(root, marker.key, root.directory(TMP), marker.key)
+    if not empty_trash(root, marker.key, patience):
+        return False
+    with ledger.open(root, patience.left(), context.log):
+        remove_empty_parents(root, marker.path)
+        ledger.remove(root, marker.name)
+    sync(root.directory(VOLUMES))
+    return True
+
+
+def delete_unmarked(root: Root, name: str, volume: VolumeIdentity) -> None:
+    """Clean up after a volume of ours that has no marker (any more): it never was, or is gone.
+
+    Raises `AlreadyExists` if its directory is there all the same: without a mark it is not ours to remove.
+    """
+    discard_staged(root, name)
+    path = beneath_root(volume.source, spellings(root.path))
+    if path is not None and directory_exists(path, root.fd, root.place, label=root.path):
+        raise AlreadyExists(
+            f"{root.path}/{path} exists but carries no mark of volume {volume.name}: it is not touched; remove it by "
+            "hand if it is not needed"
+        )
+
+
+def delete_static(root: Root, ledger: Ledger, volume: VolumeIdentity, context: Context) -> bool:
+    """Delete the directory of a volume that a person made; False = call again. Needs the lock of `static_key`."""
+    key, path = static_key(volume), static_path(volume.source, root)
+    refuse_not_static(root, ledger, path, context)
+    _trash(root, path, key, context)
+    return empty_trash(root, key, TimeSlice(context))
+
+
+def refuse_not_static(root: Root, ledger: Ledger, path: str, context: Context) -> None:
+    """Raise `AlreadyExists` if the path has to do with volumes that we made."""
+    label = f"{root.path}/{path}"
+    with ledger.open(root, TimeSlice(context).left(), context.log):
+        refuse_marked(ledger, path, label)
+        refuse_parent(root, path, label)
+
+
+def _trash(root: Root, path: str, key: str, context: Context) -> None:
+    """Move the directory at the path to the trash, if it is there."""
+    label = f"{root.path}/{path}"
+    parent, name = split(path)
+    with suppress(FileNotFoundError), closing(open_path(parent, root.fd, root.place, label=root.path)) as above:
+        with closing(open_directory(name, above, root.place, label=label, access=os.O_PATH)) as fd:
+            refuse_in_use(fd, label)
+        _move(root, name, above, key)
+        sync(above)
+        context.log.info("%s is in the trash as %s", label, key)
+
+
+def _move(root: Root, name: str, parent: int, key: str) -> None:
+    trash = root.directory(TRASH)
+    with suppress(FileExistsError):
+        os.mkdir(key, 0o700, dir_fd=trash)
+    with closing(open_directory(key, trash, root.place, label=_label(root, key))) as container:
+        # A name of its own: an earlier attempt may have left something here.
+        os.rename(name, os.urandom(8).hex(), src_dir_fd=parent, dst_dir_fd=container)
+
+
+def _label(root: Root, key: str) -> str:
+    return f"{root.path}/{CONTROL}/{TRASH}/{key}"
+
+
+def empty_trash(root: Root, key: str, patience: TimeSlice) -> bool:
+    """Remove what is in the trash under this key, which may be nothing; False = not finished."""
+    trash = root.directory(TRASH)
+    try:
+        container = open_directory(key, trash, root.place, label=_label(root, key))
+    except FileNotFoundError:
+        return True
+    with closing(container):
+        refuse_in_use(container, _label(root, key))
+        if not empty_container(container, root.place, label=_label(root, key), over=patience.over):
+            return False
+    with suppress(FileNotFoundError):
+        os.rmdir(key, dir_fd=trash)
+    return True

@@ -1,0 +1,106 @@
+"""Everything under the root, in pages, for the leak check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from volplane import AssetPage, BackendError, Context, ListedAsset
+from volplane_hostpath.directories import closing, directory_exists, entry_exists, names_in, open_directory
+from volplane_hostpath.failures import shown
+from volplane_hostpath.ledger import Ledger, read_volume_marker, volume_names
+from volplane_hostpath.locks import TimeSlice
+from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, marker_file
+from volplane_hostpath.parents import is_parent
+from volplane_hostpath.roots import CONTROL, TMP, TRASH, VOLUMES, Root
+from volplane_hostpath.sweeping import volume_of
+
+__all__ = ["PAGE", "list_page"]
+
+PAGE = 500
+_MARKED = "marked:"
+_LEFT = "left:"
+_FOREIGN = "foreign:"
+
+
+def list_page(root: Root, ledger: Ledger, page: str | None, context: Context) -> AssetPage:
+    """The page after the one that ended with this token.
+
+    Three kinds: volumes with a marker; directories in tmp and trash whose marker is gone; directories that we did not
+    make. Keys are sorted and the token is the last one listed, so changes between pages lose nothing.
+    """
+    keys = [key for key in _keys(root, ledger, context) if page is None or key > page]
+    taken = keys[:PAGE]
+    assets = tuple(asset for key in taken if (asset := _listed(root, key, context)) is not None)
+    return AssetPage(assets=assets, next_page=taken[-1] if len(keys) > PAGE else None)
+
+
+def _keys(root: Root, ledger: Ledger, context: Context) -> list[str]:
+    with ledger.open(root, TimeSlice(context).left(), context.log):
+        volumes = ledger.paths()
+    keys = [_MARKED + name for name in volume_names(root)]
+    keys += [_LEFT + left for left in _left(root)]
+    keys += [_FOREIGN + path for path in _foreign(root, volumes, "", root.fd)]
+    return sorted(keys)
+
+
+def _left(root: Root) -> Iterator[str]:
+    for place in (TMP, TRASH):
+        for entry in names_in(root.directory(place)):
+            if not entry_exists(marker_file(volume_of(entry)), root.directory(VOLUMES)):
+                yield f"{place}/{entry}"
+
+
+def _foreign(root: Root, volumes: frozenset[str], above: str, fd: int) -> Iterator[str]:
+    with os.scandir(fd) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    for name in names:
+        path = f"{above}/{name}".lstrip("/")
+        if path in volumes or path in {CONTROL, "lost+found"}:
+            continue
+        if not is_parent(root, path):
+            yield path
+            continue
+        try:
+            below = open_directory(name, fd, root.place, label=f"{root.path}/{path}")
+        except (BackendError, OSError):
+            continue
+        with closing(below):
+            yield from _foreign(root, volumes, path, below)
+
+
+def _listed(root: Root, key: str, context: Context) -> ListedAsset | None:
+    if key.startswith(_MARKED):
+        return _listed_volume(root, key.removeprefix(_MARKED), context)
+    path = key.removeprefix(_FOREIGN) if key.startswith(_FOREIGN) else f"{CONTROL}/{key.removeprefix(_LEFT)}"
+    return ListedAsset(handle=shown(f"{root.path}/{path}"), name=shown(path), capacity_bytes=0, owner=None)
+
+
+def _listed_volume(root: Root, name: str, context: Context) -> ListedAsset | None:
+    try:
+        marker = read_volume_marker(root, name)
+    except CorruptMarker as error:
+        context.log.warning("marker of %s cannot be read: %s", name, error)
+        return ListedAsset(handle=str(Handle(root.id, name, 1)), name=name, capacity_bytes=0, owner=None)
+    if marker is None:
+        return None
+    if not _is_there(root, marker):
+        # No asset: the leak check must see that the volume points to nothing.
+        context.log.warning("%s/%s of volume %s is gone", root.path, marker.path, name)
+        return None
+    return ListedAsset(
+        handle=str(Handle(root.id, name, marker.owner.generation)),
+        name=name,
+        capacity_bytes=marker.capacity_bytes,
+        owner=marker.owner,
+        created_at=marker.created_at,
+    )
+
+
+def _is_there(root: Root, marker: VolumeMarker) -> bool:
+    if any(entry_exists(marker.key, root.directory(place)) for place in (TMP, TRASH)):
+        return True
+    try:
+        return directory_exists(marker.path, root.fd, root.place, label=root.path)
+    except BackendError:
+        return True

@@ -1,0 +1,56 @@
+"""Cleaning up what crashed calls left that no later call would meet: before `start` ends, and before a listing."""
+
+from __future__ import annotations
+
+from volplane import BackendError, Context
+from volplane_hostpath.deletion import STATIC_PREFIX, empty_trash
+from volplane_hostpath.directories import entry_exists, names_in
+from volplane_hostpath.ledger import Ledger
+from volplane_hostpath.locks import Locks, TimeSlice
+from volplane_hostpath.markers import marker_file
+from volplane_hostpath.parents import remove_stale_entries
+from volplane_hostpath.provisioning import discard_staged
+from volplane_hostpath.roots import LOCKS, TMP, TRASH, VOLUMES, Root
+
+__all__ = ["sweep", "volume_of"]
+
+_PATIENCE = 0.05
+"""Seconds to wait for a volume's lock: who holds it is at work on it and needs no sweeping."""
+
+
+def volume_of(entry: str) -> str:
+    """The volume to which an entry of tmp or trash belongs."""
+    return entry.partition("@")[0] if "@" in entry else entry.removesuffix(marker_file(""))
+
+
+def sweep(root: Root, ledger: Ledger, locks: Locks, context: Context) -> None:
+    """Remove from tmp and trash what belongs to no volume, as far as time allows. Never raises a `BackendError`."""
+    patience = TimeSlice(context)
+    try:
+        with ledger.open(root, patience.left(), context.log):
+            remove_stale_entries(root)
+    except (BackendError, OSError) as error:
+        context.log.warning("cannot tidy up %s: %s", root.path, error)
+    for place in (TMP, TRASH):
+        for entry in names_in(root.directory(place)):
+            if patience.over():
+                return
+            try:
+                with locks.hold(_lock_name(entry), root.directory(LOCKS), _PATIENCE):
+                    _sweep_entry(root, place, entry, patience)
+            except (BackendError, OSError) as error:
+                context.log.warning("cannot remove %s of %s yet: %s", entry, root.path, error)
+
+
+def _lock_name(entry: str) -> str:
+    return entry if entry.startswith(STATIC_PREFIX) else volume_of(entry)
+
+
+def _sweep_entry(root: Root, place: str, entry: str, patience: TimeSlice) -> None:
+    name = volume_of(entry)
+    if entry_exists(marker_file(name), root.directory(VOLUMES)):
+        return  # The next provision or delete of this volume finishes it.
+    if place == TMP:
+        discard_staged(root, name)
+    else:
+        empty_trash(root, entry, patience)

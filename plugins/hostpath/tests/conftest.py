@@ -1,0 +1,189 @@
+"""A root in a temporary directory, a driver on it, and requests with sensible defaults."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from volplane_hostpath import HostPathBackend
+
+from volplane import (
+    Asset,
+    CapacityRequest,
+    ClaimIdentity,
+    Context,
+    DeleteRequest,
+    DescribeRequest,
+    Done,
+    ExpandRequest,
+    FindRequest,
+    InProgress,
+    ListRequest,
+    Ownership,
+    OwnsRequest,
+    ProbeRequest,
+    ProvisionRequest,
+    RecycleRequest,
+    StartRequest,
+    ValidateRequest,
+    VolumeIdentity,
+    VolumeSource,
+)
+
+DRIVER = "hostpath.volplane.dev"
+MIB = 1 << 20
+
+
+class Site:
+    """A driver on a root, as the core would call it."""
+
+    def __init__(self, root: Path, *, cluster: str = "cluster-1", driver: str = DRIVER, **options: Any) -> None:
+        self.root = root
+        self.cluster = cluster
+        self.driver = driver
+        self.options = {"root": str(root), "node_name": "node-a", **options}
+        self.backend = HostPathBackend(self.options)
+
+    def again(self, **options: Any) -> Site:
+        """The same driver in another process."""
+        known = {key: value for key, value in self.options.items() if key != "root"}
+        return Site(self.root, cluster=self.cluster, driver=self.driver, **{**known, **options})
+
+    def context(self, **fields: Any) -> Context:
+        return Context(driver=self.driver, cluster_id=self.cluster, **fields)
+
+    def start(self, node_name: str | None = None) -> Site:
+        assert self.backend.start(StartRequest(context=self.context(), node_name=node_name)) == Done()
+        return self
+
+    def describe(self) -> Any:
+        return self.backend.describe(DescribeRequest(context=self.context()))
+
+    def probe(self) -> Done:
+        return self.backend.probe(ProbeRequest(context=self.context()))
+
+    def validate(self, **parameters: Any) -> Done:
+        return self.backend.validate(ValidateRequest(context=self.context(), parameters=parameters))
+
+    def owner(self, uid: str, generation: int = 1) -> Ownership:
+        return Ownership(cluster_id=self.cluster, claim_uid=uid, volume_name=f"pvc-{uid}", generation=generation)
+
+    def request(self, uid: str = "u1", size: int = MIB, *, generation: int = 1, **fields: Any) -> ProvisionRequest:
+        claim = fields.pop("claim", "data")
+        namespace = fields.pop("namespace", "default")
+        return ProvisionRequest(
+            **{
+                "context": self.context(generation=generation),
+                "name": f"pvc-{uid}",
+                "capacity_bytes": size,
+                "owner": self.owner(uid, generation),
+                "claim": ClaimIdentity(namespace=namespace, name=claim, uid=uid),
+                **fields,
+            }
+        )
+
+    def provision(self, uid: str = "u1", size: int = MIB, **fields: Any) -> Asset:
+        return self.backend.provision(self.request(uid, size, **fields))
+
+    def find(self, uid: str = "u1", generation: int = 1, **context: Any) -> Any:
+        owner = self.owner(uid, generation)
+        return self.backend.find(FindRequest(context=self.context(**context), name=f"pvc-{uid}", owner=owner))
+
+    def volume(self, asset: Asset | None = None, uid: str = "u1", **fields: Any) -> VolumeIdentity:
+        given = {
+            "name": f"pvc-{uid}",
+            "uid": f"pv-{uid}",
+            "handle": asset.handle if asset else "",
+            "source": asset.source if asset else VolumeSource(kind="local", fields={}),
+            "capacity_bytes": asset.capacity_bytes if asset else MIB,
+            "owner": self.owner(uid),
+        }
+        return VolumeIdentity(**{**given, **fields})
+
+    def static(self, path: Path | str, name: str = "pv-static", kind: str = "hostPath", **fields: Any) -> VolumeIdentity:
+        return VolumeIdentity(
+            name=name,
+            uid=f"uid-{name}",
+            handle=str(path),
+            source=VolumeSource(kind=kind, fields={"path": str(path), **fields}),
+            capacity_bytes=MIB,
+        )
+
+    def delete_once(self, volume: VolumeIdentity, **context: Any) -> Any:
+        return self.backend.delete(DeleteRequest(context=self.context(**context), volume=volume))
+
+    def delete(self, volume: VolumeIdentity, **context: Any) -> int:
+        """Call until done; returns how many calls it took."""
+        calls = 1
+        while isinstance(self.delete_once(volume, **context), InProgress):
+            calls += 1
+            assert calls < 100_000
+        return calls
+
+    def recycle(self, volume: VolumeIdentity) -> Any:
+        return self.backend.recycle(RecycleRequest(context=self.context(), volume=volume))
+
+    def expand(self, volume: VolumeIdentity, size: int) -> Asset:
+        return self.backend.expand(ExpandRequest(context=self.context(), volume=volume, capacity_bytes=size))
+
+    def owns(self, path: str, kind: str = "hostPath", **fields: Any) -> bool:
+        source = VolumeSource(kind=kind, fields={"path": path, **fields})
+        return self.backend.owns(OwnsRequest(context=self.context(), source=source))
+
+    def room(self, segment: Any = None) -> int:
+        return self.backend.get_capacity(CapacityRequest(context=self.context(), segment=segment)).available_bytes
+
+    def listed(self) -> dict[str, Any]:
+        """All pages, by name."""
+        assets, page = [], None
+        while True:
+            answer = self.backend.list_assets(ListRequest(context=self.context(), page=page))
+            assets += answer.assets
+            page = answer.next_page
+            if page is None:
+                return {asset.name: asset for asset in assets}
+
+    def path(self, asset: Asset) -> Path:
+        return Path(asset.source.fields["path"])
+
+    def marker(self, uid: str = "u1") -> Path:
+        return self.root / ".volplane/volumes" / f"pvc-{uid}.json"
+
+    def root_id(self) -> str:
+        return str(json.loads((self.root / ".volplane/root.json").read_text())["root_id"])
+
+    def leftovers(self) -> list[str]:
+        """Whatever lies under the root besides the driver's fixed files."""
+        found = []
+        for above, directories, files in os.walk(self.root):
+            inside = Path(above).relative_to(self.root)
+            if inside.parts[:2] == (".volplane", "locks"):
+                continue
+            found += [str(inside / name) for name in (*directories, *files)]
+        fixed = {".volplane", ".volplane/root.json", ".volplane/ledger"}
+        fixed |= {f".volplane/{name}" for name in ("locks", "parents", "tmp", "trash", "volumes")}
+        return sorted(set(found) - fixed)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A started driver on an empty root."""
+    root = tmp_path / "root"
+    root.mkdir()
+    return Site(root).start()
+
+
+@pytest.fixture
+def new_site(tmp_path: Path) -> Any:
+    """Makes drivers that are not started, on a root that is an empty directory unless `path` says otherwise."""
+
+    def make(path: Path | None = None, **options: Any) -> Site:
+        if path is None:
+            path = tmp_path / "root"
+            path.mkdir(exist_ok=True)
+        return Site(path, **options)
+
+    return make
