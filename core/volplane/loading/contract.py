@@ -24,6 +24,7 @@ HOOKS: Final = frozenset(name for name, value in vars(BackendSpec).items() if ha
 """Names of all hooks of the contract."""
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_STARS: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _UNMARKED: Final = "hook {}: is not marked and would never be called; mark it with @hookimpl or rename it"
 
 
@@ -150,8 +151,8 @@ def _argument_flaws(hook: str, function: Callable[..., object], *, bound: bool) 
     flaws = []
     for parameter in parameters:
         optional = parameter.default is not inspect.Parameter.empty
-        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-            flaws.append(f"hook {hook}: argument '{parameter}' is never filled; hooks take 'request'")
+        if stars := _STARS.get(parameter.kind):
+            flaws.append(f"hook {hook}: argument '{stars}{parameter.name}' is never filled; hooks take 'request'")
         elif parameter.name == "request" and (optional or parameter.kind is inspect.Parameter.KEYWORD_ONLY):
             flaws.append(f"hook {hook}: argument 'request' must be positional and without a default, or it stays unset")
         elif parameter.name != "request" and not optional:

@@ -190,12 +190,14 @@ def _import(entry: Installed, deadline: float) -> Plugin:
         _try_import(entry, module, deadline)
     try:
         factory: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            factory = getattr(factory, part)
     except (Exception, SystemExit) as error:
         log.debug("%s cannot be imported", entry, exc_info=True)
         name = getattr(error, "name", None)
         raise PluginError(_import_failed(entry, module, type(error).__name__, str(error), str(name))) from None
+    for part in attribute.split("."):
+        factory = getattr(factory, part, None)
+    if factory is None:
+        raise PluginError(f"{entry}: module {module} has no {attribute}, which its entry point names")
     if isinstance(factory, types.ModuleType) or not callable(factory):
         raise PluginError(f"{entry}: {entry.value} is no class and cannot be called with options")
     return Plugin(kind=entry.kind, name=entry.name, factory=factory, distribution=entry.distribution)

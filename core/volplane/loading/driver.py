@@ -24,7 +24,7 @@ from volplane.assets import (
 )
 from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
-from volplane.loading.contract import Plugin
+from volplane.loading.contract import HOOKS, Plugin
 from volplane.loading.parameters import class_parameters
 from volplane.loading.results import result_flaw
 from volplane.requests import (
@@ -86,7 +86,7 @@ class Driver:
         self._hooks.add_hookspecs(BackendSpec)
         try:
             self._hooks.register(backend, name="backend")
-            self.capabilities = frozenset(caller.name for caller in self._hooks.get_hookcallers(backend) or ())
+            self.capabilities = HOOKS.intersection(c.name for c in self._hooks.get_hookcallers(backend) or ())
             for index, extension in reversed(tuple(enumerate(extensions))):
                 self._hooks.register(extension.instance, name=f"extension {index} {extension.plugin.name}")
             self._hooks.check_pending()

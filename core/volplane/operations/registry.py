@@ -312,11 +312,11 @@ class OperationRegistry:
             next_try=next_try,
         )
         operation.error = None
-        self._observe(ended)
         for requeue in operation.waiters.values():
             loop.call_soon(requeue)
         self._released.set()
         self._pump(lane)
+        self._observe(ended)
 
     def _schedule(self, operation: _Operation) -> float | None:
         """Queue the object again: now, or when its back-off ends (the loop time of which is returned)."""
