@@ -21,8 +21,10 @@ _LEVELS: Final = ("Ignore", "Warn", "Strict")
 
 _decode = msgspec.json.Decoder().decode
 
-Checker = Callable[[Resource, Json], Sequence[str]]
-"""Drops unknown fields of an object and names them. Raises Failure (400) where a type is wrong."""
+Checker = Callable[[Resource, Json, bytes | None], Sequence[str]]
+"""Drops unknown fields of an object and names them, and those that stand twice in the JSON text it was read from.
+
+Raises Failure (400) where a type is wrong."""
 
 
 def unsupported_media_type() -> Failure:
@@ -89,15 +91,17 @@ def check_kind(resource: Resource, value: Json, kind: str = "") -> None:
         raise bad_request(f'{wanted} in version "{version}" cannot be handled as a {wanted}: {why}')
 
 
-def check_fields(resource: Resource, obj: Json, level: str, check: Checker) -> Sequence[str]:
+def check_fields(resource: Resource, obj: Json, level: str, check: Checker, body: bytes | None = None) -> Sequence[str]:
     """Drop unknown fields; gives the warnings to send, which `level` (fieldValidation) decides on.
+
+    `body` is the text the object was read from, where duplicate fields are looked for.
 
     Raises Failure (400) for a wrong type, for an unknown level, and under Strict for an unknown field.
     """
     if level and level not in _LEVELS:
         known = ", ".join(f'"{name}"' for name in _LEVELS)
         raise bad_request(f'fieldValidation: Unsupported value: "{level}": supported values: {known}')
-    unknown = check(resource, obj)
+    unknown = check(resource, obj, None if level == "Ignore" else body)
     if not unknown or level == "Ignore":
         return ()
     if level == "Strict":

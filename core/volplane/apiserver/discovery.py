@@ -198,6 +198,10 @@ def _version() -> Json:
     return {
         "major": "1",
         "minor": KUBERNETES_MINOR,
+        "emulationMajor": "1",
+        "emulationMinor": KUBERNETES_MINOR,
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": str(int(KUBERNETES_MINOR) - 1),
         "gitVersion": f"v1.{KUBERNETES_MINOR}.0+volplane",
         "gitCommit": "volplane",
         "gitTreeState": "clean",

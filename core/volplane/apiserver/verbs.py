@@ -56,7 +56,7 @@ class Verbs:
         resource, query = request.resource, request.query
         dry_run = query.dry_run
         obj = bodies.decode_object(resource, body, request.headers.get("content-type", ""))
-        warnings = bodies.check_fields(resource, obj, query.text("fieldValidation"), self.check)
+        warnings = bodies.check_fields(resource, obj, query.text("fieldValidation"), self.check, body)
         meta = metadata.clean(obj)
         _match_namespace(resource, meta, request.namespace)
         self.namespaces.admit(resource, request.namespace, meta.get("name", ""))
@@ -98,7 +98,7 @@ class Verbs:
         resource = request.resource
         dry_run = request.query.dry_run
         new = bodies.decode_object(resource, body, request.headers.get("content-type", ""))
-        warnings = bodies.check_fields(resource, new, request.query.text("fieldValidation"), self.check)
+        warnings = bodies.check_fields(resource, new, request.query.text("fieldValidation"), self.check, body)
         meta = metadata.clean(new)
         _match_name(resource, meta, request)
         stored = self.registry.find(request)
