@@ -73,7 +73,7 @@ class InProcessTransport:
         await asyncio.sleep(0)
         answer = self._server.handle(method, path, query, {**self._headers, **headers}, body or b"")
         await asyncio.sleep(0)
-        return Response(answer.status, answer.headers, answer.body)
+        return Response(answer.status, _lower(answer.headers), answer.body)
 
     @asynccontextmanager
     async def stream(
@@ -112,7 +112,7 @@ class _Stream:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return {} if self._answer is None else self._answer.headers
+        return {} if self._answer is None else _lower(self._answer.headers)
 
     async def read(self) -> bytes:
         return b"" if self._answer is None else self._answer.body
@@ -157,3 +157,7 @@ class _Silence:
             return
         self.noticed = True
         self._watch.close()
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
