@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,19 +12,15 @@ from volplane.apiserver.failures import Failure, bad_request
 from volplane.apiserver.negotiation import parameters
 from volplane.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from volplane.apiserver.resources import Json, Resource
+from volplane.apiserver.schema import check
 
-__all__ = ["Checker", "check_fields", "check_kind", "decode", "decode_object", "unsupported_media_type"]
+__all__ = ["check_fields", "check_kind", "decode", "decode_object", "unsupported_media_type"]
 
 _YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
 _JSON_TYPES: Final = frozenset({"", "application/json", "*/*", "text/plain", "application/x-www-form-urlencoded"})
 _LEVELS: Final = ("Ignore", "Warn", "Strict")
 
 _decode = msgspec.json.Decoder().decode
-
-Checker = Callable[[Resource, Json, bytes | None], Sequence[str]]
-"""Drops unknown fields of an object and names them, and those that stand twice in the JSON text it was read from.
-
-Raises Failure (400) where a type is wrong."""
 
 
 def unsupported_media_type() -> Failure:
@@ -63,8 +59,8 @@ def _decode_yaml(body: bytes) -> Any:
         raise bad_request(f"error converting YAML to JSON: {why}") from None
 
 
-def decode_object(resource: Resource, body: bytes, content_type: str) -> Json:
-    """An object of the resource, less kind and apiVersion. Raises Failure (400 or 415)."""
+def decode_object(resource: Resource, body: bytes, content_type: str, level: str) -> tuple[Json, Sequence[str]]:
+    """An object of the resource, checked, less kind and apiVersion; and warnings. Raises Failure (400 or 415)."""
     try:
         value = decode(body, content_type)
     except Failure as why:
@@ -76,7 +72,8 @@ def decode_object(resource: Resource, body: bytes, content_type: str) -> Json:
         kind = type(value).__name__
         raise bad_request(f"couldn't get version/kind; json parse error: cannot unmarshal {kind} into an object")
     check_kind(resource, value)
-    return value
+    is_json = parameters(content_type)[0] in _JSON_TYPES
+    return value, check_fields(resource, value, level, body if is_json else None)
 
 
 def check_kind(resource: Resource, value: Json, kind: str = "") -> None:
@@ -91,21 +88,16 @@ def check_kind(resource: Resource, value: Json, kind: str = "") -> None:
         raise bad_request(f'{wanted} in version "{version}" cannot be handled as a {wanted}: {why}')
 
 
-def check_fields(resource: Resource, obj: Json, level: str, check: Checker, body: bytes | None = None) -> Sequence[str]:
-    """Drop unknown fields; gives the warnings to send, which `level` (fieldValidation) decides on.
+def check_fields(resource: Resource, obj: Json, level: str, body: bytes | None) -> Sequence[str]:
+    """Check the types of an object in place and drop its unknown fields; gives the warnings to send.
 
-    `body` is the text the object was read from, where duplicate fields are looked for.
-
-    Raises Failure (400) for a wrong type, for an unknown level, and under Strict for an unknown field.
+    `level` is fieldValidation; `body` the JSON text, in which fields may stand twice. Raises Failure (400) for a wrong
+    type, for an unknown level, and under Strict for a field that is unknown or stands twice.
     """
     if level and level not in _LEVELS:
         known = ", ".join(f'"{name}"' for name in _LEVELS)
         raise bad_request(f'fieldValidation: Unsupported value: "{level}": supported values: {known}')
-    unknown = check(resource, obj, None if level == "Ignore" else body)
-    if not unknown or level == "Ignore":
-        return ()
-    if level == "Strict":
-        version, kind = resource.api_version, resource.kind
-        why = f"strict decoding error: {', '.join(unknown)}"
-        raise bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {why}')
-    return unknown
+    report = check(resource, obj, None if level == "Ignore" else body)
+    if report.error or (report.problems and level == "Strict"):
+        raise bad_request(report.refusal(resource))
+    return () if level == "Ignore" else report.problems

@@ -64,9 +64,7 @@ class ApiServer:
         self._kinds = Kinds(self._registry, disabled_admission)
         self._namespaces = Namespaces(self._registry, self._delete)
         self._deletion = Deletion(self._registry, self._namespaces)
-        self._verbs = Verbs(
-            self._registry, self._namespaces, self._kinds.admission, self._kinds.check, self._kinds.strategic_merge
-        )
+        self._verbs = Verbs(self._registry, self._namespaces, self._kinds.admission)
         self._lists = Lists(self._registry)
         self._renderer = rendering.Renderer(self._kinds.table)
         self._watches = Watches(self._registry, self._renderer, watch_buffer)

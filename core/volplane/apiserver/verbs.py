@@ -18,17 +18,15 @@ from volplane.apiserver.registry import Registry, storage_of
 from volplane.apiserver.rendering import served
 from volplane.apiserver.requests import Request
 from volplane.apiserver.resources import Json, Resource
+from volplane.apiserver.schema import duplicate_fields, strategic_merge
 from volplane.apiserver.store import Stored, key_of
 
-__all__ = ["Merge", "Verbs", "Written"]
+__all__ = ["Verbs", "Written"]
 
 _MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
 _NAME_ATTEMPTS: Final = 8
 
 _encode = msgspec.json.Encoder().encode
-
-Merge = Callable[[Resource, Json, Json], Json]
-"""Strategic merge: resource, original (its own copy), patch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,6 @@ class Verbs:
     registry: Registry
     namespaces: Namespaces
     admission: Admission
-    check: bodies.Checker
-    strategic: Merge
 
     # Create
 
@@ -55,8 +51,7 @@ class Verbs:
         """POST to a collection. Raises Failure."""
         resource, query = request.resource, request.query
         dry_run = query.dry_run
-        obj = bodies.decode_object(resource, body, request.headers.get("content-type", ""))
-        warnings = bodies.check_fields(resource, obj, query.text("fieldValidation"), self.check, body)
+        obj, warnings = _decode_object(request, body)
         meta = metadata.clean(obj)
         _match_namespace(resource, meta, request.namespace)
         self.namespaces.admit(resource, request.namespace, meta.get("name", ""))
@@ -97,8 +92,7 @@ class Verbs:
         """PUT of an object or its status. Raises Failure."""
         resource = request.resource
         dry_run = request.query.dry_run
-        new = bodies.decode_object(resource, body, request.headers.get("content-type", ""))
-        warnings = bodies.check_fields(resource, new, request.query.text("fieldValidation"), self.check, body)
+        new, warnings = _decode_object(request, body)
         meta = metadata.clean(new)
         _match_name(resource, meta, request)
         stored = self.registry.find(request)
@@ -118,41 +112,16 @@ class Verbs:
         """PATCH of an object or its status. Raises Failure."""
         resource = request.resource
         dry_run = request.query.dry_run
-        apply = self._patcher(request.headers.get("content-type", ""))
+        apply = _patcher(request.headers.get("content-type", ""))
         patch = bodies.decode(body, "")
         stored = self.registry.find(request)
         new = apply(resource, served(resource, stored.decode()), patch)
         bodies.check_kind(resource, new)
-        warnings = self._check_patched(request, new)
+        warnings = _check_patched(request, new, body)
         meta = metadata.clean(new)
         _match_name(resource, meta, request)
         new = new if resource.to_stored is None else resource.to_stored(new)
         return Written(self._write(request, stored, stored.decode(), new, dry_run=dry_run), warnings)
-
-    def _patcher(self, content_type: str) -> Callable[[Resource, Json, Any], Json]:
-        match parameters(content_type)[0]:
-            case "application/merge-patch+json":
-                return _merge
-            case "application/json-patch+json":
-                return lambda _resource, original, patch: json_patch(original, patch)
-            case "application/strategic-merge-patch+json":
-                return self._strategic
-        raise bodies.unsupported_media_type()
-
-    def _strategic(self, resource: Resource, original: Json, patch: object) -> Json:
-        if not isinstance(patch, dict):
-            raise bad_request("error decoding patch: it is no object")
-        return self.strategic(resource, original, patch)
-
-    def _check_patched(self, request: Request, new: Json) -> Sequence[str]:
-        """As for a whole object, but a strict patch is refused with 422."""
-        level = request.query.text("fieldValidation")
-        try:
-            return bodies.check_fields(request.resource, new, level, self.check)
-        except Failure as why:
-            if level == "Strict" and "strict decoding error" in why.message:
-                raise invalid("", "", "", [Cause("FieldValueInvalid", "patch", why.message)]) from None
-            raise
 
     def _write(self, request: Request, stored: Stored, old: Json, new: Json, *, dry_run: bool) -> bytes:
         """The common end of every change of an object that is there. `new` is cleaned and in its stored shape."""
@@ -214,11 +183,48 @@ class Verbs:
             self.registry.put(resource, obj)
 
 
+def _decode_object(request: Request, body: bytes) -> tuple[Json, Sequence[str]]:
+    level = request.query.text("fieldValidation")
+    return bodies.decode_object(request.resource, body, request.headers.get("content-type", ""), level)
+
+
+def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
+    match parameters(content_type)[0]:
+        case "application/merge-patch+json":
+            return _merge
+        case "application/json-patch+json":
+            return lambda _resource, original, patch: json_patch(original, patch)
+        case "application/strategic-merge-patch+json":
+            return _strategic
+    raise bodies.unsupported_media_type()
+
+
+def _strategic(resource: Resource, original: Json, patch: object) -> Json:
+    if not isinstance(patch, dict):
+        raise bad_request("error decoding patch: it is no object")
+    return strategic_merge(resource, original, patch)
+
+
 def _merge(_resource: Resource, original: Json, patch: object) -> Json:
     if not isinstance(patch, dict):
         raise bad_request("error decoding patch: it is no object")
     merged: Json = merge_patch(original, patch)
     return merged
+
+
+def _check_patched(request: Request, new: Json, body: bytes) -> Sequence[str]:
+    """As for a whole object, but a strict patch is refused with 422. Fields may stand twice in the patch."""
+    level = request.query.text("fieldValidation")
+    try:
+        warnings = bodies.check_fields(request.resource, new, level, None)
+        twice = [] if level == "Ignore" else [f'duplicate field "{path}"' for path in duplicate_fields(body)]
+        if twice and level == "Strict":
+            raise bad_request(f"strict decoding error: {', '.join(twice)}")
+    except Failure as why:
+        if "strict decoding error" in why.message:
+            raise invalid("", "", "", [Cause("FieldValueInvalid", "patch", why.message)]) from None
+        raise
+    return [*warnings, *twice]
 
 
 def _refuse(resource: Resource, meta: Json, causes: list[Cause]) -> None:

@@ -55,7 +55,11 @@ class Calls:
     def __init__(self, *, store: Store | None = None, now: Any = at_noon, **options: Any) -> None:
         self.now = now
         options.setdefault("random", random.Random(1))
-        self.server = ApiServer(now=lambda: self.now(), store=store, **options)
+        self.server = ApiServer(now=self._time, store=store, **options)
+
+    def _time(self) -> datetime:
+        moment: datetime = self.now()
+        return moment
 
     def send(self, method: str, path: str, body: Any = None, *, kind: str = "application/json", **query: str) -> Reply:
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
