@@ -41,7 +41,7 @@ types: $(STAMP) ## Types: mypy --strict
 
 .PHONY: layers
 layers: $(STAMP) ## Which package may import which: import-linter
-	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 .PHONY: format
 format: $(STAMP) ## Let ruff format and mend what it can

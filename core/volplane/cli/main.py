@@ -2,7 +2,7 @@
 
 A command is one module in `volplane.cli` with a function `register(app: typer.Typer) -> None` that adds it under its
 name (`@app.command("status")`). Its line in `COMMANDS` makes it known. The module is imported only when the command is
-asked for, so it may import what it likes; `volplane --help` imports none.
+asked for, so it may import what it likes; `volplane --help` imports none. After a change to options: `make docs`.
 
 How commands end:
 - return, or `raise typer.Exit(0)`: exit code 0. What was asked for and found wrong: `raise typer.Exit(1)` after saying so.
