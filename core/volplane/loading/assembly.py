@@ -61,8 +61,9 @@ def default_drivers(plugins: PluginSource) -> tuple[tuple[DriverSettings, ...], 
         try:
             if isinstance(plugin, VolplaneError):
                 raise plugin
+            needs_options = any(p.required for p in options_schema(plugin).parameters)
             name = getattr(plugin.factory, "default_driver_name", "")
-            if name and not any(p.required for p in options_schema(plugin).parameters):
+            if name and not needs_options:
                 claims.setdefault(name, []).append(backend)
         except VolplaneError as error:
             broken.append(BrokenDriver(name=backend, backend=backend, error=str(error)))

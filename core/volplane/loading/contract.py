@@ -24,7 +24,7 @@ HOOKS: Final = frozenset(name for name, value in vars(BackendSpec).items() if ha
 """Names of all hooks of the contract."""
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_STARS: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+_STARS: Final[Mapping[object, str]] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _UNMARKED: Final = "hook {}: is not marked and would never be called; mark it with @hookimpl or rename it"
 
 
