@@ -27,6 +27,7 @@ from volplane.loading.contract import Plugin
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 TUTORIAL = REPOSITORY / "docs" / "tutorial" / "write-a-backend.md"
+EXAMPLE = REPOSITORY / "examples" / "folders"
 CONTEXT = Context(driver="folders.example.com", cluster_id="test")
 OWNER = Ownership(cluster_id="test", claim_uid="5a1e", volume_name="pvc-5a1e")
 CLAIM = ClaimIdentity(namespace="default", name="data", uid="5a1e")
@@ -68,6 +69,7 @@ def test_the_backend_of_the_readme_makes_and_deletes_volumes(tmp_path: Path) -> 
 
 def test_the_tutorial_works_word_for_word(tmp_path: Path) -> None:
     for name, text in named_files(TUTORIAL).items():
+        assert (EXAMPLE / name).read_text("utf-8") == text, "the example is the tutorial's files"
         (tmp_path / name).write_text(text)
     target = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--target", str(target)]

@@ -1,0 +1,69 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from volplane.cli import running
+
+SLOW = """
+import asyncio
+from volplane.cli import running
+
+async def main(stop):
+    print("ready", flush=True)
+    await stop.wait()
+    print("stopping", flush=True)
+    await asyncio.Event().wait()
+
+running.run(main)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_asks_to_stop(number: signal.Signals) -> None:
+    seen: list[str] = []
+
+    async def main(stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), number)
+        await stop.wait()
+        seen.append("stopped in order")
+
+    before = signal.getsignal(number)
+    try:
+        running.run(main)
+    finally:
+        signal.signal(number, before)
+    assert seen == ["stopped in order"]
+
+
+def test_the_second_signal_ends_a_process_that_hangs() -> None:
+    process = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process:
+        for line in process.stdout:
+            process.send_signal(signal.SIGTERM)
+            if line == "stopping\n":
+                break
+        assert process.wait(timeout=10) == -signal.SIGTERM
+
+
+def test_what_main_raises_is_raised() -> None:
+    async def main(_: asyncio.Event) -> None:
+        raise LookupError("nothing")
+
+    with pytest.raises(LookupError):
+        running.run(main)
+
+
+def test_the_loop_is_the_fast_one_where_it_is_installed() -> None:
+    pytest.importorskip("uvloop")
+    modules: list[str] = []
+
+    async def main(_: asyncio.Event) -> None:
+        modules.append(type(asyncio.get_running_loop()).__module__)
+
+    running.run(main)
+    assert modules == ["uvloop"]
