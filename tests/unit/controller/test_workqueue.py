@@ -1,0 +1,168 @@
+"""The keyed work queue."""
+
+import asyncio
+
+import pytest
+
+from volplane.controller.workqueue import WorkQueue
+from volplane.testing.clock import run
+
+
+async def _take(queue: WorkQueue) -> str:
+    key = await queue.get()
+    assert key is not None
+    queue.done(key)
+    return key
+
+
+def test_a_key_waits_only_once_and_keys_come_in_the_order_they_were_added() -> None:
+    async def main() -> list[str]:
+        queue = WorkQueue("claims")
+        for key in ("b", "a", "b", "c", "a"):
+            queue.add(key)
+        assert len(queue) == 3
+        return [await _take(queue) for _ in range(3)]
+
+    assert run(main()) == ["b", "a", "c"]
+
+
+def test_a_key_in_work_is_worked_again_afterwards_and_never_twice_at_once() -> None:
+    async def main() -> None:
+        queue = WorkQueue("claims")
+        queue.add("a")
+        assert await queue.get() == "a"
+        queue.add("a")
+        queue.add("a")
+        queue.add("b")
+        assert len(queue) == 1
+        assert queue.working == ["a"]
+        queue.done("a")
+        assert [await _take(queue), await _take(queue)] == ["b", "a"]
+        assert queue.idle
+
+    run(main())
+
+
+def test_of_several_delays_the_earliest_counts() -> None:
+    async def main() -> list[float]:
+        queue = WorkQueue("claims")
+        for seconds in (30, 10, 20):
+            queue.add_after("a", seconds)
+        assert queue.next_due == 10
+        await _take(queue)
+        taken = [asyncio.get_running_loop().time()]
+        queue.add_after("a", 5)
+        assert queue.next_due == 15
+        await _take(queue)
+        return [*taken, asyncio.get_running_loop().time()]
+
+    assert run(main()) == pytest.approx([10, 15])
+
+
+def test_a_delay_in_the_past_is_now() -> None:
+    async def main() -> None:
+        queue = WorkQueue("claims")
+        queue.add_after("a", 0)
+        queue.add_after("b", -1)
+        assert len(queue) == 2
+
+    run(main())
+
+
+def test_delays_that_end_together_come_in_the_order_they_were_set() -> None:
+    async def main() -> list[str]:
+        queue = WorkQueue("claims")
+        for key in ("c", "a", "b"):
+            queue.add_after(key, 1)
+        return [await _take(queue) for _ in range(3)]
+
+    assert run(main()) == ["c", "a", "b"]
+
+
+def test_failures_double_the_pause_up_to_its_bound_until_they_are_forgotten() -> None:
+    async def main() -> None:
+        queue = WorkQueue("claims")
+        pauses = [queue.retry("a") for _ in range(25)]
+        assert pauses[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
+        assert pauses[-1] == 1000
+        assert queue.failures("a") == 25
+        assert queue.retry("a", at_most=30) == 30
+        assert queue.retry("b", at_least=5) == 5
+        queue.forget("a")
+        assert queue.retry("a") == pytest.approx(0.005)
+
+    run(main())
+
+
+def test_idle_means_nothing_queued_nothing_worked_and_nothing_due() -> None:
+    async def main() -> None:
+        queue = WorkQueue("claims")
+        assert queue.idle
+        queue.add_after("a", 60)
+        assert queue.idle
+        await asyncio.sleep(60)
+        assert not queue.idle
+        assert await queue.get() == "a"
+        assert not queue.idle
+        queue.done("a")
+        assert queue.idle
+
+    run(main())
+
+
+def test_closing_ends_the_workers_and_takes_nothing_more() -> None:
+    async def main() -> None:
+        queue = WorkQueue("claims")
+        queue.add("a")
+        queue.add_after("b", 1)
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(queue.get()) for _ in range(3)]
+            await asyncio.sleep(0)
+            queue.close(3)
+        queue.add("c")
+        await asyncio.sleep(5)
+        assert [worker.result() for worker in workers] == ["a", None, None]
+
+    run(main())
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.seen: list[tuple[object, ...]] = []
+
+    def queue_added(self, queue: str) -> None:
+        self.seen.append(("added", queue))
+
+    def queue_depth(self, queue: str, depth: int) -> None:
+        self.seen.append(("depth", queue, depth))
+
+    def queue_waited(self, queue: str, seconds: float) -> None:
+        self.seen.append(("waited", queue, seconds))
+
+    def queue_worked(self, queue: str, seconds: float) -> None:
+        self.seen.append(("worked", queue, seconds))
+
+    def queue_retried(self, queue: str) -> None:
+        self.seen.append(("retried", queue))
+
+
+def test_depth_waiting_work_and_retries_are_counted() -> None:
+    async def main() -> list[tuple[object, ...]]:
+        counts = _Counts()
+        queue = WorkQueue("claims", metrics=counts)
+        queue.add("a")
+        await asyncio.sleep(2)
+        await queue.get()
+        await asyncio.sleep(3)
+        queue.retry("a")
+        queue.done("a")
+        return counts.seen
+
+    assert run(main()) == [
+        ("added", "claims"),
+        ("depth", "claims", 1),
+        ("waited", "claims", 2.0),
+        ("depth", "claims", 0),
+        ("retried", "claims"),
+        ("worked", "claims", 3.0),
+    ]

@@ -1,0 +1,217 @@
+"""The versioned cache."""
+
+import asyncio
+
+import pytest
+
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeSpec
+from volplane.testing.clock import run
+
+
+def volume(name: str, version: int, *, uid: str = "", class_name: str = "") -> Volume:
+    meta = Metadata(name=name, uid=uid or f"uid-{name}", resource_version=str(version))
+    return Volume(metadata=meta, spec=VolumeSpec(storage_class_name=class_name))
+
+
+def claim(name: str, version: int, volume_name: str = "") -> Claim:
+    meta = Metadata(name=name, namespace="default", uid=f"uid-{name}", resource_version=str(version))
+    return Claim(metadata=meta, spec=ClaimSpec(volume_name=volume_name))
+
+
+@pytest.fixture
+def cache() -> Cache[Volume]:
+    return Cache(VOLUMES)
+
+
+def heard(cache: Cache[Volume]) -> list[tuple[str | None, str | None]]:
+    seen: list[tuple[str | None, str | None]] = []
+
+    def name(obj: Volume | None) -> str | None:
+        return None if obj is None else f"{obj.uid}@{obj.metadata.resource_version}"
+
+    cache.subscribe(lambda old, new: seen.append((name(old), name(new))))
+    return seen
+
+
+def test_the_newest_version_wins_and_older_ones_are_ignored(cache: Cache[Volume]) -> None:
+    assert cache.observe(volume("a", 9))
+    assert cache.observe(volume("a", 10))
+    assert not cache.observe(volume("a", 9))
+    assert not cache.observe(volume("a", 10))
+    found = cache.get("a")
+    assert found is not None
+    assert found.version == 10
+
+
+def test_a_deletion_is_told_with_the_object_as_it_last_was(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 9))
+    seen = heard(cache)
+    assert cache.observe_deleted("a", "uid-a", 12)
+    assert cache.get("a") is None
+    assert seen == [("uid-a@9", None)]
+
+
+def test_a_late_answer_does_not_resurrect_a_deleted_object(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 9))
+    cache.observe_deleted("a", "uid-a", 12)
+    assert not cache.observe(volume("a", 11))
+    assert cache.get("a") is None
+
+
+def test_an_object_deleted_before_it_was_ever_seen_stays_away(cache: Cache[Volume]) -> None:
+    cache.observe_deleted("a", "uid-a", 12)
+    assert not cache.observe(volume("a", 9))
+    assert len(cache) == 0
+
+
+def test_what_is_gone_for_good_never_comes_back_whatever_its_version(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 9))
+    cache.observe_deleted("a", "uid-a")
+    assert not cache.observe(volume("a", 99))
+
+
+def test_an_object_that_only_left_the_selection_may_return(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 9))
+    cache.observe_deleted("a", "uid-a", 12)
+    assert cache.observe(volume("a", 15))
+
+
+def test_a_deletion_of_the_past_does_not_touch_what_is_newer(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 20))
+    assert not cache.observe_deleted("a", "uid-a", 12)
+    assert "a" in cache
+
+
+def test_another_uid_under_the_same_name_is_a_deletion_and_a_new_object(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 9, uid="first"))
+    seen = heard(cache)
+    assert cache.observe(volume("a", 15, uid="second"))
+    assert seen == [("first@9", None), (None, "second@15")]
+    assert not cache.observe(volume("a", 14, uid="first"))
+    assert not cache.observe(volume("a", 16, uid="first"))
+    assert not cache.observe_deleted("a", "first", 14)
+    assert "a" in cache
+
+
+def test_a_tombstone_outlives_the_longest_call_and_then_goes() -> None:
+    async def main() -> None:
+        cache = Cache(VOLUMES, remember=60)
+        cache.observe_deleted("a", "uid-a", 12)
+        await asyncio.sleep(59)
+        cache.observe_deleted("x", "uid-x", 12)
+        assert not cache.observe(volume("a", 11))
+        await asyncio.sleep(2)
+        cache.observe_deleted("y", "uid-y", 13)
+        assert cache._gone._stones.keys() == {"uid-x", "uid-y"}
+
+    run(main())
+
+
+def test_a_tombstone_that_is_renewed_is_kept_for_its_new_time() -> None:
+    async def main() -> None:
+        cache = Cache(VOLUMES, remember=60)
+        cache.observe_deleted("a", "uid-a", 12)
+        await asyncio.sleep(50)
+        cache.observe_deleted("a", "uid-a", 20)
+        await asyncio.sleep(50)
+        cache.observe_deleted("b", "uid-b", 21)
+        assert not cache.observe(volume("a", 19))
+
+    run(main())
+
+
+def test_a_relist_removes_only_what_is_not_newer_than_the_list(cache: Cache[Volume]) -> None:
+    cache.observe(volume("gone", 5))
+    cache.observe(volume("kept", 6))
+    cache.observe(volume("ours", 30))
+    cache.observe(volume("unreadable", 7))
+    seen = heard(cache)
+    cache.replace([volume("kept", 6), volume("new", 11)], 20, keep=["unreadable"])
+    assert cache.keys() == ["kept", "new", "ours", "unreadable"]
+    assert seen == [(None, "uid-new@11"), ("uid-gone@5", None)]
+    assert cache.reached == 20
+    assert not cache.observe(volume("gone", 19))
+
+
+def test_a_relist_does_not_bring_back_what_was_deleted_after_it(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 9))
+    cache.observe_deleted("a", "uid-a", 25)
+    cache.replace([volume("a", 9)], 20)
+    assert "a" not in cache
+
+
+def test_an_index_follows_changes_and_is_ordered_by_key() -> None:
+    cache = Cache(VOLUMES, {"class": lambda v: [v.spec.storage_class_name] if v.spec.storage_class_name else []})
+    for name in ("c", "a", "b"):
+        cache.observe(volume(name, 1, class_name="fast"))
+    cache.observe(volume("d", 1))
+    assert [v.name for v in cache.by_index("class", "fast")] == ["a", "b", "c"]
+    cache.observe(volume("b", 2, class_name="slow"))
+    assert [v.name for v in cache.by_index("class", "fast")] == ["a", "c"]
+    assert [v.name for v in cache.by_index("class", "slow")] == ["b"]
+    for name in ("a", "c"):
+        cache.observe_deleted(name, f"uid-{name}", 3)
+    assert cache.by_index("class", "fast") == []
+    assert cache.by_index("class", "nowhere") == []
+
+
+def test_an_index_may_file_an_object_several_times() -> None:
+    cache = Cache(VOLUMES, {"letters": lambda v: list(v.name)})
+    cache.observe(volume("abba", 1))
+    cache.observe(volume("ac", 1))
+    assert [v.name for v in cache.by_index("letters", "a")] == ["abba", "ac"]
+    cache.observe_deleted("abba", "uid-abba", 2)
+    assert [v.name for v in cache.by_index("letters", "a")] == ["ac"]
+    assert cache.by_index("letters", "b") == []
+
+
+def test_listeners_see_the_cache_after_the_change_and_can_leave() -> None:
+    cache = Cache(CLAIMS, {"volume": lambda c: [c.spec.volume_name]})
+    seen: list[list[str]] = []
+    leave = cache.subscribe(lambda _old, _new: seen.append([c.name for c in cache.by_index("volume", "v")]))
+    cache.observe(claim("a", 1, "v"))
+    cache.observe(claim("a", 2))
+    leave()
+    cache.observe(claim("a", 3, "v"))
+    assert seen == [["a"], []]
+
+
+def test_a_listener_that_fails_does_not_cost_the_others_their_news(
+    cache: Cache[Volume], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_old: object, _new: object) -> None:
+        raise RuntimeError("mine")
+
+    cache.subscribe(fail)
+    seen = heard(cache)
+    cache.observe(volume("a", 1))
+    assert seen == [(None, "uid-a@1")]
+    assert "a listener of persistentvolumes failed on a" in caplog.text
+
+
+def test_equal_parts_of_objects_are_kept_once(cache: Cache[Volume]) -> None:
+    def made(name: str) -> Volume:
+        one = volume(name, 1, class_name="".join(["fa", "st"]))
+        one.spec.capacity = {"storage": "1Gi"}
+        one.metadata.annotations = {"".join(["pv.kubernetes.io/", "provisioned-by"]): "x"}
+        return one
+
+    cache.observe(made("a"))
+    cache.observe(made("b"))
+    one, other = cache.values()
+    assert one.spec.capacity is other.spec.capacity
+    assert one.spec.storage_class_name is other.spec.storage_class_name
+    assert [id(key) for key in one.metadata.annotations or {}] == [id(key) for key in other.metadata.annotations or {}]
+
+
+def test_waiting_for_the_first_list() -> None:
+    async def main() -> None:
+        cache = Cache(VOLUMES)
+        assert not cache.synced
+        asyncio.get_running_loop().call_later(5, cache.mark_synced)
+        await cache.wait_synced()
+        assert cache.synced
+
+    run(main())
