@@ -22,8 +22,12 @@ import volplane
 from volplane import errors
 from volplane.cli import main as frame
 from volplane.hookspecs import REQUIRED_HOOKS, BackendSpec
+from volplane.loading.building import build_driver, options_schema
+from volplane.loading.discovery import InstalledPlugins
+from volplane.loading.reference import markdown
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "reference"
 MARK = "<!-- Written by tools/reference.py from the code; change it there, then `make docs`. -->"
 WIDTH = 100
 BAR = "\\|"
@@ -34,6 +38,8 @@ Hook = Callable[..., object]
 def main(arguments: Sequence[str]) -> int:
     """Write or check every page; the exit code."""
     pages = {"hooks.md": hooks_page(), "errors.md": errors_page(), "commands.md": commands_page()}
+    for name in sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")):
+        pages[f"{name}.md"] = backend_page(name)
     stale = []
     for name, lines in pages.items():
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
@@ -188,6 +194,26 @@ forgets the claim. A backend that is certain passes `nothing_done=True`."""
 def is_error(member: object) -> bool:
     """Whether this is one of the tree."""
     return isinstance(member, type) and issubclass(member, errors.VolplaneError)
+
+
+# --- backends ---------------------------------------------------------------------------------------------------
+
+
+def backend_page(name: str) -> Iterator[str]:
+    """The options and the class parameters of one of our backends."""
+    plugin = InstalledPlugins().load("backend", name)
+    options = options_schema(plugin)
+    required = {option.name: "/example" for option in options.parameters if option.required}
+    driver = build_driver(f"{name.replace('_', '-')}.example.com", plugin, required)
+    yield f"# Backend {name}\n"
+    yield MARK + "\n"
+    yield contract(plugin.factory) + "\n"
+    yield "## Options of a driver\n"
+    yield "In the configuration file, by the operator.\n"
+    yield markdown(options)
+    yield "## Parameters of a class\n"
+    yield "In `parameters` of a StorageClass. Names are compared without regard to case.\n"
+    yield markdown(driver.info.parameters)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------
