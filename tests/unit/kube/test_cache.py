@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from volplane.kube.cache import Cache
@@ -193,10 +194,10 @@ def test_a_listener_that_fails_does_not_cost_the_others_their_news(
 
 def test_equal_parts_of_objects_are_kept_once(cache: Cache[Volume]) -> None:
     def made(name: str) -> Volume:
-        one = volume(name, 1, class_name="".join(["fa", "st"]))
-        one.spec.capacity = {"storage": "1Gi"}
-        one.metadata.annotations = {"".join(["pv.kubernetes.io/", "provisioned-by"]): "x"}
-        return one
+        text = """{"metadata": {"name": "%s", "uid": "%s", "resourceVersion": "1",
+                  "annotations": {"pv.kubernetes.io/provisioned-by": "x"}},
+                  "spec": {"storageClassName": "fast", "capacity": {"storage": "1Gi"}}}"""
+        return msgspec.json.decode(text % (name, name), type=Volume)
 
     cache.observe(made("a"))
     cache.observe(made("b"))
