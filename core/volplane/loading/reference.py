@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from volplane.loading.parameters import default_text, type_text
@@ -43,6 +44,7 @@ def markdown(schema: ParameterSchema) -> str:
         return "None.\n"
     lines = ["| name | value | default | |", "|---|---|---|---|"]
     for entry in entries(schema):
-        cells = (f"`{entry.name}`", entry.value, f"`{entry.default}`" if entry.default else "", entry.doc)
+        value = re.sub(r"(?<=that matches )(.*)", r"`\1`", entry.value)
+        cells = (f"`{entry.name}`", value, f"`{entry.default}`" if entry.default else "", entry.doc)
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

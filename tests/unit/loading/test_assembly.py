@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# ruff: noqa: ARG001 - hooks and factories are called with what the contract says
 import threading
 from typing import Any
 

@@ -1,6 +1,6 @@
 """What a plugin is refused for at load, and what is said then: plugin, hook and argument are named."""
 
-# ruff: noqa: ARG001, ARG004, ARG005 - the names of arguments are the contract
+# ruff: noqa: ARG004, ARG005 - the names of arguments are the contract
 
 from __future__ import annotations
 

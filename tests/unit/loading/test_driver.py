@@ -1,6 +1,6 @@
 """The typed face of a backend: results are checked, exceptions are classified, extensions wrap."""
 
-# ruff: noqa: ARG001 - the names of arguments are the contract
+
 
 from __future__ import annotations
 

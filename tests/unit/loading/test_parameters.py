@@ -297,5 +297,5 @@ def test_the_reference_says_what_may_be_given_and_what_is_assumed() -> None:
 def test_the_reference_as_markdown() -> None:
     assert markdown(schema()) == "None.\n"
     assert markdown(one(pattern="a|b", default="a")) == (
-        "| name | value | default | |\n|---|---|---|---|\n| `key` | text that matches a\\|b | `a` | A key. |\n"
+        "| name | value | default | |\n|---|---|---|---|\n| `key` | text that matches `a\\|b` | `a` | A key. |\n"
     )

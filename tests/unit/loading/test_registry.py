@@ -1,6 +1,6 @@
 """Which drivers can be used: starting, healing, probing, stopping; and whose a static volume is."""
 
-# ruff: noqa: ARG001 - bodies of tests are called alike
+
 from __future__ import annotations
 
 import asyncio

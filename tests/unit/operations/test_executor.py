@@ -29,7 +29,7 @@ def in_real_time(main: Coroutine[Any, Any, None]) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let threads and callbacks go on until it is so."""
-    while not condition():  # noqa: ASYNC110 - a thread's state has no asyncio event
+    while not condition():
         await asyncio.sleep(0)
 
 
