@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from volplane_hostpath import HostPathBackend
 
 from volplane import (
     Asset,
@@ -32,6 +33,7 @@ from volplane import (
     VolumeIdentity,
     VolumeSource,
 )
+from volplane_hostpath import HostPathBackend
 
 DRIVER = "hostpath.volplane.dev"
 MIB = 1 << 20
@@ -103,7 +105,9 @@ class Site:
         }
         return VolumeIdentity(**{**given, **fields})
 
-    def static(self, path: Path | str, name: str = "pv-static", kind: str = "hostPath", **fields: Any) -> VolumeIdentity:
+    def static(
+        self, path: Path | str, name: str = "pv-static", kind: str = "hostPath", **fields: Any
+    ) -> VolumeIdentity:
         return VolumeIdentity(
             name=name,
             uid=f"uid-{name}",
@@ -187,3 +191,20 @@ def new_site(tmp_path: Path) -> Any:
         return Site(path, **options)
 
     return make
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], None]]]:
+    """A tmpfs of 8 MiB at tmp_path/disk, with a way to remount it."""
+    point = tmp_path / "disk"
+    point.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(point)], check=False).returncode:
+        pytest.skip("this machine does not let root mount")
+
+    def remount(option: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{option}", str(point)], check=True)
+
+    yield point, remount
+    subprocess.run(["umount", str(point)], check=True)

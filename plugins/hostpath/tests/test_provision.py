@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ HOSTNAME = "kubernetes.io/hostname"
 UID = "0f0e0d0c-1111-4222-8333-444455556666"
 
 
-def test_a_volume_is_a_directory_with_a_marker(site):
+def test_a_volume_is_a_directory_with_a_marker(site: Any) -> None:
     asset = site.provision(UID, 5 * MIB)
     assert asset.source.kind == "local"
     assert dict(asset.source.fields) == {"path": f"{site.root}/default/data-{UID}"}
@@ -37,7 +39,7 @@ def test_a_volume_is_a_directory_with_a_marker(site):
     assert list((site.root / ".volplane/tmp").iterdir()) == []
 
 
-def test_an_equal_demand_gets_the_same_volume_and_keeps_its_files(site):
+def test_an_equal_demand_gets_the_same_volume_and_keeps_its_files(site: Any) -> None:
     asset = site.provision()
     (site.path(asset) / "file").write_text("kept")
     site.path(asset).chmod(0o700)
@@ -58,14 +60,14 @@ def test_an_equal_demand_gets_the_same_volume_and_keeps_its_files(site):
         {"generation": 2},
     ],
 )
-def test_another_demand_is_refused(site, other):
+def test_another_demand_is_refused(site: Any, other: Any) -> None:
     asset = site.provision()
     with pytest.raises(AlreadyExists):
         site.provision(**other)
     assert site.find() == asset
 
 
-def test_another_owner_is_refused(site):
+def test_another_owner_is_refused(site: Any) -> None:
     site.provision()
     stranger = site.again()
     stranger.start()
@@ -73,7 +75,7 @@ def test_another_owner_is_refused(site):
         stranger.provision(owner=stranger.owner("u2"), name="pvc-u1")
 
 
-def test_class_parameters_shape_the_directory(site):
+def test_class_parameters_shape_the_directory(site: Any) -> None:
     asset = site.provision(
         parameters={"mode": 0o2750, "gid": os.getgid(), "uid": os.getuid(), "volumeType": "hostPath"}
     )
@@ -84,12 +86,12 @@ def test_class_parameters_shape_the_directory(site):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give directories away")
-def test_the_directory_belongs_to_the_user_and_group_of_the_class(site):
+def test_the_directory_belongs_to_the_user_and_group_of_the_class(site: Any) -> None:
     status = site.path(site.provision(parameters={"uid": 4711, "gid": 4712})).stat()
     assert (status.st_uid, status.st_gid) == (4711, 4712)
 
 
-def test_the_umask_has_no_say(site):
+def test_the_umask_has_no_say(site: Any) -> None:
     before = os.umask(0o777)
     try:
         asset = site.provision(parameters={"mode": 0o755})
@@ -114,14 +116,14 @@ def test_the_umask_has_no_say(site):
         ({"name": "../evil"}, InvalidArgument),
     ],
 )
-def test_what_cannot_be_is_refused_and_leaves_nothing(site, fields, error):
+def test_what_cannot_be_is_refused_and_leaves_nothing(site: Any, fields: Any, error: Any) -> None:
     with pytest.raises(error) as caught:
         site.provision(**fields)
     assert caught.value.nothing_done
     assert site.leftovers() == []
 
 
-def test_a_shared_root_has_no_affinity_and_all_access_modes(new_site):
+def test_a_shared_root_has_no_affinity_and_all_access_modes(new_site: Any) -> None:
     site = new_site(shared=True).start()
     asset = site.provision(access_modes=tuple(AccessMode))
     assert asset.node_affinity == ()
@@ -132,11 +134,11 @@ def test_a_shared_root_has_no_affinity_and_all_access_modes(new_site):
         site.provision("u2", parameters={"volumeType": "local"})
 
 
-def test_the_driver_option_chooses_the_source(new_site):
+def test_the_driver_option_chooses_the_source(new_site: Any) -> None:
     assert new_site(source="hostPath").start().provision().source.kind == "hostPath"
 
 
-def test_another_nodes_claim_is_sent_back_to_the_scheduler(site):
+def test_another_nodes_claim_is_sent_back_to_the_scheduler(site: Any) -> None:
     for demand in (
         {"segment": {HOSTNAME: "node-b"}},
         {"selected_node": NodeIdentity(name="node-b")},
@@ -151,7 +153,7 @@ def test_another_nodes_claim_is_sent_back_to_the_scheduler(site):
     assert site.leftovers() == []
 
 
-def test_a_node_instance_uses_the_label_of_its_node_not_its_name(new_site):
+def test_a_node_instance_uses_the_label_of_its_node_not_its_name(new_site: Any) -> None:
     site = new_site().start("node-a.example.internal")
     node = NodeIdentity(name="node-a.example.internal", labels={HOSTNAME: "node-a-label"})
     asset = site.provision(selected_node=node, segment={HOSTNAME: "node-a-label"})
@@ -161,7 +163,7 @@ def test_a_node_instance_uses_the_label_of_its_node_not_its_name(new_site):
     assert site.find("u1") == asset
 
 
-def test_a_directory_that_is_in_the_way_is_not_touched(site):
+def test_a_directory_that_is_in_the_way_is_not_touched(site: Any) -> None:
     (site.root / "data-u1").mkdir()
     (site.root / "data-u1/precious").write_text("x")
     (site.root / UID).mkdir()
@@ -173,7 +175,7 @@ def test_a_directory_that_is_in_the_way_is_not_touched(site):
     assert site.leftovers() == [UID, "data-u1", "data-u1/precious"]
 
 
-def test_no_volume_is_made_inside_another(site):
+def test_no_volume_is_made_inside_another(site: Any) -> None:
     outer = site.provision(UID, parameters={"pathTemplate": "${uid}"})
     inner = "aaaaaaaa-1111-4222-8333-444455556666"
     with pytest.raises(AlreadyExists, match="directory of volume"):
@@ -181,7 +183,7 @@ def test_no_volume_is_made_inside_another(site):
     assert list(site.path(outer).iterdir()) == []
 
 
-def test_a_symbolic_link_above_a_volume_is_refused(site, tmp_path):
+def test_a_symbolic_link_above_a_volume_is_refused(site: Any, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     site.provision("u1")
@@ -192,7 +194,7 @@ def test_a_symbolic_link_above_a_volume_is_refused(site, tmp_path):
     assert list(outside.iterdir()) == []
 
 
-def test_a_volume_in_the_trash_is_not_given_out_again(site):
+def test_a_volume_in_the_trash_is_not_given_out_again(site: Any) -> None:
     asset = site.provision()
     for number in range(200):
         (site.path(asset) / str(number)).write_text("x")
@@ -204,7 +206,7 @@ def test_a_volume_in_the_trash_is_not_given_out_again(site):
     assert site.leftovers() == []
 
 
-def test_fifty_threads_make_fifty_volumes(site):
+def test_fifty_threads_make_fifty_volumes(site: Any) -> None:
     with ThreadPoolExecutor(50) as pool:
         assets = list(pool.map(lambda number: site.provision(f"u{number}", namespace=f"ns{number % 3}"), range(50)))
     assert len({asset.handle for asset in assets}) == 50
@@ -215,7 +217,7 @@ def test_fifty_threads_make_fifty_volumes(site):
     assert site.leftovers() == []
 
 
-def test_two_processes_making_the_same_volume_make_one(site):
+def test_two_processes_making_the_same_volume_make_one(site: Any) -> None:
     other = site.again().start()
     with ThreadPoolExecutor(8) as pool:
         assets = list(pool.map(lambda number: (site, other)[number % 2].provision(), range(16)))
@@ -223,9 +225,9 @@ def test_two_processes_making_the_same_volume_make_one(site):
     assert len(site.listed()) == 1
 
 
-def test_no_descriptor_is_left_open(site):
+def test_no_descriptor_is_left_open(site: Any) -> None:
     def opened() -> int:
-        return len(os.listdir("/proc/self/fd"))
+        return len(list(Path("/proc/self/fd").iterdir()))
 
     before = opened()
     asset = site.provision()

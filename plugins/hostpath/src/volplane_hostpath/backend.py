@@ -140,7 +140,6 @@ class HostPathBackend(BackendSpec):
         shape = Shape.of(request.parameters, self._settings)
         context = request.context
         with self._volume(request.name, context, f"make the directory of {request.name}") as root:
-            root.require_writable()
             marker = _marker(root, request.name)
             if marker is None:
                 marker = new_marker(request, shape, {} if self._settings.shared else self._node.segment(request))
@@ -152,7 +151,7 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        """Finish what an attempt began, if it got as far as its marker; clean up what did not."""
+        """Finish what an attempt or a deletion began; clean up what did not get as far as its marker."""
         name, context = check_name(request.name), request.context
         with self._volume(name, context, f"look for the directory of {name}") as root:
             marker = _marker(root, name)
@@ -161,14 +160,12 @@ class HostPathBackend(BackendSpec):
                 return Absent()
             if not marker.belongs_to(request.owner) or marker.owner.generation != request.owner.generation:
                 return Absent()
-            if entry_exists(marker.key, root.directory(TRASH)):
-                self._finish_deletion(root, marker, context)
-                return Absent()
-            if not complete(root, self._ledger, marker, context, make=False):
-                with self._ledger.open(root, TimeSlice(context).left(), context.log):
-                    self._ledger.remove(root, name)
-                return Absent()
-            return asset_of(root, marker)
+            deleting = entry_exists(marker.key, root.directory(TRASH))
+            if not deleting and complete(root, self._ledger, marker, context, make=False):
+                return asset_of(root, marker)
+            if not delete_marked(root, self._ledger, marker, context):
+                raise Unavailable(f"{name} is still being removed", retry_after=_SOON)
+            return Absent()
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
@@ -181,7 +178,6 @@ class HostPathBackend(BackendSpec):
         else:
             name = _name_of(volume)
             with self._volume(name, context, doing) as root:
-                root.require_writable()
                 _check_root(root, volume)
                 finished = self._delete_owned(root, name, volume, context)
         return Done() if finished else InProgress(retry_after=_SOON)
@@ -258,10 +254,11 @@ class HostPathBackend(BackendSpec):
 
     @contextmanager
     def _volume(self, name: str, context: Context, doing: str) -> Iterator[Root]:
-        """The root, with the lock of one volume held."""
-        patience = TimeSlice(context).left()
-        with self._root(context, doing) as root, self._locks.hold(name, root.directory(LOCKS), patience):
-            yield root
+        """The root, writable, with the lock of one volume held."""
+        with self._root(context, doing) as root:
+            root.require_writable()
+            with self._locks.hold(name, root.directory(LOCKS), TimeSlice(context).left()):
+                yield root
 
     def _check_demand(self, request: ProvisionRequest) -> None:
         if request.volume_mode is not VolumeMode.FILESYSTEM:
@@ -290,10 +287,6 @@ class HostPathBackend(BackendSpec):
         if handle is not None and handle.generation != marker.owner.generation:
             return True  # Another generation has taken the name: this one is gone.
         return delete_marked(root, self._ledger, marker, context)
-
-    def _finish_deletion(self, root: Root, marker: VolumeMarker, context: Context) -> None:
-        if not delete_marked(root, self._ledger, marker, context):
-            raise Unavailable(f"{marker.name} is still being removed", retry_after=_SOON)
 
     def _path_to_scrub(self, root: Root, volume: VolumeIdentity, context: Context) -> str:
         if volume.owner is None:

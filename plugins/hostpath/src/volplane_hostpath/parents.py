@@ -33,7 +33,7 @@ _MODE = 0o711
 
 
 def _entry(path: str) -> str:
-    return hashlib.sha256(path.encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
 
 
 def _ancestors(path: str) -> Iterator[str]:
@@ -108,7 +108,7 @@ def remove_stale_entries(root: Root) -> None:
     """Forget parents that are gone, so that a directory that somebody makes there later is not taken for ours."""
     parents = root.directory(PARENTS)
     for entry in names_in(parents):
-        path = read_file(entry, parents).decode("utf-8", "replace")
+        path = os.fsdecode(read_file(entry, parents))
         # An entry torn by a crash names no path; its directory was never made.
         if _entry(path) != entry or not directory_exists(path, root.fd, root.place, label=root.path):
             remove_entry(entry, parents)

@@ -22,7 +22,7 @@ def beneath_root(source: VolumeSource, roots: Iterable[str]) -> str | None:
     Purely lexical: "..", the root itself and the driver's own directory are not ours. roots: spellings of the root.
     """
     path = source.fields.get("path")
-    if source.kind not in {LOCAL, HOST_PATH} or not isinstance(path, str) or not path.startswith("/") or "\0" in path:
+    if source.kind not in {LOCAL, HOST_PATH} or not isinstance(path, str) or not _is_path(path):
         return None
     if source.kind == HOST_PATH and (source.fields.get("type") or "") not in _DIRECTORY_TYPES:
         return None
@@ -34,6 +34,15 @@ def beneath_root(source: VolumeSource, roots: Iterable[str]) -> str | None:
         if parts[: len(above)] == above and len(parts) > len(above) and parts[len(above)] != CONTROL:
             return "/".join(parts[len(above) :])
     return None
+
+
+def _is_path(text: str) -> bool:
+    """Absolute, and something that the operating system takes: JSON can spell what it does not."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return text.startswith("/") and "\0" not in text
 
 
 def spellings(root: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from volplane import BackendError, Context
 from volplane_hostpath.deletion import STATIC_PREFIX, empty_trash
-from volplane_hostpath.directories import entry_exists, names_in
+from volplane_hostpath.directories import entry_exists, names_in, remove_entry
 from volplane_hostpath.ledger import Ledger
 from volplane_hostpath.locks import Locks, TimeSlice
 from volplane_hostpath.markers import marker_file
@@ -48,9 +48,12 @@ def _lock_name(entry: str) -> str:
 
 def _sweep_entry(root: Root, place: str, entry: str, patience: TimeSlice) -> None:
     name = volume_of(entry)
-    if entry_exists(marker_file(name), root.directory(VOLUMES)):
-        return  # The next provision or delete of this volume finishes it.
-    if place == TMP:
+    if entry == marker_file(name):
+        # Nobody who holds the lock is about to put it in place.
+        remove_entry(entry, root.directory(TMP))
+    elif entry_exists(marker_file(name), root.directory(VOLUMES)):
+        pass  # The next provision or delete of this volume finishes it.
+    elif place == TMP:
         discard_staged(root, name)
     else:
         empty_trash(root, entry, patience)
