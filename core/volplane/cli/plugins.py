@@ -1,0 +1,206 @@
+"""`volplane plugins`: what is installed, whether it can be used, and what may be configured."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from volplane.cli.console import Console
+from volplane.controller.config import Configuration, DriverSettings, read_configuration
+from volplane.errors import ConfigurationError, PluginError, VolplaneError
+from volplane.loading.assembly import default_drivers, load_drivers
+from volplane.loading.building import build_driver, options_schema
+from volplane.loading.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks
+from volplane.loading.discovery import InstalledPlugins
+from volplane.loading.driver import Driver
+from volplane.loading.parameters import check, type_text
+from volplane.loading.reference import entries
+from volplane.loading.registry import LoadedDrivers
+from volplane.schemas import DriverInfo, Parameter, ParameterSchema
+
+__all__ = ["register"]
+
+_EXAMPLES: Final = ("example", "/example", "example.com", "192.0.2.1", "true", "1Gi", "1m", "key=value")
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Configuration file whose drivers to show.", dir_okay=False),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command and its subcommand."""
+    group = typer.Typer(invoke_without_command=True)
+    group.callback()(plugins)
+    group.command("show")(show)
+    app.add_typer(group, name="plugins")
+
+
+def plugins(context: typer.Context, config: Config = None) -> None:
+    """Show the backends and extensions that are installed, and the drivers they make.
+
+    Each is imported, in a child process first. Exit code 1 if one cannot be used.
+    """
+    context.obj = config
+    if context.invoked_subcommand is not None:
+        return
+    console = Console()
+    configuration = Configuration() if config is None else read_configuration(config)
+    installed = InstalledPlugins()
+    with console.progress("importing plugins"):
+        drivers = load_drivers(configuration, installed)
+        rows = [
+            _row(installed, kind, name, drivers) for kind in ("backend", "extension") for name in installed.names(kind)
+        ]
+    if rows:
+        console.table(
+            ("KIND", "NAME", "DISTRIBUTION", "STATE", "DRIVERS", "HOOKS"),
+            [(r.kind, r.name, r.distribution, r.state, r.drivers, r.hooks) for r in rows],
+        )
+    else:
+        console.note("no backend is installed; try: pip install volplane-hostpath")
+    errors = _errors(rows, drivers)
+    for error in errors:
+        console.error(error)
+    if errors:
+        raise typer.Exit(1)
+
+
+def show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Backend or extension.", show_default=False)],
+) -> None:
+    """Show what one plugin is, its options, and the parameters that classes may give it."""
+    console = Console()
+    installed = InstalledPlugins()
+    kind = "backend" if name in installed.names("backend") or name not in installed.names("extension") else "extension"
+    plugin = installed.load(kind, name)
+    config: Path | None = context.obj
+    configuration = Configuration() if config is None else read_configuration(config)
+    console.line(f"{kind} {name}, from {plugin.distribution}")
+    console.line(f"hooks: {', '.join(sorted(_hooks(plugin))) or 'known once it is made'}")
+    _show_schema(console, "Options (in the configuration file)", options_schema(plugin))
+    if kind == "backend":
+        _show_backend(console, plugin, configuration, installed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    kind: str
+    name: str
+    distribution: str
+    drivers: str
+    hooks: str
+    error: str
+
+    @property
+    def state(self) -> str:
+        return "broken" if self.error else "ok"
+
+
+def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrivers) -> _Row:
+    found = installed.found(kind, name)
+    distribution = found.distribution if found is not None else ""
+    mine: list[str] = []
+    hooks: frozenset[str] = frozenset()
+    error = ""
+    try:
+        plugin = installed.load(kind, name)
+        hooks, flaws = _hooks(plugin), _flaws(plugin)
+        options_schema(plugin)
+        if flaws:
+            error = f"{plugin}: {'; '.join(flaws)}"
+    except PluginError as refused:
+        error = str(refused)
+    if kind == "backend":
+        made = [d for d in drivers.drivers if d.backend == name]
+        mine = [d.name for d in made] + [f"{b.name} (broken)" for b in drivers.broken if name == b.backend != b.name]
+        hooks = made[0].capabilities if made else hooks
+    return _Row(kind, name, distribution, ", ".join(mine) or "-", ", ".join(sorted(hooks)) or "-", error)
+
+
+def _hooks(plugin: Plugin) -> frozenset[str]:
+    """Hooks that the plugin's class implements; none are known of other callables before they made an instance."""
+    if not inspect.isclass(plugin.factory):
+        return frozenset()
+    return HOOKS.intersection(mark.hook for mark in marks(plugin.factory))
+
+
+def _flaws(plugin: Plugin) -> tuple[str, ...]:
+    if not inspect.isclass(plugin.factory):
+        return ()
+    return backend_flaws(plugin.factory) if plugin.kind == "backend" else extension_flaws(plugin.factory)
+
+
+def _errors(rows: Iterable[_Row], drivers: LoadedDrivers) -> list[str]:
+    """Every reason once: a driver whose plugin is broken repeats it."""
+    errors = [row.error for row in rows if row.error]
+    for broken in drivers.broken:
+        if not any(error in broken.error for error in errors):
+            errors.append(broken.error if broken.name in broken.error else f"driver {broken.name}: {broken.error}")
+    return list(dict.fromkeys(errors))
+
+
+def _show_backend(console: Console, plugin: Plugin, configuration: Configuration, installed: InstalledPlugins) -> None:
+    settings = configuration.drivers
+    if settings is None:
+        settings, _ = default_drivers(installed)
+    mine = [s for s in settings if s.backend == plugin.name]
+    try:
+        driver = _made(plugin, mine)
+    except VolplaneError as error:
+        console.heading("Class parameters")
+        console.note(f"  not known: {error}")
+        return
+    _show_schema(console, f"Class parameters (schema version {driver.info.parameters.version})", driver.info.parameters)
+    console.heading("Driver")
+    for label, value in _facts(driver.info):
+        console.line(f"  {label:<18} {value}")
+
+
+def _made(plugin: Plugin, settings: list[DriverSettings]) -> Driver:
+    """A driver to be described: the first configured one, else one with examples of what its backend requires."""
+    if settings:
+        return build_driver(settings[0].name, plugin, settings[0].options)
+    required = [parameter for parameter in options_schema(plugin).parameters if parameter.required]
+    options = {parameter.name: _example(parameter) for parameter in required}
+    return build_driver(getattr(plugin.factory, "default_driver_name", "") or "example", plugin, options)
+
+
+def _example(parameter: Parameter) -> str:
+    """A value that the schema allows; making a backend and describing it touches nothing that it could name."""
+    low = "1" if parameter.minimum is None else f"{parameter.minimum:.0f}"
+    for text in (*parameter.choices, *_EXAMPLES, low, f"{low}s"):
+        _, flaws = check(ParameterSchema(parameters=(parameter,)), {parameter.name: text}, "option")
+        if not flaws:
+            return text
+    raise ConfigurationError(f"option {parameter.name!r} must be configured: {type_text(parameter)}")
+
+
+def _facts(info: DriverInfo) -> list[tuple[str, str]]:
+    return [
+        ("version", info.version),
+        ("hookspec version", str(info.hookspec_version)),
+        ("access modes", ", ".join(sorted(info.access_modes))),
+        ("volume modes", ", ".join(sorted(info.volume_modes))),
+        ("topology keys", ", ".join(info.topology_keys) or "none: reachable from everywhere"),
+        ("CSI driver name", info.csi_driver_name or "none"),
+        ("attach", "served" if info.attach_required else "not needed"),
+        ("mount options", "taken" if info.supports_mount_options else "refused"),
+        *((f"waives {rule}", reason) for rule, reason in sorted(info.waived_rules.items())),
+    ]
+
+
+def _show_schema(console: Console, title: str, schema: ParameterSchema) -> None:
+    console.heading(title)
+    if not schema.parameters:
+        console.line("  none")
+    for entry in entries(schema):
+        default = f" [{entry.default}]" if entry.default == "required" else f" [default {entry.default}]"
+        console.line(f"  {entry.name}: {entry.value}{default if entry.default else ''}")
+        console.note(f"      {entry.doc}")

@@ -1,0 +1,162 @@
+"""Writes a line of JSON for every call of a hook that changes something, with its outcome and how long it took."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from volplane import BackendError, Parameter, ParameterKind, ParameterSchema, hookimpl
+
+__all__ = ["CallLog"]
+
+log = logging.getLogger(__name__)
+
+LOGGED: Final = (
+    "provision",
+    "delete",
+    "find",
+    "recycle",
+    "attach",
+    "detach",
+    "expand",
+    "modify",
+    "create_snapshot",
+    "delete_snapshot",
+)
+
+
+class CallLog:
+    """One line a call: when, which driver and hook, on what, for how many seconds, and how it ended.
+
+    Fields: time (RFC 3339, UTC), driver, hook, asset, claim, node, seconds, outcome ("ok" or the error's class), result
+    (its type), code and message of an error. Parameters and options are never written. A log that cannot be written
+    is reported once and harms no call. The file is opened for every line, so it may be rotated at any time.
+    """
+
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema(
+        parameters=(
+            Parameter(name="path", doc="File that the lines are appended to.", required=True),
+            Parameter(
+                name="hooks",
+                doc="Hooks to log; those that only ask are not in the default.",
+                kind=ParameterKind.STRINGS,
+                choices=LOGGED,
+                default=LOGGED,
+            ),
+        )
+    )
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = Path(options["path"])
+        self._hooks = frozenset(options["hooks"])
+        self._now = now
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._failing = False
+
+    @hookimpl(wrapper=True)
+    def provision(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("provision", request))
+
+    @hookimpl(wrapper=True)
+    def delete(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("delete", request))
+
+    @hookimpl(wrapper=True)
+    def find(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("find", request))
+
+    @hookimpl(wrapper=True)
+    def recycle(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("recycle", request))
+
+    @hookimpl(wrapper=True)
+    def attach(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("attach", request))
+
+    @hookimpl(wrapper=True)
+    def detach(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("detach", request))
+
+    @hookimpl(wrapper=True)
+    def expand(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("expand", request))
+
+    @hookimpl(wrapper=True)
+    def modify(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("modify", request))
+
+    @hookimpl(wrapper=True)
+    def create_snapshot(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("create_snapshot", request))
+
+    @hookimpl(wrapper=True)
+    def delete_snapshot(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("delete_snapshot", request))
+
+    def _around(self, hook: str, request: Any) -> Generator[None, Any, Any]:
+        if hook not in self._hooks:
+            return (yield)
+        begun = self._monotonic()
+        try:
+            result = yield
+        except Exception as error:
+            self._write(hook, request, begun, _failure(error))
+            raise
+        self._write(hook, request, begun, {"outcome": "ok", "result": type(result).__name__})
+        return result
+
+    def _write(self, hook: str, request: Any, begun: float, end: Mapping[str, object]) -> None:
+        line = {
+            "time": self._now().isoformat(timespec="milliseconds"),
+            "driver": request.context.driver,
+            "hook": hook,
+            **_subject(request),
+            "seconds": round(self._monotonic() - begun, 3),
+            **end,
+        }
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        with self._lock:
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(text)
+                self._failing = False
+            except OSError as error:
+                if not self._failing:
+                    log.warning("call log %s cannot be written: %s", self._path, error)
+                self._failing = True
+
+
+def _subject(request: Any) -> dict[str, str]:
+    subject = {}
+    volume = getattr(request, "volume", None)
+    claim = getattr(request, "claim", None)
+    node = getattr(request, "node", None)
+    if volume is not None:
+        subject["asset"] = volume.handle
+    elif name := getattr(request, "name", None) or getattr(request, "handle", None):
+        subject["asset"] = name
+    if claim is not None:
+        subject["claim"] = f"{claim.namespace}/{claim.name}"
+    if node is not None:
+        subject["node"] = node.name
+    return subject
+
+
+def _failure(error: Exception) -> dict[str, object]:
+    end: dict[str, object] = {"outcome": type(error).__name__, "message": " ".join(str(error).split())}
+    if isinstance(error, BackendError) and error.code:
+        end["code"] = error.code
+    return end

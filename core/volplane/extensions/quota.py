@@ -1,0 +1,168 @@
+"""Limits how many bytes the claims of a namespace may have made, over all drivers of this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from volplane import (
+    Absent,
+    Asset,
+    BackendError,
+    Declined,
+    DeleteRequest,
+    Done,
+    ExpandRequest,
+    FindRequest,
+    Parameter,
+    ParameterKind,
+    ParameterSchema,
+    ProvisionRequest,
+    Unavailable,
+    hookimpl,
+)
+from volplane.errors import ConfigurationError
+from volplane.kube.quantity import format_bytes, parse
+
+__all__ = ["Quota"]
+
+
+class Quota:
+    """Declines what would take a namespace over its limit, before it reaches the backend.
+
+    What was made is kept in a ledger, a JSON file: volume name -> namespace and bytes. An asset counts from before it is
+    made until it is deleted, so that claims racing for the last bytes cannot both have them and an unknown outcome is
+    never free. The ledger belongs to one process: with several replicas put it where the leader finds it, one at a time.
+    Assets made before the extension was turned on, and volumes handed on by recycling, do not count.
+    """
+
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema(
+        parameters=(
+            Parameter(name="ledger", doc="File that remembers what was made; its directory must exist.", required=True),
+            Parameter(name="limits", doc="Namespace and size.", kind=ParameterKind.MAPPING, default={}),
+            Parameter(
+                name="default", doc="For every other namespace; without it they have no limit.", kind=ParameterKind.SIZE
+            ),
+            Parameter(
+                name="retryAfter",
+                doc="How long until a declined claim is tried again.",
+                kind=ParameterKind.DURATION,
+                minimum=1,
+                default=60.0,
+            ),
+        )
+    )
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Read the ledger. Raises ConfigurationError for a limit that is no size, or a ledger that cannot be read."""
+        self._path = Path(options["ledger"])
+        self._default: int | None = options["default"]
+        self._retry_after: float = options["retryAfter"]
+        self._limits = {namespace: _size(namespace, text) for namespace, text in options["limits"].items()}
+        self._lock = threading.Lock()
+        self._ledger = _read(self._path)
+
+    @hookimpl(wrapper=True)
+    def provision(self, request: ProvisionRequest) -> Generator[None, Any, Any]:
+        fresh = self._reserve(request.name, request.claim.namespace, request.capacity_bytes)
+        try:
+            result = yield
+        except BackendError as error:
+            if error.nothing_done and fresh:
+                self._forget(request.name)
+            raise
+        if isinstance(result, Asset):
+            self._correct(request.name, result.capacity_bytes)
+        return result
+
+    @hookimpl(wrapper=True)
+    def expand(self, request: ExpandRequest) -> Generator[None, Any, Any]:
+        namespace = self._namespace_of(request.volume.name)
+        if namespace is not None:
+            self._reserve(request.volume.name, namespace, request.capacity_bytes)
+        result = yield
+        if isinstance(result, Asset):
+            self._correct(request.volume.name, result.capacity_bytes)
+        return result
+
+    @hookimpl(wrapper=True)
+    def find(self, request: FindRequest) -> Generator[None, Any, Any]:
+        """An attempt that left nothing is not followed by a delete."""
+        result = yield
+        if isinstance(result, Absent):
+            self._forget(request.name)
+        return result
+
+    @hookimpl(wrapper=True)
+    def delete(self, request: DeleteRequest) -> Generator[None, Any, Any]:
+        result = yield
+        if isinstance(result, Done):
+            self._forget(request.volume.name)
+        return result
+
+    def _reserve(self, name: str, namespace: str, size: int) -> bool:
+        """Enter the asset; whether it was new. Raises Declined if it does not fit, Unavailable without a ledger."""
+        with self._lock:
+            known = self._ledger.get(name)
+            if known is not None and known[1] >= size:
+                return False
+            limit = self._limits.get(namespace, self._default)
+            used = sum(taken for other, (owner, taken) in self._ledger.items() if owner == namespace and other != name)
+            if limit is not None and used + size > limit:
+                raise Declined(
+                    f"namespace {namespace} has {format_bytes(used)} of its {format_bytes(limit)}; "
+                    f"{format_bytes(size)} more do not fit",
+                    retry_after=self._retry_after,
+                )
+            self._save({**self._ledger, name: (namespace, size)})
+            return known is None
+
+    def _namespace_of(self, name: str) -> str | None:
+        with self._lock:
+            known = self._ledger.get(name)
+            return known[0] if known is not None else None
+
+    def _correct(self, name: str, size: int) -> None:
+        with self._lock:
+            known = self._ledger.get(name)
+            if known is not None and known[1] != size:
+                self._save({**self._ledger, name: (known[0], size)})
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            if name in self._ledger:
+                self._save({other: entry for other, entry in self._ledger.items() if other != name})
+
+    def _save(self, ledger: dict[str, tuple[str, int]]) -> None:
+        """Replace the file whole, then what is in memory: a crash or a full disk leaves the old one or the new one."""
+        draft = self._path.with_name(f".{self._path.name}.new")
+        try:
+            with draft.open("w", encoding="utf-8") as file:
+                json.dump(ledger, file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._path)
+        except OSError as error:
+            raise Unavailable(f"quota ledger {self._path} cannot be written: {error.strerror or error}") from None
+        self._ledger = ledger
+
+
+def _size(namespace: str, text: str) -> int:
+    try:
+        return parse(text).as_bytes()
+    except ValueError:
+        raise ConfigurationError(f"limit of namespace {namespace} is {text!r}, expected a size such as 10Gi") from None
+
+
+def _read(path: Path) -> dict[str, tuple[str, int]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): (str(namespace), int(size)) for name, (namespace, size) in content.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"quota ledger {path} cannot be read: {' '.join(str(error).split())}") from None
