@@ -5,6 +5,7 @@ Reasons and codes follow `k8s.io/apimachinery/pkg/apis/meta/v1.StatusReason`; ca
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +36,7 @@ class Cause:
 
     @classmethod
     def invalid(cls, path: str, value: object, why: str) -> Cause:
-        shown = f'"{value}"' if isinstance(value, str) else str(value)
+        shown = f'"{value}"' if isinstance(value, str) else json.dumps(value)
         return cls("FieldValueInvalid", path, f"Invalid value: {shown}: {why}")
 
     @classmethod

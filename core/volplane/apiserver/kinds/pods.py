@@ -103,13 +103,21 @@ class PodStrategy(StatusStrategy):
 
 
 def _validate_status(new: Json, old: Json, causes: list[Cause]) -> None:
-    """A container that ended under a policy that restarts none may not run again."""
-    before, after = new["spec"].get("nodeName"), old["spec"].get("nodeName")
-    if before != after:
-        causes.append(Cause.forbidden("status.nodeName", "may not be changed directly"))
-    nominated = new["status"].get("nominatedNodeName")
-    if nominated is not None and not isinstance(nominated, str):
-        causes.append(Cause.invalid("status.nominatedNodeName", nominated, "must be a node name"))
+    """A container that ended for good may not run again."""
+    policy = old["spec"].get("restartPolicy")
+    if policy == "Always":
+        return
+    for key in ("containerStatuses", "initContainerStatuses"):
+        ended = {entry.get("name") for entry in old["status"].get(key) or () if _ended_for_good(entry, policy)}
+        for index, entry in enumerate(new["status"].get(key) or ()):
+            if entry.get("name") in ended and not (entry.get("state") or {}).get("terminated"):
+                why = "may not be transitioned to non-terminated state"
+                causes.append(Cause.forbidden(f"status.{key}[{index}].state", why))
+
+
+def _ended_for_good(container: Json, policy: object) -> bool:
+    terminated = (container.get("state") or {}).get("terminated")
+    return terminated is not None and (policy == "Never" or not terminated.get("exitCode"))
 
 
 def resource(now: Clock) -> Resource:

@@ -106,8 +106,7 @@ def _validate_spec(spec: Json, causes: list[Cause]) -> None:
     if affinity is not None:
         _validate_affinity(affinity, causes)
     volume_sources.validate(spec, "spec", causes)
-    host_path = spec.get("hostPath")
-    if policy == "Recycle" and host_path and posixpath.normpath(host_path.get("path", "") or ".") == "/":
+    if policy == "Recycle" and _is_root((spec.get("hostPath") or {}).get("path") or ""):
         why = "may not be 'recycle' for a hostPath mount of '/'"
         causes.append(Cause.forbidden("spec.persistentVolumeReclaimPolicy", why))
     if spec.get("storageClassName"):
@@ -115,6 +114,11 @@ def _validate_spec(spec: Json, causes: list[Cause]) -> None:
     one_of(spec.get("volumeMode", "Filesystem"), VOLUME_MODES, "spec.volumeMode", causes)
     if spec.get("volumeAttributesClassName") is not None:
         _validate_attributes_class(spec, causes)
+
+
+def _is_root(path: str) -> bool:
+    # POSIX gives two leading slashes a meaning of their own, which normpath keeps.
+    return path.startswith("/") and posixpath.normpath(f"/{path.lstrip('/')}") == "/"
 
 
 def _validate_capacity(capacity: Json, causes: list[Cause]) -> None:
