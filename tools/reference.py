@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
+import typer.main
 import typer.testing
 
 import volplane
@@ -233,6 +234,15 @@ must be known later, and exits 0 within 10 seconds. `python -m volplane` is the 
     for name in frame.COMMANDS:
         yield f"\n## volplane {name}\n"
         yield from help_of([name])
+        for below in subcommands(name):
+            yield f"\n### volplane {name} {below}\n"
+            yield from help_of([name, below])
+
+
+def subcommands(name: str) -> tuple[str, ...]:
+    """Names of the commands below a command that is a group."""
+    commands: typing.Any = typer.main.get_command(frame.application([name]))
+    return tuple(getattr(commands.commands[name], "commands", ()))
 
 
 def help_of(arguments: Sequence[str]) -> Iterator[str]:

@@ -32,7 +32,8 @@ __all__ = ["COMMANDS", "application", "main"]
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
-        "apiserver": "Serve a Kubernetes API from this machine, for development and tests",
+        "apiserver": "Serve a Kubernetes API for development and tests",
+        "plugins": "Show installed backends and extensions",
     }
 )
 """Name -> summary, in the order of the help. The module is the name with "_" for "-"."""
