@@ -1,0 +1,123 @@
+"""Prometheus metrics under the names of what they stand for elsewhere: client-go, the external provisioner, the binder.
+
+One `Metrics` per process, with a registry of its own. It implements the small protocols through which client, caches,
+queues, runners, events and operations count, so that none of them knows prometheus.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+__all__ = ["Metrics"]
+
+LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+OPERATION = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0)
+"""The reference controller's buckets for volume operations."""
+
+
+class Metrics:
+    """All metrics of a process. Methods are named after what happened."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        make = _Maker(self.registry)
+        self._requests = make.counter("rest_client_requests_total", "API calls", "method", "resource", "code")
+        self._request_seconds = make.histogram(
+            "rest_client_request_duration_seconds", "API calls", LATENCY, "method", "resource"
+        )
+        self._undecodable = make.counter("volplane_undecodable_objects_total", "Objects skipped", "resource")
+        self._lists = make.counter("volplane_reflector_lists_total", "Lists", "resource")
+        self._watch_ends = make.counter("volplane_reflector_watch_ends_total", "Watches that ended", "resource", "why")
+        self._added = make.counter("workqueue_adds_total", "Keys added", "name")
+        self._depth = make.gauge("workqueue_depth", "Keys waiting", "name")
+        self._waited = make.histogram("workqueue_queue_duration_seconds", "Time in queue", LATENCY, "name")
+        self._worked = make.histogram("workqueue_work_duration_seconds", "Time in work", LATENCY, "name")
+        self._retried = make.counter("workqueue_retries_total", "Keys retried", "name")
+        self._passes = make.counter("volplane_reconcile_total", "Passes over an object", "controller", "result")
+        self._pass_seconds = make.histogram(
+            "volplane_reconcile_seconds", "Passes over an object", LATENCY, "controller"
+        )
+        self._events_dropped = make.counter("volplane_events_dropped_total", "Events not written", "why")
+        self._operations = make.histogram(
+            "storage_operation_duration_seconds", "Hook calls", OPERATION, "volume_plugin", "operation_name", "status"
+        )
+        self._operation_errors = make.counter(
+            "volume_operation_total_errors", "Operations that failed", "plugin_name", "operation_name"
+        )
+        self._drivers = make.gauge("volplane_driver_healthy", "1 = usable", "driver")
+        self._findings = make.gauge("volplane_leak_findings", "Findings of the leak check", "driver", "verdict")
+        self._leading = make.gauge("volplane_leading", "1 = this process holds the lease", "lease")
+
+    def exposition(self) -> bytes:
+        """Everything in the text format of Prometheus."""
+        return generate_latest(self.registry)
+
+    # --- client and caches
+
+    def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        self._requests.labels(verb, resource, str(code)).inc()
+        self._request_seconds.labels(verb, resource).observe(seconds)
+
+    def undecodable(self, resource: str) -> None:
+        self._undecodable.labels(resource).inc()
+
+    def listed(self, resource: str) -> None:
+        self._lists.labels(resource).inc()
+
+    def watch_ended(self, resource: str, why: str) -> None:
+        self._watch_ends.labels(resource, why).inc()
+
+    def event_dropped(self, why: str) -> None:
+        self._events_dropped.labels(why).inc()
+
+    # --- queues and runners
+
+    def queue_added(self, queue: str) -> None:
+        self._added.labels(queue).inc()
+
+    def queue_depth(self, queue: str, depth: int) -> None:
+        self._depth.labels(queue).set(depth)
+
+    def queue_waited(self, queue: str, seconds: float) -> None:
+        self._waited.labels(queue).observe(seconds)
+
+    def queue_worked(self, queue: str, seconds: float) -> None:
+        self._worked.labels(queue).observe(seconds)
+
+    def queue_retried(self, queue: str) -> None:
+        self._retried.labels(queue).inc()
+
+    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
+        self._passes.labels(runner, result).inc()
+        self._pass_seconds.labels(runner).observe(seconds)
+
+    # --- operations, drivers, leases
+
+    def operation_ended(self, driver: str, operation: str, seconds: float, *, failed: bool) -> None:
+        """operation: "provision", "delete", "recycle", …"""
+        self._operations.labels(driver, f"volume_{operation}", "fail-unknown" if failed else "success").observe(seconds)
+        if failed:
+            self._operation_errors.labels(driver, operation).inc()
+
+    def driver_healthy(self, driver: str, healthy: bool) -> None:
+        self._drivers.labels(driver).set(healthy)
+
+    def leak_findings(self, driver: str, verdict: str, count: int) -> None:
+        self._findings.labels(driver, verdict).set(count)
+
+    def leading(self, lease: str, leading: bool) -> None:
+        self._leading.labels(lease).set(leading)
+
+
+class _Maker:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, documentation: str, *labels: str) -> Counter:
+        return Counter(name, documentation, labels, registry=self._registry)
+
+    def gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
+        return Gauge(name, documentation, labels, registry=self._registry)
+
+    def histogram(self, name: str, documentation: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, documentation, labels, buckets=buckets, registry=self._registry)
