@@ -184,7 +184,7 @@ def _validate_class_annotation(new: Json, old: Json, causes: list[Cause]) -> Non
 
 def _validate_attributes_class(after: Json, before: Json, causes: list[Cause]) -> None:
     key = "volumeAttributesClassName"
-    if before.get(key) is None or after.get(key):
+    if before.get(key) is None or after.get(key) or after.get(key) == before.get(key):
         return
     lost = "nil" if after.get(key) is None else "an empty string"
     causes.append(Cause.forbidden(f"spec.{key}", f"update from non-nil value to {lost} is forbidden"))
