@@ -74,15 +74,22 @@ def test_the_tutorial_works_word_for_word(tmp_path: Path) -> None:
     target = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--target", str(target)]
     environment = {**os.environ, "PYTHONPATH": str(target), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    volplane = [sys.executable, "-m", "volplane", "plugins"]
+    said = {}
     for command in (
         [*pip, "--no-deps", "--no-build-isolation", "."],
         [sys.executable, "-m", "pytest", "test_folders.py"],
+        [*volplane, "--config", "volplane.yaml"],
+        [*volplane, "show", "folders"],
     ):
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        said[command[-1]] = done.stdout
         (tmp_path / "volplane_folders.py").unlink(missing_ok=True)
+    assert "folders.example.com" in said["volplane.yaml"]
+    assert "colour: text" in said["folders"]
 
 
 def test_the_configuration_of_the_tutorial_is_valid() -> None:
