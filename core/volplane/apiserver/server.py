@@ -121,6 +121,11 @@ class ApiServer:
         except Failure as failure:
             return rendering.failed(failure)
 
+    @property
+    def open_watches(self) -> int:
+        """How many watches are open."""
+        return len(self._open)
+
     def end_watches(self) -> None:
         """End every open watch, as a server that goes away does."""
         for watch in tuple(self._open):
