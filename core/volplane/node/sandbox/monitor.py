@@ -16,7 +16,7 @@ from volplane.node.sandbox.identity import enter_user_namespace
 from volplane.node.sandbox.output import Log
 from volplane.node.sandbox.spec import Report, Spec, Stage, decode_spec, encode
 
-__all__ = ["KILL", "TERMINATE", "run"]
+__all__ = ["KILL", "TERMINATE", "run", "start_ticks"]
 
 TERMINATE: Final = b"T"
 """Said by the agent: ask the command to end. The end of the connection means KILL."""
@@ -60,7 +60,7 @@ class _Monitor:
         self._spec = spec
         self._control = control
         self._pid = 0
-        self._started = False
+        self._started = 0.0
         self._failed = False
         self._status: int | None = None
 
@@ -123,8 +123,8 @@ class _Monitor:
         *lines, rest = heard.split(b"\n")
         for word in init.decode_words(b"\n".join(lines)):
             if word.running:
-                self._started = True
-                self._say(Report(event="started", pid=self._pid, ticks=_start_ticks(self._pid), at=time.time()))
+                self._started = time.time()
+                self._say(Report(event="started", pid=self._pid, ticks=start_ticks(self._pid), at=self._started))
             elif word.status is not None:
                 self._status = word.status
             else:
@@ -141,7 +141,7 @@ class _Monitor:
         status = self._status if self._status is not None else first
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + number if number else os.waitstatus_to_exitcode(status)
-        self._say(Report(event="exited", code=code, signal=number, at=time.time()))
+        self._say(Report(event="exited", code=code, signal=number, began=self._started, at=time.time()))
 
     def _fail(self, stage: Stage, message: str) -> None:
         self._failed = True
@@ -167,7 +167,7 @@ def _hint() -> str:
     return ""
 
 
-def _start_ticks(pid: int) -> int:
+def start_ticks(pid: int) -> int:
     """Field 22 of proc(5)'s stat: with the pid it names one process for good."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return int(text.rpartition(")")[2].split()[19])

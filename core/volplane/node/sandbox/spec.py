@@ -65,6 +65,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
     code: int = 0
     signal: int = 0
+    began: float = 0.0
+    """With `exited`: when it started."""
     at: float = 0.0
     """Seconds since the epoch."""
 
