@@ -18,7 +18,7 @@ from volplane.errors import ConfigurationError
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.names import CLAIM_PROTECTION
+from volplane.kube.names import CLAIM_PROTECTION, PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.kube.reflector import Reflector, ReflectorMetrics
 from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, claims_of_pod
@@ -125,7 +125,7 @@ class ControlPlane:
         claims = Runner("claims", ClaimReconciler(self.world, self._wake_claim), kind=CLAIMS, **self._common())
         volumes = Runner("volumes", VolumeReconciler(self.world), kind=VOLUMES, **self._common())
         self._claims_runner = claims
-        self.volumes_runner = volumes
+        self._volumes_runner = volumes
         Wakeups(self.world, claims, volumes, self._parts.registry.forget).subscribe()
         runners = [claims, volumes]
         if "protection" in self._controllers:
@@ -188,6 +188,11 @@ class ControlPlane:
         """Whether every cache holds what the server had when it was listed."""
         return all(cache.synced for cache in self._caches.values())
 
+    async def wait_synced(self) -> None:
+        """Return once every cache is."""
+        for cache in self._caches.values():
+            await cache.wait_synced()
+
     @property
     def idle(self) -> bool:
         """Whether no key is queued, in work or due now, and no operation runs."""
@@ -196,6 +201,26 @@ class ControlPlane:
     def reason(self, runner: str, key: str) -> str:
         """Why the runner ("claims", "volumes") last left this key waiting, or ""."""
         return next((each.reasons.get(key, "") for each in self.runners if each.name == runner), "")
+
+    def enqueue_all(self) -> None:
+        """Decide about every object once more."""
+        for key in self.claims.keys():  # noqa: SIM118 - a snapshot in order, not a view
+            self._claims_runner.enqueue(key)
+        for key in self.volumes.keys():  # noqa: SIM118
+            self._volumes_runner.enqueue(key)
+
+    def driver_changed(self, name: str) -> None:
+        """A driver came or went: decide about whatever may be its own."""
+        served = [item.name for item in self.classes.values() if item.provisioner == name]
+        for class_name in served:
+            for claim in self.claims.by_index("unbound", class_name):
+                self._claims_runner.enqueue(claim.key)
+        for claim in self.claims.values():
+            if claim.has_finalizer(PROVISIONING_FINALIZER):
+                self._claims_runner.enqueue(claim.key)
+        for volume in self.volumes.values():
+            if volume.annotation(PROVISIONED_BY) in (None, name):
+                self._volumes_runner.enqueue(volume.key)
 
     async def run(self) -> None:
         """Run until `stop` or cancelled."""

@@ -32,6 +32,9 @@ __all__ = ["COMMANDS", "application", "main"]
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
+        "run": "Run the controllers for a cluster",
+        "dev": "Run a whole small cluster on this machine, for kubectl",
+        "demo": "Watch volumes live through their whole life, in half a minute",
         "apiserver": "Serve a Kubernetes API for development and tests",
         "plugins": "Show installed backends and extensions",
     }

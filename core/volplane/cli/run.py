@@ -1,0 +1,124 @@
+"""`volplane run`: the controllers, for a cluster that is somewhere else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from volplane.cli import running
+from volplane.cli.options import Kubeconfig, Verbose
+from volplane.cli.serving import HttpAddress, serving
+from volplane.controller import logs
+from volplane.controller.config import Configuration, read_configuration
+from volplane.controller.metrics import Metrics
+from volplane.errors import ConfigurationError
+from volplane.kube.client import Client
+from volplane.kube.http_transport import HttpTransport
+from volplane.plane import ALL_CONTROLLERS, CONTROLLERS_BESIDE, parse_controllers
+from volplane.process import ControllerProcess, Options
+
+__all__ = ["register"]
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run)
+
+
+def run(
+    *,
+    kubeconfig: Kubeconfig = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Drivers and their options, YAML. Else every backend that needs none."
+        ),
+    ] = None,
+    controllers: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help=f"What to do: some of {', '.join(ALL_CONTROLLERS)}, or all where no kube-controller-manager does it.",
+        ),
+    ] = ",".join(CONTROLLERS_BESIDE),
+    namespace: Annotated[
+        str, typer.Option(metavar="NAME", help="Namespace of the lease, the sealing key and scrubber pods.")
+    ] = "volplane-system",
+    leader_elect: Annotated[bool, typer.Option(help="Wait for the lease, so that only one replica works.")] = True,
+    node_name: Annotated[
+        str | None, typer.Option("--node-name", metavar="NAME", help="Serve local storage of this node.")
+    ] = None,
+    http: Annotated[
+        str,
+        typer.Option(
+            "--http", metavar="ADDRESS:PORT", help="Where health, metrics and answers for commands are served."
+        ),
+    ] = "127.0.0.1:9809",
+    scrubber_image: Annotated[
+        str | None,
+        typer.Option("--scrubber-image", metavar="IMAGE", help="Image of scrubber pods; wins over the file."),
+    ] = None,
+    resync: Annotated[
+        str, typer.Option(metavar="TIME", help="Pause between safety passes over all objects; 0s = never.")
+    ] = "10m",
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How logs are written.")] = LogFormat.TEXT,
+    verbose: Verbose = 0,
+) -> None:
+    """Run the controllers until SIGTERM or Ctrl-C.
+
+    Beside a stock kube-controller-manager the default controllers provision and reclaim the volumes of our drivers; with
+    `--controllers all` nothing else may bind and protect claims.
+    """
+    logs.configure(log_format.value, verbosity=verbose)
+    options = Options(
+        controllers=parse_controllers(controllers),
+        namespace=namespace,
+        leader_elect=leader_elect,
+        node_name=node_name,
+        resync=duration("--resync", resync),
+    )
+    configuration = _configuration(config, scrubber_image)
+    address = HttpAddress.parse("--http", http)
+    running.run(lambda stop: _run(kubeconfig, configuration, options, address, stop))
+
+
+def duration(option: str, text: str) -> float:
+    """Seconds of "30s", "10m", "1h". Raises ConfigurationError."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in UNITS or not number.replace(".", "", 1).isdecimal():
+        raise ConfigurationError(f'{option} is "{text}"; it must be a number with a unit, such as 30s, 10m or 1h')
+    return float(number) * UNITS[unit]
+
+
+def _configuration(path: Path | None, scrubber_image: str | None) -> Configuration:
+    configuration = read_configuration(path) if path is not None else Configuration()
+    if scrubber_image is None:
+        return configuration
+    return replace(configuration, scrubber=replace(configuration.scrubber, image=scrubber_image))
+
+
+async def _run(
+    kubeconfig: Path | None, configuration: Configuration, options: Options, address: HttpAddress, stop: asyncio.Event
+) -> None:
+    transport = await HttpTransport.connect(kubeconfig)
+    metrics = Metrics()
+    client = Client(transport, metrics=metrics)
+    try:
+        process = ControllerProcess(client, configuration, options, metrics=metrics)
+        async with serving(address, process):
+            await process.run(stop)
+    finally:
+        await transport.close()

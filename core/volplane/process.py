@@ -1,0 +1,265 @@
+"""One controller process from start to end: drivers, election, plane, and an orderly stop.
+
+`volplane run` gives it a client over HTTP, `volplane dev` one in the same process, benchmarks and tests plugins of
+their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from volplane.controller.clock import Clock, SystemClock
+from volplane.controller.config import Configuration
+from volplane.controller.leader import Elector, Leadership
+from volplane.controller.metrics import Metrics
+from volplane.errors import ApiUnavailable
+from volplane.kube.client import Client
+from volplane.kube.events import EventRecorder
+from volplane.kube.leases import LeaseLock
+from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
+from volplane.lifecycle.intents import Sealer
+from volplane.lifecycle.world import Settings
+from volplane.loading.assembly import load_drivers
+from volplane.loading.discovery import InstalledPlugins, PluginSource
+from volplane.loading.registry import DriverRegistry, DriverStatus, LoadedDrivers
+from volplane.operations import Ended, OperationRegistry, OperationState, ThreadExecutor
+from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
+
+__all__ = ["ControllerProcess", "Options"]
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 9.0
+"""Of the 10 s that a stop may take."""
+STEP_SECONDS = 2.0
+DRAIN_SECONDS = 4.0
+EVENT_SECONDS = 1.0
+RETRY_SECONDS = 1.0
+LEASE = "volplane"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a process takes part.
+
+    controllers: see `volplane.plane`. namespace: ours. leader_elect: wait for the lease before deciding anything.
+    identity: who holds the lease. resync: seconds between safety passes over all objects, 0 = never.
+    """
+
+    controllers: frozenset[str] = frozenset(ALL_CONTROLLERS)
+    namespace: str = "volplane-system"
+    leader_elect: bool = True
+    node_name: str | None = None
+    resync: float = 600.0
+    identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{os.getpid()}")
+
+
+class ControllerProcess:
+    """Everything that runs, and what can be seen of it from outside."""
+
+    def __init__(
+        self,
+        client: Client,
+        configuration: Configuration,
+        options: Options,
+        *,
+        metrics: Metrics,
+        plugins: PluginSource | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """plugins: None = what is installed."""
+        self.metrics = metrics
+        self._client = client
+        self._configuration = configuration
+        self._options = options
+        self._plugins = plugins
+        self._clock = clock or SystemClock()
+        self._random = Random()  # noqa: S311 - jitter, not secrets
+        self._work: _Work | None = None
+        self._working = asyncio.Event()
+
+    # --- seen from outside --------------------------------------------------------------------------------------
+
+    @property
+    def plane(self) -> ControlPlane | None:
+        """The controllers, while this process leads."""
+        return self._work.plane if self._work is not None else None
+
+    async def wait_working(self) -> ControlPlane:
+        """Return the controllers once this process leads and its caches are synced."""
+        while self._work is None:
+            await self._working.wait()
+        await self._work.plane.wait_synced()
+        return self._work.plane
+
+    def unready(self) -> Sequence[str]:
+        """Why /readyz says no; empty = ready. A process that waits for the lease is ready to take over."""
+        if self._work is None:
+            return () if self._options.leader_elect else ("starting",)
+        if not self._work.plane.synced:
+            return ("the caches are not synced with the API server",)
+        return [f"driver {status.name}: {status.error}" for status in self._work.drivers.status() if status.hung]
+
+    def driver_status(self) -> tuple[DriverStatus, ...]:
+        return self._work.drivers.status() if self._work is not None else ()
+
+    def operations(self) -> tuple[OperationState, ...]:
+        return self._work.registry.snapshot() if self._work is not None else ()
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set; then finish running steps and operations, tell what is left, give the lease back."""
+        loaded = await asyncio.to_thread(load_drivers, self._configuration, self._plugins or InstalledPlugins())
+        for broken in loaded.broken:
+            log.error("driver %s is not usable: %s", broken.name, broken.error)
+        working = asyncio.ensure_future(self._elect_and_work(loaded, stop))
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if self._work is not None and not working.done():
+                await asyncio.wait({working}, timeout=STOP_SECONDS)
+        finally:
+            stopped.cancel()
+            if not working.done():
+                working.cancel()
+                await asyncio.wait({working}, timeout=STOP_SECONDS)
+        if working.done() and not working.cancelled():
+            working.result()
+
+    async def _elect_and_work(self, loaded: LoadedDrivers, stop: asyncio.Event) -> None:
+        cluster_id, sealer = await self._prepare()
+
+        async def work(leadership: Leadership) -> None:
+            await self._lead(loaded, cluster_id, sealer, leadership, stop)
+
+        if not self._options.leader_elect:
+            await work(Leadership.alone(self._options.identity))
+            return
+        lock = LeaseLock(
+            self._client,
+            namespace=self._options.namespace,
+            name=LEASE,
+            identity=self._options.identity,
+            now=self._clock.now,
+        )
+        await Elector(lock, random=self._random, overrun=_exit_hard, metrics=self.metrics).run(work)
+
+    async def _prepare(self) -> tuple[str, Sealer]:
+        """Namespace, cluster id and key; waits for an API server that does not answer yet."""
+        complained = False
+        while True:
+            try:
+                await ensure_namespace(self._client, self._options.namespace)
+                cluster_id = await cluster_id_of(self._client, self._configuration.cluster_id)
+                return cluster_id, await ensure_sealer(self._client, self._options.namespace)
+            except ApiUnavailable as error:
+                log.log(logging.DEBUG if complained else logging.WARNING, "waiting for the API server: %s", error)
+                complained = True
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _lead(
+        self, loaded: LoadedDrivers, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event
+    ) -> None:
+        """One term: build everything afresh, work until `stop` or the end of the lease, and leave in order."""
+        recorder = EventRecorder(
+            self._client, instance=self._options.identity, now=self._clock.now, metrics=self.metrics
+        )
+        work = self._assemble(loaded, cluster_id, sealer, leadership, recorder)
+        async with asyncio.TaskGroup() as group:
+            events = group.create_task(recorder.run(), name="events")
+            await work.drivers.start_all()
+            self._work = work
+            self._working.set()
+            keeping = group.create_task(work.drivers.keep(), name="drivers")
+            resync = group.create_task(self._resync(work), name="resync")
+            controllers = group.create_task(work.plane.run(), name="controllers")
+            try:
+                await stop.wait()
+            finally:
+                self._work = None
+                self._working.clear()
+                work.plane.stop()
+                await asyncio.wait({controllers}, timeout=STEP_SECONDS)
+                left = await work.registry.drain(DRAIN_SECONDS)
+                if left:
+                    log.warning("not waiting any longer for %s; the next start goes on with it", ", ".join(left))
+                for task in (keeping, resync, controllers):
+                    task.cancel()
+                await work.drivers.stop_all()
+                work.executor.close()
+                await recorder.close(EVENT_SECONDS)
+                events.cancel()
+
+    def _assemble(
+        self,
+        loaded: LoadedDrivers,
+        cluster_id: str,
+        sealer: Sealer,
+        leadership: Leadership,
+        recorder: EventRecorder,
+    ) -> _Work:
+        executor = ThreadExecutor(loaded.limits)
+        registry = OperationRegistry(loaded.limits, observe=self._operation_ended)
+        drivers = DriverRegistry(
+            loaded, executor, cluster_id=cluster_id, node_name=self._options.node_name, changed=self._driver_changed
+        )
+        parts = Parts(
+            client=self._client,
+            drivers=drivers,
+            registry=registry,
+            recorder=recorder,
+            sealer=sealer,
+            clock=self._clock,
+            random=self._random,
+            fence=lambda: leadership.fence,
+            metrics=self.metrics,
+        )
+        settings = Settings(
+            cluster_id=cluster_id,
+            namespace=self._options.namespace,
+            binder="binder" in self._options.controllers,
+            provisioner="provisioner" in self._options.controllers,
+            reclaimer="reclaimer" in self._options.controllers,
+            scrub=self._configuration.scrubber,
+        )
+        plane = ControlPlane(settings, self._options.controllers, parts)
+        return _Work(plane=plane, drivers=drivers, registry=registry, executor=executor)
+
+    def _driver_changed(self, name: str) -> None:
+        if self._work is not None:
+            self._work.plane.driver_changed(name)
+
+    def _operation_ended(self, ended: Ended) -> None:
+        kind = ended.name.partition("-")[0]
+        self.metrics.operation_ended(ended.driver, kind, ended.seconds, failed=ended.error is not None)
+
+    async def _resync(self, work: _Work) -> None:
+        """A safety net: nothing relies on it, so it is slow and jittered."""
+        if not self._options.resync:
+            return
+        while True:
+            await asyncio.sleep(self._options.resync * self._random.uniform(0.9, 1.1))
+            work.plane.enqueue_all()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What lives for one term of leadership."""
+
+    plane: ControlPlane
+    drivers: DriverRegistry
+    registry: OperationRegistry
+    executor: ThreadExecutor
+
+
+def _exit_hard() -> None:
+    """The lease is over and work goes on: only the end of the process is sure to stop it."""
+    log.critical("the lease is over and work did not stop in time; exiting at once")
+    os._exit(1)
