@@ -1,0 +1,86 @@
+"""A server killed without warning while it writes, and started again on the same directory."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from volplane.apiserver.durable import SqliteJournal
+from volplane.apiserver.server import ApiServer
+from volplane.apiserver.store import Store
+
+WRITER = """
+import json, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from volplane.apiserver.durable import SqliteJournal
+from volplane.apiserver.server import ApiServer
+from volplane.apiserver.store import Store
+
+server = ApiServer(now=lambda: datetime.now(UTC), store=Store(SqliteJournal(Path(sys.argv[1]))))
+PATH = "/api/v1/namespaces/default/configmaps"
+
+def send(method, path, body, kind="application/json"):
+    answer = server.handle(method, path, (), {"Content-Type": kind}, json.dumps(body).encode())
+    assert answer.status < 300, answer.body
+    meta = json.loads(answer.body)["metadata"]
+    print(json.dumps([method, meta.get("name"), meta.get("uid"), meta.get("resourceVersion")]), flush=True)
+
+number = int(sys.argv[2])
+while True:
+    name = f"m-{number}"
+    send("POST", PATH, {"metadata": {"name": name}, "data": {"n": "0"}})
+    send("PATCH", f"{PATH}/{name}", {"data": {"n": "1"}}, "application/merge-patch+json")
+    if number % 3 == 0:
+        server.handle("DELETE", f"{PATH}/{name}", (), {}, b"")
+        print(json.dumps(["DELETE", name, None, str(server.store.version)]), flush=True)
+    number += 1
+"""
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+def written_until_killed(directory: Path, first: int, lines: int) -> list[list[str]]:
+    """What a child process acknowledged before it was killed, at least `lines` writes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(directory), str(first)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process.stdout as out:
+        seen = [out.readline() for _ in range(lines)]
+        process.send_signal(signal.SIGKILL)
+        seen += out.readlines()
+    assert process.wait() == -signal.SIGKILL
+    return [json.loads(line) for line in seen if line.endswith("\n")]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_acknowledged_is_lost_when_the_server_is_killed(tmp_path: Path, seed: int) -> None:
+    source = random.Random(seed)
+    acknowledged: list[list[str]] = []
+    for first in (0, 100_000):
+        acknowledged += written_until_killed(tmp_path, first, source.randint(1, 120))
+    journal = SqliteJournal(tmp_path)
+    server = ApiServer(now=lambda: datetime.now(UTC), store=Store(journal))
+    answer = server.handle("GET", MAPS, (), {}, b"")
+    found = {item["metadata"]["name"]: item["metadata"] for item in json.loads(answer.body)["items"]}
+    last = {name: (method, uid, version) for method, name, uid, version in acknowledged}
+    for name, (method, uid, version) in last.items():
+        if method == "DELETE":
+            assert name not in found
+        elif name in found:
+            assert found[name]["uid"] == uid
+            assert int(found[name]["resourceVersion"]) >= int(version)
+        else:
+            # Its deletion was written, but the kill came before the acknowledgement.
+            assert int(name.removeprefix("m-")) % 3 == 0
+    versions = [int(version) for _, _, _, version in acknowledged]
+    assert versions == sorted(set(versions))
+    assert server.store.version >= versions[-1]
+    server.close()
