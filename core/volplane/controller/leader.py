@@ -1,0 +1,264 @@
+"""Leader election: at most one process works, and it stops before another may start.
+
+Time is the loop's; wall clocks decide nothing. What counts for others is when they saw the Lease change; what counts
+for us is when we *sent* the renewal that went through, so our end always comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Protocol
+
+from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
+from volplane.kube.leases import LeaseLock
+from volplane.kube.objects import Lease
+
+__all__ = ["Elector", "LeaderMetrics", "Leadership"]
+
+_LOG = logging.getLogger(__name__)
+
+_RELEASE_SECONDS = 2.0
+_JITTER = 1.2
+
+
+class LeaderMetrics(Protocol):
+    """Where an elector tells."""
+
+    def leading(self, lease: str, leads: bool) -> None: ...
+
+
+class Leadership:
+    """The right to work, for as long as it lasts.
+
+    epoch rises with every change of holder. fence names epoch and holder; who writes it down conditionally keeps a
+    former leader out. `until` (loop time) is when the right ends unless it is renewed, which moves it.
+    """
+
+    def __init__(self, *, holder: str, epoch: int, until: float) -> None:
+        self.holder = holder
+        self.epoch = epoch
+        self.until = until
+        self.lost = False
+
+    @classmethod
+    def alone(cls, holder: str) -> Leadership:
+        """For a process that runs without election."""
+        return cls(holder=holder, epoch=0, until=math.inf)
+
+    @property
+    def fence(self) -> str:
+        return f"{self.epoch}/{self.holder}"
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the right lasts for sure; 0.0 when it is over."""
+        return 0.0 if self.lost else max(0.0, self.until - _now())
+
+
+class Elector:
+    """Runs work while this process holds the Lease.
+
+    renew_seconds after the last renewal that went through, work is cancelled; it has the rest of the Lease's duration
+    to end. If it does not, `overrun` is called, which should end the process: another leader may start any moment.
+    """
+
+    def __init__(
+        self,
+        lock: LeaseLock,
+        *,
+        random: Random,
+        overrun: Callable[[], None],
+        renew_seconds: float = 10.0,
+        retry_seconds: float = 2.0,
+        metrics: LeaderMetrics | None = None,
+    ) -> None:
+        if not retry_seconds * _JITTER < renew_seconds < lock.duration:
+            raise ConfigurationError(
+                f"leader election of {lock.name}: retry ({retry_seconds:g} s, times {_JITTER}) must be less than renew "
+                f"({renew_seconds:g} s), and that less than the lease ({lock.duration} s)"
+            )
+        self._lock = lock
+        self._random = random
+        self._overrun = overrun
+        self._renew = renew_seconds
+        self._retry = retry_seconds
+        self._metrics = metrics
+        self.leadership: Leadership | None = None
+        """What this process holds now."""
+
+    async def run(self, work: Callable[[Leadership], Awaitable[None]]) -> None:
+        """Campaign, work while leading, campaign again after a loss; return (or raise) when `work` does.
+
+        When cancelled, ends the work first and then releases the Lease.
+        """
+        while True:
+            lease, leadership = await self._campaign()
+            if await self._lead(lease, leadership, work):
+                return
+
+    async def _campaign(self) -> tuple[Lease, Leadership]:
+        seen: tuple[Any, ...] | None = None
+        since = _now()
+        while True:
+            try:
+                lease = await self._bounded(self._lock.read, self._renew)
+                if (record := _record(lease)) != seen:
+                    seen, since = record, _now()
+                if lease is None or self._free(lease) or _now() >= since + self._duration_of(lease):
+                    return await self._take(lease)
+            except ApiError as error:
+                _LOG.info("lease %s: %s", self._lock.name, error)
+            await asyncio.sleep(self._pause())
+
+    async def _take(self, lease: Lease | None) -> tuple[Lease, Leadership]:
+        begun = _now()
+        taken = await self._bounded(lambda seconds: self._lock.take(lease, seconds=seconds), self._renew)
+        epoch = taken.spec.lease_transitions or 0
+        return taken, Leadership(holder=self._lock.identity, epoch=epoch, until=begun + self._lock.duration)
+
+    async def _lead(self, lease: Lease, leadership: Leadership, work: Callable[[Leadership], Awaitable[None]]) -> bool:
+        """Work until it ends (True) or the lease is lost (False)."""
+        self._announce(leadership)
+        task = asyncio.ensure_future(work(leadership))
+        holding = _Holding(lease, leadership)
+        try:
+            await self._keep(holding, task)
+        finally:
+            ended = task.done()
+            await self._end(task, leadership)
+            self._announce(None)
+            if not holding.lost:
+                await self._release(holding.lease)
+        if ended:
+            task.result()
+        return ended
+
+    async def _keep(self, holding: _Holding, task: asyncio.Future[None]) -> None:
+        """Renew until the work ends or renewing has failed for too long."""
+        pause = self._pause()
+        while True:
+            await asyncio.wait({task}, timeout=pause)
+            if task.done():
+                return
+            last = holding.leadership.until - self._lock.duration + self._renew
+            if _now() >= last:
+                holding.lost = True
+                _LOG.error("lease %s: not renewed for %g s, stopping the work", self._lock.name, self._renew)
+                return
+            pause = min(await self._renew_once(holding, last), max(0.0, last - _now()))
+            if holding.lost:
+                return
+
+    async def _renew_once(self, holding: _Holding, last: float) -> float:
+        """One try; the seconds until the next."""
+        begun = _now()
+        # Half of what is left: one call that hangs leaves time for another.
+        seconds = max(0.1, (last - begun) / 2)
+        try:
+            holding.lease = await self._bounded(
+                lambda seconds: self._lock.renew(holding.lease, seconds=seconds), seconds
+            )
+        except ApiConflict:
+            await self._look(holding, seconds)
+            return 0.0
+        except ApiNotFound:
+            holding.lost = True
+            _LOG.error("lease %s was deleted, stopping the work", self._lock.name)
+            return 0.0
+        except ApiError as error:
+            _LOG.warning("lease %s was not renewed: %s", self._lock.name, error)
+            return self._retry / 2
+        holding.leadership.until = begun + self._lock.duration
+        return self._pause()
+
+    async def _look(self, holding: _Holding, seconds: float) -> None:
+        """Somebody wrote the Lease: another holder, somebody's label, or a renewal of ours whose answer was lost."""
+        try:
+            lease = await self._bounded(self._lock.read, seconds)
+        except ApiError as error:
+            _LOG.warning("lease %s could not be read: %s", self._lock.name, error)
+            return
+        same = lease is not None and lease.spec.holder_identity == self._lock.identity
+        if lease is None or not same or lease.spec.lease_transitions != holding.lease.spec.lease_transitions:
+            holding.lost = True
+            holder = lease.spec.holder_identity if lease is not None else None
+            _LOG.error("lease %s is held by %s now, stopping the work", self._lock.name, holder or "nobody")
+        else:
+            holding.lease = lease
+
+    async def _end(self, task: asyncio.Future[None], leadership: Leadership) -> None:
+        """Stop the work before the lease is over; call `overrun` if it does not stop."""
+        if task.done():
+            leadership.lost = True
+            return
+        task.cancel()
+        leadership.lost = True
+        await asyncio.wait({task}, timeout=max(0.0, leadership.until - _now()))
+        if not task.done():
+            _LOG.critical("lease %s is over and the work has not stopped", self._lock.name)
+            self._overrun()
+            await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("the work under lease %s failed while stopping: %s", self._lock.name, error)
+
+    async def _release(self, lease: Lease) -> None:
+        try:
+            await self._bounded(lambda seconds: self._lock.release(lease, seconds=seconds), _RELEASE_SECONDS)
+        except ApiError as error:
+            _LOG.info("lease %s was not released: %s", self._lock.name, error)
+
+    async def _bounded(self, call: _Call, seconds: float) -> Any:
+        """One call that is over in time, whatever the transport does."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await call(seconds=seconds)
+        except TimeoutError:
+            raise ApiUnavailable(f"no answer within {seconds:.3g} s", status=0) from None
+
+    def _announce(self, leadership: Leadership | None) -> None:
+        self.leadership = leadership
+        if leadership is None:
+            _LOG.info("lease %s: no longer leading", self._lock.name)
+        else:
+            _LOG.info("lease %s: leading as %s", self._lock.name, leadership.fence)
+        if self._metrics is not None:
+            self._metrics.leading(self._lock.name, leadership is not None)
+
+    def _free(self, lease: Lease) -> bool:
+        """Released; or taken by us with an answer that was lost."""
+        return lease.spec.holder_identity in {None, "", self._lock.identity}
+
+    def _duration_of(self, lease: Lease) -> int:
+        return lease.spec.lease_duration_seconds or self._lock.duration
+
+    def _pause(self) -> float:
+        return self._retry * (1 + (_JITTER - 1) * self._random.random())
+
+
+class _Call(Protocol):
+    def __call__(self, *, seconds: float) -> Awaitable[Any]: ...
+
+
+class _Holding:
+    """What the leader knows of its Lease."""
+
+    def __init__(self, lease: Lease, leadership: Leadership) -> None:
+        self.lease = lease
+        self.leadership = leadership
+        self.lost = False
+
+
+def _record(lease: Lease | None) -> tuple[Any, ...]:
+    """What changes when the holder is alive."""
+    if lease is None:
+        return ()
+    spec = lease.spec
+    return spec.holder_identity, spec.renew_time, spec.acquire_time, spec.lease_transitions, lease.uid
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,87 @@
+"""The writes of leader election on one Lease, each conditional on the version it was decided upon.
+
+Source: coordination.k8s.io/v1 Lease, and client-go's tools/leaderelection for the meaning of its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from volplane.errors import ApiConflict, ApiError, ApiNotFound
+from volplane.kube.client import Client
+from volplane.kube.kinds import LEASES
+from volplane.kube.objects import Lease
+
+__all__ = ["LeaseLock"]
+
+
+class LeaseLock:
+    """One Lease, as one candidate sees it.
+
+    identity: unique per process, for ever (a restarted process is another one). duration: whole seconds that others
+    wait after the last renewal they saw. `now` only fills the times that people read; nothing is decided by them.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        now: Callable[[], datetime],
+        duration: int = 15,
+    ) -> None:
+        self.name = name
+        self.identity = identity
+        self.duration = duration
+        self._client = client
+        self._namespace = namespace
+        self._key = f"{namespace}/{name}"
+        self._now = now
+
+    async def read(self, *, seconds: float) -> Lease | None:
+        """The Lease as it is; None if nobody ever made it."""
+        try:
+            return await self._client.get(LEASES, self._key, seconds=seconds)
+        except ApiNotFound:
+            return None
+
+    async def take(self, lease: Lease | None, *, seconds: float) -> Lease:
+        """Become the holder of what `read` answered. Raises ApiConflict if somebody else was faster."""
+        when = self._timestamp()
+        spec: dict[str, Any] = {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": self.duration,
+            "acquireTime": when,
+            "renewTime": when,
+        }
+        if lease is not None:
+            spec["leaseTransitions"] = (lease.spec.lease_transitions or 0) + 1
+            return await self._patch(lease, spec, seconds=seconds)
+        spec["leaseTransitions"] = 0
+        body = LEASES.body(metadata={"name": self.name, "namespace": self._namespace}, spec=spec)
+        try:
+            return await self._client.create(LEASES, body, seconds=seconds)
+        except ApiError as error:
+            if error.already_exists:
+                raise ApiConflict(error.message, status=error.status, reason=error.reason) from error
+            raise
+
+    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        """Stay the holder. Raises ApiConflict if anybody wrote the Lease since, ApiNotFound if it was deleted."""
+        return await self._patch(lease, {"renewTime": self._timestamp()}, seconds=seconds)
+
+    async def release(self, lease: Lease, *, seconds: float) -> None:
+        """Let others have it at once. Raises as `renew`."""
+        spec = {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": self._timestamp()}
+        await self._patch(lease, spec, seconds=seconds)
+
+    async def _patch(self, lease: Lease, spec: dict[str, Any], *, seconds: float) -> Lease:
+        body = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
+        return await self._client.patch(LEASES, self._key, body, seconds=seconds)
+
+    def _timestamp(self) -> str:
+        return self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

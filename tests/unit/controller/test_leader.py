@@ -1,0 +1,324 @@
+"""Leader election: never two at work, whatever the API server does."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from volplane.controller.leader import Elector, Leadership
+from volplane.errors import ApiUnavailable, ConfigurationError
+from volplane.kube.client import Client
+from volplane.kube.kinds import LEASES
+from volplane.kube.leases import LeaseLock
+from volplane.testing.clock import now, run
+
+KEY = "default/provisioner"
+
+
+class Link:
+    """One candidate's own connection to a shared server: it can hang or break for this candidate alone."""
+
+    def __init__(self, wire: Any) -> None:
+        self.wire = wire
+        self.state = "up"
+
+    async def request(self, method: str, path: str, **rest: Any) -> Any:
+        if self.state == "hangs":
+            await asyncio.Event().wait()
+        if self.state == "refused":
+            raise ApiUnavailable("connection refused", status=0)
+        answer = await self.wire.request(method, path, **rest)
+        if self.state == "lost":
+            raise ApiUnavailable("connection reset", status=0)
+        return answer
+
+    def stream(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("an elector does not watch")
+
+    async def close(self) -> None:
+        pass
+
+
+class Candidate:
+    """A process that wants to lead; `log` is shared and has (time, identity, what)."""
+
+    def __init__(self, wire: Any, identity: str, log: list[tuple[float, str, str]], *, slow: float = 0.0) -> None:
+        self.link = Link(wire)
+        self.identity = identity
+        self.log = log
+        self.slow = slow
+        self.overran = 0
+        self.terms: list[Leadership] = []
+        lock = LeaseLock(Client(self.link), namespace="default", name="provisioner", identity=identity, now=now)
+        self.elector = Elector(lock, random=Random(identity), overrun=self.overrun)
+        self.task = asyncio.create_task(self.elector.run(self.work), name=identity)
+
+    def overrun(self) -> None:
+        self.overran += 1
+        self.note("overran")
+
+    def note(self, what: str) -> None:
+        self.log.append((asyncio.get_running_loop().time(), self.identity, what))
+
+    async def work(self, leadership: Leadership) -> None:
+        self.terms.append(leadership)
+        self.note("begins")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if self.slow:
+                await asyncio.sleep(self.slow)
+            self.note("ends")
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+def at_work(log: list[tuple[float, str, str]]) -> list[str]:
+    """Identities at work in the end; fails if two ever were."""
+    working: list[str] = []
+    for _, identity, what in log:
+        if what == "begins":
+            assert not working, log
+            working.append(identity)
+        elif what == "ends":
+            working.remove(identity)
+    return working
+
+
+async def lease(wire: Any) -> Any:
+    return (await wire.client.get(LEASES, KEY)).spec
+
+
+def test_the_first_candidate_leads_and_renews(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log)
+        two = Candidate(line, "two", log)
+        await asyncio.sleep(3600)
+        assert at_work(log) == ["one"]
+        assert one.elector.leadership is one.terms[0]
+        assert two.elector.leadership is None
+        assert 5 < one.terms[0].seconds_left <= 15
+        spec = await lease(line)
+        assert spec.holder_identity == "one"
+        assert spec.lease_transitions == 0
+        assert spec.renew_time >= "2026-01-01T00:59:55.000000Z"
+        assert spec.acquire_time == "2026-01-01T00:00:00.000000Z"
+        for candidate in (two, one):
+            await candidate.stop()
+
+    run(main())
+
+
+def test_a_leader_that_stops_releases_and_the_next_begins_at_once(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log)
+        await asyncio.sleep(10)
+        two = Candidate(line, "two", log)
+        await asyncio.sleep(10)
+        await one.stop()
+        await asyncio.sleep(3)
+        assert at_work(log) == ["two"]
+        assert two.terms[0].epoch == 1
+        assert two.terms[0].fence == "1/two"
+        assert one.terms[0].fence == "0/one"
+        assert one.terms[0].seconds_left == 0.0
+        await two.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("state", ["hangs", "refused"])
+def test_a_leader_cut_off_stops_before_another_begins(wire: Callable[[], Any], state: str) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log, slow=2)
+        await asyncio.sleep(1)
+        two = Candidate(line, "two", log)
+        await asyncio.sleep(60)
+        one.link.state = state
+        cut = asyncio.get_running_loop().time()
+        await asyncio.sleep(60)
+        assert at_work(log) == ["two"]
+        ended = next(when for when, identity, what in log if (identity, what) == ("one", "ends"))
+        assert ended < cut + 15
+        assert not one.overran
+        one.link.state = "up"
+        await asyncio.sleep(60)
+        assert at_work(log) == ["two"]
+        for candidate in (one, two):
+            await candidate.stop()
+
+    run(main())
+
+
+def test_a_short_outage_costs_no_leadership(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log)
+        await asyncio.sleep(60)
+        one.link.state = "hangs"
+        await asyncio.sleep(7)
+        one.link.state = "up"
+        await asyncio.sleep(600)
+        assert at_work(log) == ["one"]
+        assert len(one.terms) == 1
+        await one.stop()
+
+    run(main())
+
+
+def test_renewals_whose_answers_are_lost_still_count(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log)
+        await asyncio.sleep(1)
+        for _ in range(20):
+            one.link.state = "lost"
+            await asyncio.sleep(4)
+            one.link.state = "up"
+            await asyncio.sleep(4)
+        assert len(one.terms) == 1
+        await one.stop()
+
+    run(main())
+
+
+def test_a_take_whose_answer_was_lost_does_not_lock_everybody_out(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log)
+        line.after = lambda method, _path: setattr(one.link, "state", "lost" if method == "POST" else "up")
+        await asyncio.sleep(1)
+        assert (await lease(line)).holder_identity == "one"
+        assert at_work(log) == []
+        one.link.state = "up"
+        await asyncio.sleep(3)
+        assert at_work(log) == ["one"]
+        assert one.terms[0].epoch == 1
+        await one.stop()
+
+    run(main())
+
+
+def test_work_that_does_not_stop_in_time_is_reported_before_another_may_begin(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log, slow=30)
+        await asyncio.sleep(60)
+        two = Candidate(line, "two", log)
+        await asyncio.sleep(60)
+        one.link.state = "hangs"
+        cut = asyncio.get_running_loop().time()
+        await asyncio.sleep(16)
+        assert one.overran == 1
+        overran = next(when for when, _, what in log if what == "overran")
+        began = [when for when, identity, what in log if (identity, what) == ("two", "begins")]
+        assert overran < cut + 15
+        assert all(when >= overran for when in began)
+        for candidate in (two, one):
+            candidate.link.state = "refused"
+            await candidate.stop()
+
+    run(main())
+
+
+def test_a_lease_taken_by_force_or_deleted_stops_the_work(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log)
+        await asyncio.sleep(10)
+        await line.client.patch(LEASES, KEY, {"spec": {"holderIdentity": "usurper"}})
+        await asyncio.sleep(5)
+        assert at_work(log) == []
+        await asyncio.sleep(20)
+        assert at_work(log) == ["one"]
+        assert [term.epoch for term in one.terms] == [0, 1]
+        await line.client.delete(LEASES, KEY)
+        await asyncio.sleep(5)
+        assert len(one.terms) == 3
+        assert at_work(log) == ["one"]
+        await one.stop()
+
+    run(main())
+
+
+def test_somebody_who_labels_the_lease_disturbs_nobody(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log)
+        for number in range(20):
+            await asyncio.sleep(3)
+            await line.client.patch(LEASES, KEY, {"metadata": {"labels": {"n": str(number)}}})
+        assert len(one.terms) == 1
+        await one.stop()
+
+    run(main())
+
+
+def test_work_that_returns_ends_the_run_and_releases(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line = wire()
+        lock = LeaseLock(line.client, namespace="default", name="provisioner", identity="one", now=now)
+        elector = Elector(lock, random=Random(1), overrun=lambda: None)
+
+        async def work(leadership: Leadership) -> None:
+            await asyncio.sleep(leadership.seconds_left + 20)
+
+        await elector.run(work)
+        assert (await lease(line)).holder_identity is None
+
+    run(main())
+
+
+def test_work_that_fails_ends_the_run_with_its_error_and_releases(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line = wire()
+        lock = LeaseLock(line.client, namespace="default", name="provisioner", identity="one", now=now)
+        elector = Elector(lock, random=Random(1), overrun=lambda: None)
+
+        async def work(_: Leadership) -> None:
+            await asyncio.sleep(1)
+            raise RuntimeError("broken")
+
+        with pytest.raises(RuntimeError, match="broken"):
+            await elector.run(work)
+        assert (await lease(line)).holder_identity is None
+
+    run(main())
+
+
+def test_times_that_leave_no_room_are_refused(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        lock = LeaseLock(wire().client, namespace="default", name="x", identity="one", now=now, duration=5)
+        with pytest.raises(ConfigurationError, match="leader election of x: retry"):
+            Elector(lock, random=Random(1), overrun=lambda: None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_among_three_flaky_candidates_two_are_never_at_work(wire: Callable[[], Any], seed: int) -> None:
+    async def main() -> None:
+        random = Random(seed)
+        line, log = wire(), []  # type: ignore[var-annotated]
+        candidates = [Candidate(line, f"c{n}", log, slow=random.choice([0, 1, 4])) for n in range(3)]
+        for _ in range(60):
+            await asyncio.sleep(random.uniform(0, 12))
+            random.choice(candidates).link.state = random.choice(["up", "hangs", "refused", "lost", "up"])
+        for candidate in candidates:
+            candidate.link.state = "up"
+        await asyncio.sleep(40)
+        assert len(at_work(log)) == 1
+        assert not any(candidate.overran for candidate in candidates)
+        epochs = [int(term.fence.split("/")[0]) for candidate in candidates for term in candidate.terms]
+        assert len(set(epochs)) == len(epochs)
+        for candidate in candidates:
+            await candidate.stop()
+
+    run(main(), seed=seed)
