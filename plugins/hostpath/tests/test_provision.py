@@ -92,7 +92,7 @@ def test_the_directory_belongs_to_the_user_and_group_of_the_class(site: Any) -> 
 
 
 def test_the_umask_has_no_say(site: Any) -> None:
-    before = os.umask(0o777)
+    before = os.umask(0o077)
     try:
         asset = site.provision(parameters={"mode": 0o755})
     finally:

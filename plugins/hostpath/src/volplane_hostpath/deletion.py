@@ -23,7 +23,7 @@ from volplane_hostpath.directories import (
 from volplane_hostpath.ledger import Ledger
 from volplane_hostpath.locks import TimeSlice
 from volplane_hostpath.markers import VolumeMarker
-from volplane_hostpath.mounts import mounts_below, mounts_of, read_mounts
+from volplane_hostpath.mounts import Mount, mounts_below, mounts_of, read_mounts
 from volplane_hostpath.parents import remove_empty_parents
 from volplane_hostpath.provisioning import discard_staged
 from volplane_hostpath.removal import empty_container
@@ -50,17 +50,18 @@ def static_key(volume: VolumeIdentity) -> str:
     return STATIC_PREFIX + hashlib.sha256(f"{volume.name}/{volume.uid}".encode()).hexdigest()[:32]
 
 
-def refuse_mounts_below(fd: int, label: str) -> None:
-    """Raise `VolumeInUse` if something is mounted in the directory."""
-    below = mounts_below(fd, read_mounts())
+def refuse_mounts_below(fd: int, label: str, mounts: list[Mount] | None = None) -> None:
+    """Raise `VolumeInUse` if something is mounted in the directory. mounts: if they have been read already."""
+    below = mounts_below(fd, read_mounts() if mounts is None else mounts)
     if below:
         raise VolumeInUse(f"{below[0]} is a mount point in the volume {label}: unmount it; nothing was removed")
 
 
 def refuse_in_use(fd: int, label: str) -> None:
     """Raise `VolumeInUse` if something is mounted in the directory, or the directory is mounted elsewhere."""
-    refuse_mounts_below(fd, label)
-    used = mounts_of(fd, read_mounts())
+    mounts = read_mounts()
+    refuse_mounts_below(fd, label, mounts)
+    used = mounts_of(fd, mounts)
     if used:
         raise VolumeInUse(f"{label} is mounted at {used[0]}: it is still in use; nothing was removed")
 

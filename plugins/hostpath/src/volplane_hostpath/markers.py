@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from volplane import InvalidArgument, Ownership
@@ -74,7 +74,7 @@ def _loaded(content: bytes) -> dict[str, Any]:
 
 
 def _dumped(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps({"format": FORMAT, **fields}, indent=1).encode() + b"\n"
+    return json.dumps({"format": FORMAT, **fields}, default=dict).encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,9 @@ class VolumeMarker:
         )
 
     def encode(self) -> bytes:
-        return _dumped(asdict(self))
+        # By hand: asdict copies everything deeply, and this runs for every volume.
+        plain = {each: getattr(self, each) for each in _VOLUME_FIELDS}
+        return _dumped({**plain, "owner": {each: getattr(self.owner, each) for each in _OWNER_FIELDS}})
 
     @classmethod
     def decode(cls, content: bytes) -> VolumeMarker:
@@ -166,6 +168,10 @@ class VolumeMarker:
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptMarker(f"{type(error).__name__}: {error}") from error
+
+
+_VOLUME_FIELDS = tuple(each.name for each in fields(VolumeMarker) if each.name != "owner")
+_OWNER_FIELDS = tuple(each.name for each in fields(Ownership))
 
 
 def _checked_path(path: str) -> str:

@@ -46,15 +46,15 @@ def mount_id(fd: int) -> int:
 
 
 def _unescaped(text: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text) if "\\" in text else text
 
 
 def parse_mountinfo(text: str) -> list[Mount]:
     """All mounts of a mountinfo file."""
     mounts = []
     for line in text.splitlines():
-        fields = line.split(" ")
-        if len(fields) >= 5:
+        fields = line.split(" ", 5)
+        if len(fields) > 5:
             mounts.append(Mount(int(fields[0]), fields[2], _unescaped(fields[3]), _unescaped(fields[4])))
     return mounts
 
