@@ -1,7 +1,5 @@
 """The typed face of a backend: results are checked, exceptions are classified, extensions wrap."""
 
-
-
 from __future__ import annotations
 
 import dataclasses
