@@ -78,7 +78,7 @@ class Console:
     def phase(self, kind: str, name: str, phase: str, detail: str = "") -> None:
         """An object has come to a phase: `claim   default/data   Bound   to pvc-…`."""
         shown = self._styled(f"{phase:<11}", fg=COLOURS.get(phase))
-        self._write(f"  {kind:<7} {name:<28} {shown} {detail}".rstrip())
+        self._write(f"  {kind:<7} {name:<41} {shown} {detail}".rstrip())
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Columns, each as wide as its widest cell. Cells that are phases are coloured."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 import time
 from pathlib import Path
@@ -33,7 +34,8 @@ def demo() -> None:
     Uses a temporary directory and asks nothing. Every statement is checked against the disk; if one is not true, the
     exit code is 1 and the reason is the last line.
     """
-    logs.configure(verbosity=-1)
+    logs.configure()
+    logging.getLogger("volplane").setLevel(logging.WARNING)
     console = Console()
     try:
         running.run(lambda stop: _tell(console, stop))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 from volplane.cli.embedded import Embedded, Place, embedded_server
 from volplane.controller.clock import SystemClock
@@ -72,7 +73,7 @@ async def development_cluster(
     async with embedded_server(place) as embedded:
         client = Client(InProcessTransport(embedded.server))
         clock = SystemClock()
-        local = LocalNodes(client, count=nodes, state_dir=layout.pods, now=clock.now)
+        local = LocalNodes(client, count=nodes, state_dir=layout.pods, now=clock.now, random=Random())  # noqa: S311 - jitter
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)
         configured = with_default_driver(configuration, layout, nodes)
