@@ -14,32 +14,42 @@ class _Twice(dict[str, Any]):
     repeated: tuple[str, ...] = ()
 
 
+class _Found(Exception):
+    """Some object has a key twice."""
+
+
+def _look(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) != len(pairs):
+        raise _Found
+
+
+def _build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    built = dict(pairs)
+    if len(built) == len(pairs):
+        return built
+    marked = _Twice(built)
+    keys = [key for key, _ in pairs]
+    marked.repeated = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+    return marked
+
+
+_look_over = json.JSONDecoder(object_pairs_hook=_look).decode
+
+
 def duplicate_fields(body: bytes) -> tuple[str, ...]:
     """Paths of the fields that stand more than once, as the stock server words them (`spec.containers[0].name`).
 
     What is no JSON has none.
     """
-    repeats = 0
-
-    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal repeats
-        built = dict(pairs)
-        if len(built) == len(pairs):
-            return built
-        repeats += 1
-        marked = _Twice(built)
-        keys = [key for key, _ in pairs]
-        marked.repeated = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
-        return marked
-
     try:
-        value = json.loads(body, object_pairs_hook=build)
+        _look_over(body.decode())
+    except _Found:
+        found: list[str] = []
+        _collect(json.loads(body, object_pairs_hook=_build), "", found)
+        return tuple(found)
     except (ValueError, RecursionError):
         return ()
-    found: list[str] = []
-    if repeats:
-        _collect(value, "", found)
-    return tuple(found)
+    return ()
 
 
 def _collect(value: Any, path: str, found: list[str]) -> None:

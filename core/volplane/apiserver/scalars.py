@@ -7,6 +7,7 @@ number that does not fit, ValueError, worded as the stock server, for a text tha
 from __future__ import annotations
 
 import binascii
+import functools
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -83,6 +84,11 @@ def read_time(value: Any) -> Any:
     """A `metav1.Time`: RFC 3339, stored in UTC and whole seconds."""
     if type(value) is not str:
         raise TypeError
+    return _read_time(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_time(value: str) -> str:
     if _ANY_TIME.fullmatch(value) is None:
         raise _unreadable(value, _LAYOUT, "2006")
     moment = _moment(value, _LAYOUT)

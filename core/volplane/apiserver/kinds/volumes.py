@@ -27,6 +27,7 @@ BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
 VOLUME_MODES = ("Block", "Filesystem")
 _POLICIES = ("Delete", "Recycle", "Retain")
 _NO_CLASS = "<unset>"
+_SOURCES = frozenset(volume_sources.KEYS)
 
 
 class VolumeStrategy(StatusStrategy):
@@ -151,7 +152,7 @@ def _validate_attributes_class(spec: Json, causes: list[Cause]) -> None:
 
 
 def _same_source(after: Json, before: Json) -> bool:
-    for key in volume_sources.KEYS:
+    for key in (after.keys() | before.keys()) & _SOURCES:
         new, old = after.get(key), before.get(key)
         if new == old:
             continue
