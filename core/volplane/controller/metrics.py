@@ -1,7 +1,8 @@
 """Prometheus metrics under the names of what they stand for elsewhere: client-go, the external provisioner, the binder.
 
-One `Metrics` per process, with a registry of its own. It implements the small protocols through which client, caches,
-queues, runners, events and operations count, so that none of them knows prometheus.
+One `Metrics` per process, in the registry that is passed in or one of its own, never the global one. It implements the
+small protocols through which client, caches, queues, runners, events, electors and operations count, so that none of them
+knows prometheus.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 __all__ = ["Metrics"]
 
+CLAIM_LABELS = ("namespace", "storage_class", "volume_attributes_class")
+
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OPERATION = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0)
 """The reference controller's buckets for volume operations."""
+ATTEMPT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The external provisioner's buckets for one attempt."""
 
 
 class Metrics:
     """All metrics of a process. Methods are named after what happened."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
         make = _Maker(self.registry)
         self._requests = make.counter("rest_client_requests_total", "API calls", "method", "resource", "code")
         self._request_seconds = make.histogram(
@@ -39,13 +44,36 @@ class Metrics:
         )
         self._events_dropped = make.counter("volplane_events_dropped_total", "Events not written", "why")
         self._operations = make.histogram(
-            "storage_operation_duration_seconds", "Hook calls", OPERATION, "volume_plugin", "operation_name", "status"
+            "storage_operation_duration_seconds",
+            "Hook calls",
+            OPERATION,
+            "volume_plugin",
+            "operation_name",
+            "status",
+            "migrated",
         )
         self._operation_errors = make.counter(
-            "volume_operation_total_errors", "Operations that failed", "plugin_name", "operation_name"
+            "volume_operation_errors_total", "Operations that failed", "plugin_name", "operation_name"
         )
+        self._operation_total = make.histogram(
+            "volume_operation_total_seconds",
+            "From the first attempt until the claim is bound or the volume gone",
+            OPERATION,
+            "plugin_name",
+            "operation_name",
+        )
+        self._attempts = _Attempts(make)
+        self._retroactive = make.counter("retroactive_storageclass_total", "Claims given the default class later")
+        self._retroactive_errors = make.counter("retroactive_storageclass_errors_total", "Of those, refused")
         self._drivers = make.gauge("volplane_driver_healthy", "1 = usable", "driver")
         self._findings = make.gauge("volplane_leak_findings", "Findings of the leak check", "driver", "verdict")
+        self._inventory = {
+            "total_pv": make.gauge("pv_collector_total_pv_count", "Volumes", "plugin_name", "volume_mode"),
+            "bound_pv": make.gauge("pv_collector_bound_pv_count", "Bound volumes", "storage_class"),
+            "unbound_pv": make.gauge("pv_collector_unbound_pv_count", "Other volumes", "storage_class"),
+            "bound_pvc": make.gauge("pv_collector_bound_pvc_count", "Bound claims", *CLAIM_LABELS),
+            "unbound_pvc": make.gauge("pv_collector_unbound_pvc_count", "Other claims", *CLAIM_LABELS),
+        }
         self._leading = make.gauge("volplane_leading", "1 = this process holds the lease", "lease")
 
     def exposition(self) -> bytes:
@@ -91,13 +119,42 @@ class Metrics:
         self._passes.labels(runner, result).inc()
         self._pass_seconds.labels(runner).observe(seconds)
 
+    def counted(self, what: str, labels: tuple[str, ...], change: int) -> None:
+        """So many more or less of what `controller.inventory` counts."""
+        self._inventory[what].labels(*labels).inc(change)
+
     # --- operations, drivers, leases
 
     def operation_ended(self, driver: str, operation: str, seconds: float, *, failed: bool) -> None:
         """operation: "provision", "delete", "recycle", …"""
-        self._operations.labels(driver, f"volume_{operation}", "fail-unknown" if failed else "success").observe(seconds)
+        status = "fail-unknown" if failed else "success"
+        self._operations.labels(driver, f"volume_{operation}", status, "false").observe(seconds)
         if failed:
             self._operation_errors.labels(driver, operation).inc()
+
+    def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None:
+        """One call that made an asset. source: kind of the claim's dataSource."""
+        self._attempts.provisioned.labels(storage_class, source).inc()
+        self._attempts.provision_seconds.labels(storage_class, source).observe(seconds)
+
+    def provision_failed(self, storage_class: str, *, source: str = "") -> None:
+        self._attempts.provision_failed.labels(storage_class, source).inc()
+
+    def delete_succeeded(self, storage_class: str, seconds: float) -> None:
+        """One call that deleted an asset."""
+        self._attempts.deleted.labels(storage_class).inc()
+        self._attempts.delete_seconds.labels(storage_class).observe(seconds)
+
+    def delete_failed(self, storage_class: str) -> None:
+        self._attempts.delete_failed.labels(storage_class).inc()
+
+    def operation_finished(self, plugin: str, operation: str, seconds: float) -> None:
+        """What a user waits for: first "provision" attempt until bound; reclaim until the volume is gone ("delete")."""
+        self._operation_total.labels(plugin, operation).observe(seconds)
+
+    def class_given_later(self, *, refused: bool = False) -> None:
+        """A claim without a class got the default one, or the server refused it."""
+        (self._retroactive_errors if refused else self._retroactive).inc()
 
     def driver_healthy(self, driver: str, healthy: bool) -> None:
         self._drivers.labels(driver).set(healthy)
@@ -107,6 +164,21 @@ class Metrics:
 
     def leading(self, lease: str, leading: bool) -> None:
         self._leading.labels(lease).set(leading)
+
+
+class _Attempts:
+    """The external provisioner's own."""
+
+    def __init__(self, make: _Maker) -> None:
+        claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
+        self.provisioned = make.counter(f"{claim}_total", "Assets made", "class", "source")
+        self.provision_failed = make.counter(f"{claim}_failed_total", "Attempts that failed", "class", "source")
+        self.provision_seconds = make.histogram(
+            f"{claim}_duration_seconds", "Attempts that succeeded", ATTEMPT, "class", "source"
+        )
+        self.deleted = make.counter(f"{volume}_total", "Assets deleted", "class")
+        self.delete_failed = make.counter(f"{volume}_failed_total", "Attempts that failed", "class")
+        self.delete_seconds = make.histogram(f"{volume}_duration_seconds", "Attempts that succeeded", ATTEMPT, "class")
 
 
 class _Maker:

@@ -1,0 +1,89 @@
+"""How many volumes and claims there are, kept from change to change: a scrape walks no cache.
+
+Names and labels are those of the reference controller's `pv_collector_*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from volplane.kube.cache import Cache
+from volplane.kube.objects import Claim, KubeObject, Volume
+
+__all__ = ["InventoryMetrics", "count_inventory"]
+
+_SOURCES = {
+    "host_path": "kubernetes.io/host-path",
+    "local": "kubernetes.io/local-volume",
+    "nfs": "kubernetes.io/nfs",
+    "aws_elastic_block_store": "kubernetes.io/aws-ebs",
+    "gce_persistent_disk": "kubernetes.io/gce-pd",
+    "iscsi": "kubernetes.io/iscsi",
+    "fc": "kubernetes.io/fc",
+    "rbd": "kubernetes.io/rbd",
+}
+
+T = TypeVar("T", bound=KubeObject)
+Count = tuple[str, tuple[str, ...]]
+_End = Callable[[], None]
+
+
+class InventoryMetrics(Protocol):
+    """Where counts go."""
+
+    def counted(self, what: str, labels: tuple[str, ...], change: int) -> None: ...
+
+
+def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: InventoryMetrics) -> _End:
+    """Count what is in the caches and follow their changes; what is returned ends that and takes the counts back."""
+    leave = (_follow(volumes, _of_volume, metrics), _follow(claims, _of_claim, metrics))
+
+    def end() -> None:
+        for each in leave:
+            each()
+
+    return end
+
+
+def _follow(cache: Cache[T], counts: Callable[[T | None], Iterator[Count]], metrics: InventoryMetrics) -> _End:
+    def changed(old: T | None, new: T | None) -> None:
+        before, after = set(counts(old)), set(counts(new))
+        for what, labels in before - after:
+            metrics.counted(what, labels, -1)
+        for what, labels in after - before:
+            metrics.counted(what, labels, 1)
+
+    leave = cache.subscribe(changed)
+    for obj in cache.values():
+        changed(None, obj)
+
+    def end() -> None:
+        leave()
+        for obj in cache.values():
+            changed(obj, None)
+
+    return end
+
+
+def _of_volume(volume: Volume | None) -> Iterator[Count]:
+    if volume is None:
+        return
+    spec = volume.spec
+    yield "total_pv", (_plugin(volume), spec.volume_mode or "Filesystem")
+    yield "bound_pv" if volume.status.phase == "Bound" else "unbound_pv", (spec.storage_class_name,)
+
+
+def _of_claim(claim: Claim | None) -> Iterator[Count]:
+    if claim is None:
+        return
+    spec = claim.spec
+    what = "bound_pvc" if claim.status.phase == "Bound" else "unbound_pvc"
+    yield what, (claim.namespace, spec.storage_class_name or "", spec.volume_attributes_class_name or "")
+
+
+def _plugin(volume: Volume) -> str:
+    """The plugin's name as the reference has it; the driver's for CSI, which the reference cannot tell apart."""
+    if volume.spec.csi is not None:
+        return str(volume.spec.csi.get("driver", "N/A"))
+    return next((name for field, name in _SOURCES.items() if getattr(volume.spec, field) is not None), "N/A")

@@ -1,0 +1,95 @@
+"""Logs for people and for machines."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+
+from volplane.controller import logs
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """Put the process's logging back as it was."""
+    root = logging.getLogger()
+    names = ("volplane", *logs._QUIET)
+    before = (root.level, list(root.handlers), {name: logging.getLogger(name).level for name in names})
+    yield root
+    root.setLevel(before[0])
+    root.handlers[:] = before[1]
+    for name, level in before[2].items():
+        logging.getLogger(name).setLevel(level)
+
+
+def written(form: Literal["text", "json"], stream: io.StringIO, verbosity: int = 0) -> str:
+    logs.configure(form, verbosity=verbosity, stream=stream)
+    log = logging.getLogger("volplane.lifecycle")
+    with logs.bound(controller="claims"), logs.bound(object="default/data", driver=""):
+        log.warning("no room on %s", "fast")
+        log.debug("in detail")
+    return stream.getvalue()
+
+
+def test_text_has_time_level_place_message_and_fields(root: logging.Logger) -> None:
+    text = written("text", io.StringIO())
+    assert text.splitlines()[0][13:] == "W lifecycle: no room on fast  controller=claims object=default/data"
+    assert "\x1b" not in text
+    assert "in detail" not in text
+
+
+def test_colour_appears_only_on_a_terminal(root: logging.Logger) -> None:
+    assert written("text", Terminal()).startswith("\x1b[33m")
+
+
+def test_verbose_shows_detail(root: logging.Logger) -> None:
+    assert "in detail" in written("text", io.StringIO(), verbosity=1)
+
+
+def test_json_is_one_object_per_line(root: logging.Logger) -> None:
+    (line,) = written("json", io.StringIO()).splitlines()
+    entry = json.loads(line)
+    assert entry.pop("time").endswith("+00:00")
+    assert entry == {
+        "level": "warning",
+        "logger": "volplane.lifecycle",
+        "message": "no room on fast",
+        "controller": "claims",
+        "object": "default/data",
+    }
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_errors_carry_their_traceback(root: logging.Logger, form: Literal["text", "json"]) -> None:
+    stream = io.StringIO()
+    logs.configure(form, stream=stream)
+    try:
+        {}["broken"]
+    except KeyError:
+        logging.getLogger("volplane").exception("it failed")
+    assert "KeyError: 'broken'" in stream.getvalue()
+
+
+def test_fields_belong_to_a_task_and_its_children() -> None:
+    async def seen() -> dict[str, str]:
+        await asyncio.sleep(0)
+        return dict(logs.fields())
+
+    async def work(key: str) -> dict[str, str]:
+        with logs.bound(object=key):
+            return await asyncio.create_task(seen())
+
+    async def main() -> list[dict[str, str]]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work(key)) for key in ("a", "b")]
+        return [task.result() for task in tasks] + [await seen()]
+
+    assert asyncio.run(main()) == [{"object": "a"}, {"object": "b"}, {}]

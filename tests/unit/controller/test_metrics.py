@@ -1,0 +1,123 @@
+"""Metrics under the names that dashboards know."""
+
+from prometheus_client import CollectorRegistry
+
+from volplane.controller.inventory import count_inventory
+from volplane.controller.metrics import Metrics
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, ClaimSpec, ClaimStatus, Metadata, Volume, VolumeSpec, VolumeStatus
+
+
+def value(metrics: Metrics, metric: str, /, **labels: str) -> float | None:
+    found: float | None = metrics.registry.get_sample_value(metric, labels)
+    return found
+
+
+def volume(version: int, phase: str, **source: object) -> Volume:
+    return Volume(
+        metadata=Metadata(name="v", uid="u", resource_version=str(version)),
+        spec=VolumeSpec(storage_class_name="fast", **source),  # type: ignore[arg-type]
+        status=VolumeStatus(phase=phase),
+    )
+
+
+def claim(version: int, phase: str) -> Claim:
+    return Claim(
+        metadata=Metadata(name="c", namespace="default", uid="c", resource_version=str(version)),
+        spec=ClaimSpec(storage_class_name="fast"),
+        status=ClaimStatus(phase=phase),
+    )
+
+
+def test_what_happened_is_counted_under_the_provisioners_names() -> None:
+    metrics = Metrics()
+    metrics.provision_succeeded("fast", 0.2)
+    metrics.provision_failed("fast", source="VolumeSnapshot")
+    metrics.delete_succeeded("fast", 0.3)
+    metrics.delete_failed("fast")
+    prefix = "controller_persistentvolume"
+    labels = {"class": "fast"}
+    assert value(metrics, f"{prefix}claim_provision_total", source="", **labels) == 1
+    assert value(metrics, f"{prefix}claim_provision_failed_total", source="VolumeSnapshot", **labels) == 1
+    assert value(metrics, f"{prefix}claim_provision_duration_seconds_sum", source="", **labels) == 0.2
+    assert value(metrics, f"{prefix}_delete_total", **labels) == 1
+    assert value(metrics, f"{prefix}_delete_failed_total", **labels) == 1
+    assert value(metrics, f"{prefix}_delete_duration_seconds_count", **labels) == 1
+
+
+def test_operations_are_counted_under_the_binders_names() -> None:
+    metrics = Metrics()
+    metrics.operation_ended("d", "provision", 1.5, failed=True)
+    metrics.operation_ended("d", "provision", 2.0, failed=False)
+    metrics.operation_finished("d", "provision", 3.5)
+    metrics.class_given_later()
+    metrics.class_given_later(refused=True)
+    labels = {"volume_plugin": "d", "operation_name": "volume_provision", "migrated": "false"}
+    assert value(metrics, "storage_operation_duration_seconds_sum", status="fail-unknown", **labels) == 1.5
+    assert value(metrics, "storage_operation_duration_seconds_sum", status="success", **labels) == 2.0
+    plugin = {"plugin_name": "d", "operation_name": "provision"}
+    assert value(metrics, "volume_operation_errors_total", **plugin) == 1
+    assert value(metrics, "volume_operation_total_seconds_sum", **plugin) == 3.5
+    assert value(metrics, "retroactive_storageclass_total") == 1
+    assert value(metrics, "retroactive_storageclass_errors_total") == 1
+
+
+def test_the_registry_is_the_one_that_is_passed_in_and_two_processes_do_not_share_one() -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    Metrics().leading("volplane", leading=True)
+    metrics.leading("volplane", leading=False)
+    assert registry.get_sample_value("volplane_leading", {"lease": "volplane"}) == 0
+    assert b'volplane_leading{lease="volplane"} 0.0' in metrics.exposition()
+
+
+def test_calls_queues_and_passes_are_counted() -> None:
+    metrics = Metrics()
+    metrics.api_request("patch", "persistentvolumes", 409, 0.02)
+    metrics.queue_added("claims")
+    metrics.queue_depth("claims", 7)
+    metrics.queue_retried("claims")
+    metrics.pass_ended("claims", "wait", 0.1)
+    labels = {"method": "patch", "resource": "persistentvolumes"}
+    assert value(metrics, "rest_client_requests_total", code="409", **labels) == 1
+    assert value(metrics, "workqueue_depth", name="claims") == 7
+    assert value(metrics, "workqueue_adds_total", name="claims") == 1
+    assert value(metrics, "workqueue_retries_total", name="claims") == 1
+    assert value(metrics, "volplane_reconcile_total", controller="claims", result="wait") == 1
+
+
+def test_volumes_and_claims_are_counted_as_they_change() -> None:
+    metrics = Metrics()
+    volumes, claims = Cache(VOLUMES), Cache(CLAIMS)
+    volumes.observe(volume(1, "Available", nfs={"server": "s"}))
+    end = count_inventory(volumes, claims, metrics)
+    claims.observe(claim(2, "Pending"))
+    names = {"namespace": "default", "storage_class": "fast", "volume_attributes_class": ""}
+    total = {"plugin_name": "kubernetes.io/nfs", "volume_mode": "Filesystem"}
+    assert value(metrics, "pv_collector_total_pv_count", **total) == 1
+    assert value(metrics, "pv_collector_unbound_pv_count", storage_class="fast") == 1
+    assert value(metrics, "pv_collector_unbound_pvc_count", **names) == 1
+    volumes.observe(volume(3, "Bound", nfs={"server": "s"}))
+    claims.observe(claim(4, "Bound"))
+    assert value(metrics, "pv_collector_total_pv_count", **total) == 1
+    assert value(metrics, "pv_collector_unbound_pv_count", storage_class="fast") == 0
+    assert value(metrics, "pv_collector_bound_pv_count", storage_class="fast") == 1
+    assert value(metrics, "pv_collector_bound_pvc_count", **names) == 1
+    claims.observe_deleted("default/c", "c")
+    assert value(metrics, "pv_collector_bound_pvc_count", **names) == 0
+    end()
+    assert value(metrics, "pv_collector_total_pv_count", **total) == 0
+    volumes.observe(volume(5, "Released", csi={"driver": "ebs.csi.aws.com"}))
+    assert (
+        value(metrics, "pv_collector_total_pv_count", plugin_name="ebs.csi.aws.com", volume_mode="Filesystem") is None
+    )
+
+
+def test_csi_volumes_are_counted_by_driver() -> None:
+    metrics = Metrics()
+    volumes = Cache(VOLUMES)
+    count_inventory(volumes, Cache(CLAIMS), metrics)
+    volumes.observe(volume(1, "Available", csi={"driver": "ebs.csi.aws.com"}))
+    labels = {"plugin_name": "ebs.csi.aws.com", "volume_mode": "Filesystem"}
+    assert value(metrics, "pv_collector_total_pv_count", **labels) == 1
