@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from volplane.apiserver.resources import Column, Json, Resource, Since
 
-__all__ = ["Include", "human_duration", "table"]
-
-Include = Literal["None", "Metadata", "Object"]
-"""What each row carries of its object, as the query parameter `includeObject` asks."""
+__all__ = ["human_duration", "table"]
 
 
 def table(
@@ -23,6 +20,9 @@ def table(
     now: datetime | None = None,
 ) -> Json:
     """The Table of some objects of a resource, which are in the shape the resource shows.
+
+    `include_object` is the query parameter includeObject: each row carries "None" of its object, its "Metadata", or the
+    "Object" itself.
 
     Ages are counted to `now`, by default the hour it is. The caller may add or drop `columnDefinitions` (watches send
     them once).

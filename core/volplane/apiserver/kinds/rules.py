@@ -21,17 +21,10 @@ __all__ = [
     "node_selector",
     "one_of",
     "positive_quantity",
-    "required_text",
-    "text",
 ]
 
 ACCESS_MODES: Final = frozenset({"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
 _NODE_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
-
-
-def text(value: object) -> str:
-    """The value when it is a string, else ""; for fields the schema already typed."""
-    return value if isinstance(value, str) else ""
 
 
 def canonical_resources(owner: Mapping[str, Any], *keys: str) -> None:
@@ -48,13 +41,6 @@ def fill_condition_times(status: Json, *times: str) -> None:
     for condition in status.get("conditions") or ():
         for time in times:
             condition.setdefault(time, None)
-
-
-def required_text(owner: Json, key: str, path: str, causes: list[Cause]) -> bool:
-    if owner.get(key):
-        return True
-    causes.append(Cause.required(f"{path}.{key}" if path else key))
-    return False
 
 
 def one_of(value: str, legal: Iterable[str], path: str, causes: list[Cause]) -> None:
