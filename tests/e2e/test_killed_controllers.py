@@ -1,0 +1,96 @@
+"""`volplane run` is killed again and again while claims come and go; in the end nothing is leaked, lost or stuck.
+
+`VOLPLANE_KILLS` and `VOLPLANE_CYCLES` set how often (20 and 200 in a full run, less by default).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.processes import Command, kubectl, objects, running, until
+
+KILLS = int(os.environ.get("VOLPLANE_KILLS", "5"))
+CYCLES = int(os.environ.get("VOLPLANE_CYCLES", "50"))
+BATCH = 10
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+
+CLASS = """
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: fast}
+provisioner: hostpath.volplane.dev
+"""
+
+
+def claims_of(batch: int) -> str:
+    return "---".join(
+        f"""
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: c-{batch}-{number}, namespace: default}}
+spec: {{storageClassName: fast, accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Mi}}}}}}
+"""
+        for number in range(BATCH)
+    )
+
+
+def test_nothing_is_leaked_or_stuck_when_the_controllers_are_killed_at_random_moments(tmp_path: Path) -> None:
+    root, kubeconfig, configuration = tmp_path / "root", tmp_path / "kubeconfig", tmp_path / "config.yaml"
+    configuration.write_text(
+        "drivers:\n- {name: hostpath.volplane.dev, backend: hostpath, options: "
+        f"{{root: {root}, create_root: true, node_name: node-1}}}}\n"
+    )
+    chance = random.Random(7)
+    with running(tmp_path / "server.log", "apiserver", "--port", "0", "--kubeconfig-out", str(kubeconfig)) as server:
+        until("the server is up", kubeconfig.exists, said=server.said)
+        kubectl(kubeconfig, "apply", "-f", "-", given=CLASS)
+
+        def start() -> Command:
+            arguments = ("--kubeconfig", str(kubeconfig), "--config", str(configuration), "--controllers", "all")
+            return Command(tmp_path / "run.log", "run", *arguments, "--no-leader-elect", "--http", "127.0.0.1:0")
+
+        controllers = start()
+        try:
+            kills = 0
+            for batch in range(CYCLES // BATCH):
+                kubectl(kubeconfig, "apply", "-f", "-", given=claims_of(batch))
+                while kills < KILLS * (2 * batch + 1) // (2 * (CYCLES // BATCH)):
+                    controllers = killed(controllers, chance, start)
+                    kills += 1
+                names = [f"pvc/c-{batch}-{number}" for number in range(BATCH)]
+                kubectl(kubeconfig, "delete", "-n", "default", "--wait=false", *names)
+                while kills < KILLS * (2 * batch + 2) // (2 * (CYCLES // BATCH)):
+                    controllers = killed(controllers, chance, start)
+                    kills += 1
+            until(
+                "every claim and volume is gone",
+                lambda: not objects(kubeconfig, "pvc", "pv"),
+                90,
+                said=controllers.said,
+            )
+            left = [path for path in root.rglob("pvc-*") if path.is_dir()]
+            assert not left, f"leaked: {left}"
+            assert not list((root / ".volplane").glob("volumes/pvc-*"))
+            assert not [path for path in root.iterdir() if path.name not in (".volplane", "default")]
+            assert controllers.stop() == 0
+            assert "Traceback" not in controllers.said()
+        finally:
+            if controllers.alive:
+                controllers.kill()
+
+
+def killed(controllers: Command, chance: random.Random, start: object) -> Command:
+    """Let them work for a random moment, then kill them and start others."""
+    time.sleep(chance.uniform(0.0, 2.0))
+    controllers.kill()
+    assert callable(start)
+    fresh = start()
+    assert isinstance(fresh, Command)
+    return fresh
