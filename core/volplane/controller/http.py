@@ -59,10 +59,10 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
     app.router.add_get("/metrics", _metrics(pages))
     for path, answer in pages.answers.items():
         app.router.add_get(path, _answering(answer))
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, address.host, address.port, shutdown_timeout=1.0)
+        site = web.TCPSite(runner, address.host, address.port)
         try:
             await site.start()
         except OSError as error:
