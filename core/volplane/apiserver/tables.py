@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from volplane.apiserver.resources import Column, Json, Resource, Since
@@ -17,23 +17,22 @@ def table(
     list_metadata: Json,
     include_object: str = "Metadata",
     *,
-    now: datetime | None = None,
+    now: datetime,
 ) -> Json:
     """The Table of some objects of a resource, which are in the shape the resource shows.
 
     `include_object` is the query parameter includeObject: each row carries "None" of its object, its "Metadata", or the
     "Object" itself.
 
-    Ages are counted to `now`, by default the hour it is. The caller may add or drop `columnDefinitions` (watches send
+    Ages are counted to `now`. The caller may add or drop `columnDefinitions` (watches send
     them once).
     """
-    moment = now if now is not None else datetime.now(UTC)
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": list_metadata,
         "columnDefinitions": [_definition(column) for column in resource.columns],
-        "rows": [_row(resource, obj, include_object, moment) for obj in objects],
+        "rows": [_row(resource, obj, include_object, now) for obj in objects],
     }
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def test_no_object_of_right_types_can_break_a_kind(resource: Resource) -> None:
             assert old == kept, "what is stored does not change"
             strategy.grace_seconds(changed, None)
             shown = changed if resource.from_stored is None else resource.from_stored(changed)
-            table(resource, [shown], {}, "Metadata")
+            table(resource, [shown], {}, "Metadata", now=datetime(2026, 1, 2, tzinfo=UTC))
             for read in resource.fields.values():
                 assert isinstance(read(changed), str)
 

@@ -63,7 +63,10 @@ def test_a_volume_is_shown_as_kubectl_prints_it() -> None:
 def test_a_row_carries_what_was_asked_for() -> None:
     resource = kind("PersistentVolume")
     volume = begun(resource, VOLUME)
-    rows = {include: table(resource, [volume], {}, include)["rows"][0] for include in ("None", "Metadata", "Object")}
+    rows = {
+        include: table(resource, [volume], {}, include, now=NOW)["rows"][0]
+        for include in ("None", "Metadata", "Object")
+    }
     assert "object" not in rows["None"]
     assert rows["Metadata"]["object"] == {
         "kind": "PartialObjectMetadata",
@@ -85,9 +88,9 @@ def test_an_event_of_the_new_api_is_shown_like_one_of_the_old() -> None:
 def test_a_finished_pod_can_be_hidden() -> None:
     resource = kind("Pod")
     pod = begun(resource, {"spec": {"containers": [{"name": "c", "image": "i"}]}})
-    assert "conditions" not in table(resource, [pod], {})["rows"][0]
+    assert "conditions" not in table(resource, [pod], {}, now=NOW)["rows"][0]
     for phase in ("Succeeded", "Failed"):
-        conditions = table(resource, [merge(pod, {"status": {"phase": phase}})], {})["rows"][0]["conditions"]
+        conditions = table(resource, [merge(pod, {"status": {"phase": phase}})], {}, now=NOW)["rows"][0]["conditions"]
         assert [(entry["type"], entry["reason"]) for entry in conditions] == [("Completed", phase)]
 
 
