@@ -118,7 +118,7 @@ class Deletion:
         chosen = [
             stored
             for stored in self.registry.store.all(storage_of(resource), request.namespace)
-            if selection is None or selection.matches(stored.decode())
+            if selection is None or selection.keeps(stored.data)
         ]
         for stored in chosen:
             current = self.registry.store.get(storage_of(resource), stored.key)

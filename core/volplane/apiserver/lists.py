@@ -24,8 +24,6 @@ _PAGE_EXPIRED: Final = (
     " the continue parameter, or use the continue token in this response to retrieve the remainder of the results."
 )
 
-_decode = msgspec.json.Decoder().decode
-
 
 class _Token(msgspec.Struct, rename={"version": "rv", "after": "start"}):
     """A continue token: the snapshot (0: whatever is there now) and the key to go on after."""
@@ -120,7 +118,7 @@ class Lists:
         if selection is not None and selection.name and (request.namespace or not resource.namespaced) and not version:
             page = self._named(request, selection, after)
         else:
-            page = self._page(request, version, after, limit, _keep(selection))
+            page = self._page(request, version, after, limit, selection.keeps if selection is not None else None)
         shown = version or self.registry.store.version
         metadata: Json = {"resourceVersion": str(shown)}
         if page.last:
@@ -171,9 +169,3 @@ class Lists:
         stored = self.registry.store.get(storage_of(request.resource), key)
         matches = stored is not None and key > after and selection.matches(stored.decode())
         return Page([stored.data] if stored is not None and matches else [], "", 0)
-
-
-def _keep(selection: Selection | None) -> Callable[[bytes], bool] | None:
-    if selection is None:
-        return None
-    return lambda data: selection.matches(_decode(data))

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from volplane.apiserver import names
 from volplane.apiserver.failures import bad_request
 from volplane.apiserver.resources import Json, Resource
@@ -168,6 +170,18 @@ def _metadata(name: str) -> Callable[[Json], str]:
     return lambda obj: str(obj["metadata"].get(name, ""))
 
 
+class _Meta(msgspec.Struct, gc=False):
+    labels: dict[str, str] = {}
+
+
+class _Labelled(msgspec.Struct, gc=False):
+    metadata: _Meta
+
+
+_decode = msgspec.json.Decoder().decode
+_decode_labels = msgspec.json.Decoder(_Labelled).decode
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What a list, watch or deletecollection asks for. Objects are judged in their stored shape."""
@@ -183,6 +197,13 @@ class Selection:
             if not all(requirement.matches(labels) for requirement in self.labels):
                 return False
         return all((read(obj) == term.value) == term.equal for read, term in self.fields)
+
+    def keeps(self, data: bytes) -> bool:
+        """`matches` of an object still encoded; for labels alone the rest of it is skipped."""
+        if self.fields:
+            return self.matches(_decode(data))
+        labels = _decode_labels(data).metadata.labels
+        return all(requirement.matches(labels) for requirement in self.labels)
 
 
 def select(resource: Resource, labels: str, fields: str) -> Selection | None:

@@ -189,40 +189,40 @@ class Store:
 
         `remaining` counts what follows; with `keep` it is 0, nobody knows. Raises Compacted.
         """
-        if version and version < self._version:
-            rows = self._rows_at(storage, namespace, version, after)
-        else:
-            low, high = self._shelf(storage).span(namespace, after)
-            items = self._shelf(storage).objects.items()
-            rows = ((key, stored.data) for key, stored in items[low:high])
-        if not limit:
-            return Page([data for _, data in rows if keep is None or keep(data)], "", 0)
+        shelf = self._shelf(storage)
+        undone = self._undone(shelf, version, namespace, after) if version and version < self._version else {}
+        low, high = shelf.span(namespace, after)
+        objects = shelf.objects
+        keys: Iterator[str] = objects.islice(low, high)
+        count = high - low
+        if undone:
+            restored = sorted(key for key, data in undone.items() if data is not None)
+            count += len(restored) - sum(key in objects for key in undone)
+            keys = heapq.merge((key for key in keys if key not in undone), restored)
         found: list[bytes] = []
         last = ""
-        for key, data in rows:
+        for key in keys:
+            data = undone.get(key) or objects[key].data
             if keep is not None and not keep(data):
                 continue
-            if len(found) == limit:
-                return Page(found, last, 0 if keep is not None else 1 + sum(1 for _ in rows))
+            if limit and len(found) == limit:
+                return Page(found, last, count - limit if keep is None else 0)
             found.append(data)
             last = key
         return Page(found, "", 0)
 
-    def _rows_at(self, storage: str, namespace: str, version: int, after: str) -> Iterator[tuple[str, bytes]]:
-        """Rows of an older snapshot: today's, with the later changes undone."""
-        shelf = self._shelf(storage)
+    def _undone(self, shelf: _Shelf, version: int, namespace: str, after: str) -> dict[str, bytes | None]:
+        """What was there (None: nothing) at an older version, under the keys that changed since."""
         if version < shelf.compacted:
             raise Compacted(version, shelf.compacted)
+        prefix = f"{namespace}/" if namespace else ""
         undone: dict[str, bytes | None] = {}
         for change in reversed(shelf.log):
             if change.version <= version:
                 break
-            undone[change.key] = change.before
-        prefix = f"{namespace}/" if namespace else ""
-        restored = sorted(k for k, d in undone.items() if d is not None and k.startswith(prefix) and k > after)
-        low, high = shelf.span(namespace, after)
-        unchanged = [(key, stored.data) for key, stored in shelf.objects.items()[low:high] if key not in undone]
-        return heapq.merge(unchanged, ((key, undone[key] or b"") for key in restored), key=lambda row: row[0])
+            if change.key > after and change.key.startswith(prefix):
+                undone[change.key] = change.before
+        return undone
 
     def changes_since(self, storage: str, version: int) -> list[Change]:
         """Every kept change after `version`, oldest first. Raises Compacted when some were dropped."""

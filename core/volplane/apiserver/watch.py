@@ -179,7 +179,7 @@ class _Filter:
         """Synthetic ADDED events for what is there."""
         added: ChangeType = "ADDED"
         for stored in rows:
-            if self.selection is None or self._matches(stored.decode()):
+            if self.selection is None or self.selection.keeps(stored.data):
                 yield _Event(added, stored.data)
 
 
