@@ -30,9 +30,12 @@ _LARGEST = 2**63 - 1
 def read_volume_marker(root: Root, name: str) -> VolumeMarker | None:
     """The marker of a volume, None if there is none; raises `CorruptMarker`."""
     try:
-        return VolumeMarker.decode(read_file(marker_file(name), root.directory(VOLUMES)))
+        marker = VolumeMarker.decode(read_file(marker_file(name), root.directory(VOLUMES)))
     except FileNotFoundError:
         return None
+    if marker.name != name:
+        raise CorruptMarker(f"it is the marker of {marker.name}")
+    return marker
 
 
 def volume_names(root: Root) -> list[str]:

@@ -159,7 +159,7 @@ class VolumeMarker:
                 ),
                 path=_checked_path(str(fields["path"])),
                 capacity_bytes=int(fields["capacity_bytes"]),
-                demand=dict(fields["demand"]),
+                demand=_checked_demand(fields["demand"]),
                 volume_type=str(fields["volume_type"]),
                 segment={str(key): str(value) for key, value in fields["segment"].items()},
                 gid=None if fields["gid"] is None else int(fields["gid"]),
@@ -172,6 +172,11 @@ class VolumeMarker:
 
 _VOLUME_FIELDS = tuple(each.name for each in fields(VolumeMarker) if each.name != "owner")
 _OWNER_FIELDS = tuple(each.name for each in fields(Ownership))
+
+
+def _checked_demand(demand: Mapping[str, Any]) -> dict[str, Any]:
+    int(demand["mode"], 8)
+    return dict(demand)
 
 
 def _checked_path(path: str) -> str:

@@ -64,8 +64,10 @@ def refuse_other_demand(marker: VolumeMarker, request: ProvisionRequest, shape: 
             f"{name} exists as generation {marker.owner.generation}, asked for was {request.owner.generation}"
         )
     for key, asked in demand.items():
-        if marker.demand.get(key) != asked:
-            raise AlreadyExists(f"{name} exists and was made with {key} {marker.demand.get(key)!r}, not {asked!r}")
+        # What an older version did not record cannot be compared.
+        made = marker.demand.get(key, asked)
+        if made != asked:
+            raise AlreadyExists(f"{name} exists and was made with {key} {made!r}, not {asked!r}")
 
 
 def asset_of(root: Root, marker: VolumeMarker) -> Asset:

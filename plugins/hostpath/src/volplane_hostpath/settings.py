@@ -25,7 +25,7 @@ OPTIONS = ParameterSchema(
             name="root",
             doc="Absolute path of the directory that holds the volumes: one file system, used by nothing else. "
             "The first start marks an empty directory; from then on a root without its marker is refused.",
-            pattern=r"/.*[^/].*",
+            pattern="/.+",
             required=True,
         ),
         Parameter(
@@ -78,7 +78,7 @@ OPTIONS = ParameterSchema(
             name="root_id",
             doc="The `root_id` of the root's marker: no other root is used, and none is marked. Set it after the "
             "first start, so that an unmounted disk is refused even if its mount point is empty.",
-            pattern=r"[0-9a-f]{32}|",
+            pattern="([0-9a-f]{32})?",
             default="",
         ),
     ),
