@@ -25,7 +25,7 @@ def test_a_pipe_gets_plain_lines() -> None:
     console.done("a file is there")
     console.warning("slow")
     assert out.getvalue() == (
-        "\nClaims\n  claim   default/data                             Bound       to pvc-1\nok    a file is there\n"
+        "\nClaims\n  claim   default/data                              Bound       to pvc-1\nok    a file is there\n"
     )
     assert err.getvalue() == "warning: slow\n"
     assert not console.on_terminal
