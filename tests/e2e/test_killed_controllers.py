@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.processes import Command, kubectl, objects, running, until
 
 KILLS = int(os.environ.get("VOLPLANE_KILLS", "5"))
