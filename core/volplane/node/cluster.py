@@ -16,6 +16,7 @@ from volplane.kube.events import EventRecorder
 from volplane.kube.objects import Node
 from volplane.node.agent import Agent
 from volplane.node.files import PodFiles
+from volplane.node.host_paths import remove_tree
 from volplane.node.nodes import Nodes, node_names
 from volplane.node.output_logs import LogQuery, asked, stream
 from volplane.node.pods import Pod
@@ -71,7 +72,7 @@ class LocalNodes:
 
     async def run(self) -> None:
         """Register the nodes, schedule and run pods until cancelled. All processes are then ended; objects stay."""
-        self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(self._state_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
         nodes = Nodes(self._client, self.names, exists=self._exists, now=self._now)
@@ -80,6 +81,7 @@ class LocalNodes:
             scheduler = Scheduler(self._client, self._sight, recorder=scheduled, now=self._now)
             for recorder in (scheduled, ran):
                 tasks.create_task(recorder.run(), name="node-events")
+            await self._check(sandboxes)
             await self._register(nodes)
             tasks.create_task(self._sight.follow(self._client, self._random), name="node-sight")
             await self._sight.wait_synced()
@@ -87,6 +89,13 @@ class LocalNodes:
             tasks.create_task(self._agent.run(), name="node-agent")
             tasks.create_task(scheduler.run(), name="node-scheduler")
             self._ready.set()
+
+    async def _check(self, sandboxes: Sandboxes) -> None:
+        directory = self._state_dir / "check"
+        await asyncio.to_thread(remove_tree, directory)
+        if message := await sandboxes.check(directory):
+            _LOG.warning("pods will fail: %s", message)
+        await asyncio.to_thread(remove_tree, directory)
 
     async def _register(self, nodes: Nodes) -> None:
         while True:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -18,15 +19,21 @@ from volplane.node.sandbox.spec import Report, Spec, decode_report, encode
 
 __all__ = ["Sandbox", "Sandboxes"]
 
+_LOG = logging.getLogger(__name__)
+
+_DEATH_SECONDS: Final = 5.0
 _LOST: Final = "the process that ran this container was lost"
 
 
 class Sandbox:
-    """One command that was asked for. Dropping the connection (`close`) kills it."""
+    """One command that was asked for. closed: is told when nobody listens to it any more."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, closed: Callable[[Sandbox], None]
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._closed = closed
 
     async def reports(self) -> AsyncIterator[Report]:
         """What happens to it, until it has ended or could not be started; everything it used is then gone."""
@@ -60,6 +67,18 @@ class Sandbox:
     def close(self) -> None:
         """Let go; a command that still runs is killed."""
         self._writer.close()
+        self._closed(self)
+
+    async def finish(self) -> None:
+        """Kill what still runs and wait until it is gone."""
+        self.kill()
+        try:
+            async with asyncio.timeout(_DEATH_SECONDS):
+                await self._reader.read()
+        except (TimeoutError, ConnectionError) as error:
+            _LOG.warning("a container did not end in time: %s", error or "it was killed, but does not go")
+        finally:
+            self.close()
 
 
 class Sandboxes:
@@ -72,6 +91,7 @@ class Sandboxes:
         self._spawner: asyncio.subprocess.Process | None = None
         self._link: socket.socket | None = None
         self._starting = asyncio.Lock()
+        self._live: set[Sandbox] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,7 +99,29 @@ class Sandboxes:
     async def __aexit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await asyncio.gather(*(sandbox.finish() for sandbox in tuple(self._live)))
         await self._stop()
+
+    async def check(self, directory: Path) -> str:
+        """Why no container can be run on this machine, or "". directory: an empty one, to work in."""
+        base = directory / "root"
+        base.mkdir(parents=True)
+        spec = Spec(
+            argv=["/bin/sh", "-c", "exit 0"],
+            env={},
+            base=str(base),
+            log=str(directory / "log"),
+            result=str(directory / "result"),
+        )
+        message = ""
+        try:
+            sandbox = await self.launch(spec)
+        except OSError as error:
+            return f"the process that starts containers cannot be started: {error.strerror or error}"
+        async for report in sandbox.reports():
+            message = report.message
+        sandbox.close()
+        return message
 
     async def launch(self, spec: Spec) -> Sandbox:
         """Ask for one command. Raises OSError if not even the spawner can be started."""
@@ -92,7 +134,9 @@ class Sandboxes:
             ours.close()
             raise
         writer.write(encode(spec))
-        return Sandbox(reader, writer)
+        sandbox = Sandbox(reader, writer, self._live.discard)
+        self._live.add(sandbox)
+        return sandbox
 
     async def _send(self, connection: socket.socket) -> None:
         async with self._starting:

@@ -31,6 +31,8 @@ class Scheduler:
         self._recorder = recorder
         self._now = now
         self._assumed: dict[str, str] = {}
+        self._binding: dict[str, str] = {}
+        """Uids of pods whose binding is under way, or done but not seen yet, by key."""
         self._bindings = _Bindings()
         self._runner = Runner(
             "scheduler",
@@ -73,8 +75,9 @@ class Scheduler:
             self._runner.enqueue(new.key)
             return
         gone = old is not None and (new is None or (is_finished(new) and not is_finished(old)))
-        if old is not None and (gone or old.key in self._assumed):
+        if old is not None:
             self._assumed.pop(old.key, None)
+            self._binding.pop(old.key, None)
         if gone:
             self._wake()
 
@@ -86,7 +89,7 @@ class Scheduler:
 
     def _decide(self, key: str, _reads: Reads) -> Action:
         pod = self._sight.pods.get(key)
-        if pod is None or not is_ours(pod):
+        if pod is None or not is_ours(pod) or self._binding.get(key) == pod.uid:
             return Done()
         placement = decide(pod, self._world())
         if placement.node:
@@ -95,6 +98,7 @@ class Scheduler:
             self._assumed.pop(key, None)
         step = placement.step
         if isinstance(step, Bind):
+            self._binding[key] = pod.uid
             return Run(name=f"bind-{key}", driver="", asset=key, start=lambda: self._bind(step))
         return step
 
@@ -126,7 +130,11 @@ class Scheduler:
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
         }
-        await self._client.post(PODS, pod.key, "binding", body)
+        try:
+            await self._client.post(PODS, pod.key, "binding", body)
+        except ApiError:
+            self._binding.pop(pod.key, None)
+            raise
         for notice in bind.notices:
             self._recorder.record(notice)
 

@@ -78,7 +78,7 @@ def _container(pod: Pod, spec: Container, record: ContainerRecord, mono: float) 
         "image": spec.image,
         "imageID": "",
         "containerID": f"process://{pod.uid}/{spec.name}/{record.attempt}" if record.attempt >= 0 else None,
-        "restartCount": max(record.attempt, 0),
+        "restartCount": max(record.attempt - record.launching, 0),
         "ready": record.succeeded if record.init else running,
         "started": running,
         "state": state,

@@ -38,21 +38,23 @@ def run(control: socket.socket) -> NoReturn:
     """Serve one command: its Spec comes first on `control`, Reports go back."""
     try:
         os.setsid()
-        spec = decode_spec(_first_line(control))
-        _Monitor(spec, control).run()
+        line, orders = _first_line(control)
+        _Monitor(decode_spec(line), control).run(orders)
     except (BrokenPipeError, ConnectionResetError, EOFError):
         pass  # the agent went away; the sandbox dies with this process
     os._exit(0)
 
 
-def _first_line(control: socket.socket) -> bytes:
-    line = bytearray()
-    while not line.endswith(b"\n"):
+def _first_line(control: socket.socket) -> tuple[bytes, bytes]:
+    """The spec, and what orders came with it already."""
+    heard = bytearray()
+    while b"\n" not in heard:
         chunk = control.recv(65536)
         if not chunk:
             raise EOFError
-        line += chunk
-    return bytes(line)
+        heard += chunk
+    line, _, orders = bytes(heard).partition(b"\n")
+    return line, orders
 
 
 class _Monitor:
@@ -64,7 +66,8 @@ class _Monitor:
         self._failed = False
         self._status: int | None = None
 
-    def run(self) -> None:
+    def run(self, orders: bytes) -> None:
+        """orders: those that came before there was anything to obey them."""
         try:
             log = Log(Path(self._spec.log), self._spec.log_bytes)
             output, output_end = os.pipe()
@@ -81,6 +84,8 @@ class _Monitor:
             init.run(self._spec, output=output_end, words=words_end)
         os.close(output_end)
         os.close(words_end)
+        if orders:
+            self._carry_out(orders)
         self._follow(output, words, log)
 
     def _follow(self, output: int, words: int, log: Log) -> None:
@@ -113,11 +118,11 @@ class _Monitor:
             orders = self._control.recv(64)
         except ConnectionResetError:
             orders = b""
-        if not orders or KILL in orders:
-            os.kill(self._pid, signal.SIGKILL)
-        elif TERMINATE in orders:
-            os.kill(self._pid, signal.SIGTERM)
+        self._carry_out(orders or KILL)
         return bool(orders)
+
+    def _carry_out(self, orders: bytes) -> None:
+        os.kill(self._pid, signal.SIGKILL if KILL in orders else signal.SIGTERM)
 
     def _hear(self, heard: bytes) -> bytes:
         *lines, rest = heard.split(b"\n")

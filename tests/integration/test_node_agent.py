@@ -1,0 +1,533 @@
+"""Pods of `volplane dev` as real processes in real namespaces."""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.node_cluster import Cluster, host_path, now, pod, state_of, why_no_sandbox
+from volplane.apiserver.server import ApiServer
+from volplane.errors import ApiError
+from volplane.kube.client import Client
+from volplane.kube.inprocess import InProcessTransport
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
+from volplane.node.pods import PODS
+
+Scenario = Callable[[Cluster], Awaitable[None]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _namespaces(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if message := why_no_sandbox(tmp_path_factory.mktemp("probe")):
+        pytest.skip(message)
+
+
+def in_cluster(directory: Path, scenario: Scenario, *, nodes: int = 1) -> None:
+    async def main() -> None:
+        server = ApiServer(now=now)
+        cluster = Cluster(server, Client(InProcessTransport(server)), directory)
+        async with cluster.nodes(nodes):
+            await scenario(cluster)
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_a_pod_writes_into_its_volume_and_nowhere_else(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    async def scenario(cluster: Cluster) -> None:
+        script = "echo hello > /data/file; echo x > /etc/x; echo y > /root/y; echo $? && rm /etc/hostname; ls /data"
+        await cluster.run("writer", script, **host_path(volume, "/data"))
+        found = await cluster.ended("writer")
+        assert found["status"]["phase"] == "Succeeded"
+        assert (volume / "file").read_text() == "hello\n"
+        assert (volume / "file").stat().st_uid == os.geteuid()
+        log = await cluster.log("writer")
+        assert log.count("Read-only file system") == 3
+        assert log.endswith("file\n")
+
+    in_cluster(tmp_path, scenario)
+    assert not Path("/etc/x").exists()
+
+
+def test_a_volume_can_be_mounted_where_the_host_has_nothing(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    entries = len(list(Path("/usr/share").iterdir()))
+
+    async def scenario(cluster: Cluster) -> None:
+        at = "/usr/share/volplane-test/deep/html"
+        await cluster.run("nested", f"touch {at}/file && ls /usr/share | wc -l", **host_path(volume, at))
+        found = await cluster.ended("nested")
+        assert found["status"]["phase"] == "Succeeded", await cluster.log("nested")
+        assert (volume / "file").exists()
+        assert int(await cluster.log("nested")) == entries + 1
+
+    in_cluster(tmp_path, scenario)
+    assert not Path("/usr/share/volplane-test").exists()
+
+
+def test_a_read_only_mount_refuses_writes(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.run("reader", "touch /data/file", **host_path(volume, "/data", readOnly=True))
+        assert (await cluster.ended("reader"))["status"]["phase"] == "Failed"
+        assert "Read-only file system" in await cluster.log("reader")
+
+    in_cluster(tmp_path, scenario)
+    assert list(volume.iterdir()) == []
+
+
+def test_a_sub_path_may_not_lead_over_a_symlink(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    (volume / "real").mkdir(parents=True)
+    (volume / "link").symlink_to("/etc")
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.run("good", "touch /data/file", **host_path(volume, "/data", subPath="real/new"))
+        await cluster.run("bad", "ls /data", **host_path(volume, "/data", subPath="link"))
+        assert (await cluster.ended("good"))["status"]["phase"] == "Succeeded"
+        found = await cluster.until("bad", lambda it: state_of(it).get("waiting", {}).get("message", "") != "")
+        assert "symlink" in state_of(found)["waiting"]["message"]
+
+    in_cluster(tmp_path, scenario)
+    assert (volume / "real/new/file").exists()
+
+
+def test_exit_codes_signals_and_unknown_commands_are_told_apart(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.run("three", "echo bye > /dev/termination-log; exit 3")
+        await cluster.run("killed", "kill -9 $$$$")  # Kubernetes makes one $ of two
+        await cluster.run("unknown", "", container={"command": ["/no/such/program"]})
+        three = state_of(await cluster.ended("three"))["terminated"]
+        assert (three["exitCode"], three["reason"], three["message"]) == (3, "Error", "bye\n")
+        killed = state_of(await cluster.ended("killed"))["terminated"]
+        assert (killed["exitCode"], killed["signal"]) == (137, 9)
+        unknown = state_of(await cluster.ended("unknown"))["terminated"]
+        assert (unknown["exitCode"], unknown["reason"]) == (128, "StartError")
+        assert "/no/such/program" in unknown["message"]
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_container_without_a_command_fails_and_says_that_images_are_not_supported(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        body = pod("image", "")
+        del body["spec"]["containers"][0]["command"]
+        await cluster.client.create(PODS, body)
+        status = (await cluster.ended("image"))["status"]
+        assert status["reason"] == "ImagesNotSupported"
+        assert "images are not pulled" in status["message"]
+
+    in_cluster(tmp_path, scenario)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of other users can only be made by root")
+def test_dac_override_and_fowner_are_what_it_takes_to_remove_the_files_of_others(tmp_path: Path) -> None:
+    volumes = [tmp_path / name for name in ("with", "without")]
+    for volume in volumes:
+        (volume / "theirs").mkdir(parents=True)
+        (volume / "theirs" / "file").touch()
+        os.chown(volume / "theirs" / "file", 1234, 1234)
+        os.chown(volume / "theirs", 1234, 1234)
+        (volume / "theirs").chmod(0o700)
+
+    def scrubber(volume: Path, *added: str) -> dict[str, Any]:
+        fields = host_path(volume, "/scrub")
+        capabilities = {"drop": ["ALL"], "add": list(added)}
+        fields["container"]["securityContext"] = {
+            "capabilities": capabilities,
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+        }
+        return fields
+
+    async def scenario(cluster: Cluster) -> None:
+        script = 'rm -r /scrub/theirs; grep CapEff /proc/self/status; test -z "$(ls /scrub)" && touch /tmp/x'
+        await cluster.run("with", script, **scrubber(volumes[0], "DAC_OVERRIDE", "FOWNER"))
+        await cluster.run("without", script, **scrubber(volumes[1]))
+        await cluster.ended("with")
+        await cluster.ended("without")
+        assert "CapEff:\t000000000000000a" in await cluster.log("with")
+        assert "/tmp/x': Read-only" in await cluster.log("with")
+        assert "CapEff:\t0000000000000000" in await cluster.log("without")
+        assert "Permission denied" in await cluster.log("without")
+
+    in_cluster(tmp_path, scenario)
+    assert list(volumes[0].iterdir()) == []
+    assert (volumes[1] / "theirs" / "file").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a pod as another user")
+def test_files_on_disk_have_the_user_and_group_that_the_pod_asks_for(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o777)
+
+    async def scenario(cluster: Cluster) -> None:
+        context = {"runAsUser": 1500, "runAsGroup": 1600, "fsGroup": 1700}
+        script = "touch /data/file /empty/file; id; ls -lnd /empty"
+        fields = host_path(volume, "/data")
+        fields["volumes"].append({"name": "empty", "emptyDir": {}})
+        fields["container"]["volumeMounts"].append({"name": "empty", "mountPath": "/empty"})
+        await cluster.run("user", script, securityContext=context, **fields)
+        assert (await cluster.ended("user"))["status"]["phase"] == "Succeeded"
+        log = await cluster.log("user")
+        assert "uid=1500 gid=1600 groups=1600,1700" in log
+        assert "drwxrwsrwx 2 0 1700" in log
+
+    in_cluster(tmp_path, scenario)
+    found = (volume / "file").stat()
+    assert (found.st_uid, found.st_gid) == (1500, 1600)
+
+
+def test_a_pod_sees_no_other_process_and_its_children_end_with_it(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    async def scenario(cluster: Cluster) -> None:
+        script = "(while :; do touch /data/beat; sleep 0.02; done) & ls /proc | grep -c '^[0-9]'; sleep 0.1"
+        await cluster.run("parent", script, **host_path(volume, "/data"))
+        assert (await cluster.ended("parent"))["status"]["phase"] == "Succeeded"
+        assert int((await cluster.log("parent")).splitlines()[0]) < 10
+        (volume / "beat").unlink()
+        await asyncio.sleep(0.1)
+        assert not (volume / "beat").exists()
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_logs_can_be_followed_and_cut(tmp_path: Path) -> None:
+    go = tmp_path / "volume"
+    go.mkdir()
+
+    async def scenario(cluster: Cluster) -> None:
+        script = "echo one; echo two; until test -e /data/go; do sleep 0.02; done; echo three"
+        await cluster.run("talker", script, **host_path(go, "/data"))
+        await cluster.running("talker")
+        following = asyncio.create_task(cluster.log("talker", follow="true"))
+        while "two" not in await cluster.log("talker"):
+            await asyncio.sleep(0.01)
+        assert await cluster.log("talker", tailLines="1") == "two\n"
+        assert await cluster.log("talker", limitBytes="5") == "one\nt"
+        (go / "go").touch()
+        assert await following == "one\ntwo\nthree\n"
+        await cluster.ended("talker")
+        stamped = await cluster.log("talker", timestamps="true", tailLines="1")
+        assert stamped.endswith("Z three\n")
+        assert await cluster.log("talker", previous="true") == (
+            'previous terminated container "main" in pod "talker" not found'
+        )
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_pod_past_its_deadline_fails(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.run("late", "sleep 30", activeDeadlineSeconds=1)
+        status = (await cluster.ended("late"))["status"]
+        assert status["reason"] == "DeadlineExceeded"
+        assert state_of({"status": status})["terminated"]["exitCode"] == 143
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_deleted_pod_may_end_by_itself_and_is_killed_when_it_does_not(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    async def scenario(cluster: Cluster) -> None:
+        polite = "trap 'echo bye > /data/polite; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+        stubborn = "trap '' TERM; echo ready; while :; do sleep 0.02; done"
+        await cluster.run("polite", polite, terminationGracePeriodSeconds=30, **host_path(volume, "/data"))
+        await cluster.run("stubborn", stubborn)
+        for name in ("polite", "stubborn"):
+            await cluster.running(name)
+            while await cluster.log(name) != "ready\n":
+                await asyncio.sleep(0.01)
+        begun = time.monotonic()
+        await cluster.client.delete(PODS, "default/polite")
+        await cluster.client.delete(PODS, "default/stubborn")
+        await cluster.gone("polite")
+        assert (volume / "polite").read_text() == "bye\n"
+        assert time.monotonic() - begun < 1.0
+        await cluster.gone("stubborn")
+        assert 1.0 <= time.monotonic() - begun < 3.0
+        await _no_files_left(cluster)
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_gated_pod_starts_when_its_gate_is_lifted(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.run("gated", "echo free", schedulingGates=[{"name": "volplane.dev/scrub"}])
+        await cluster.run("other", "exit 0")
+        await cluster.ended("other")
+        found = cluster.get("/api/v1/namespaces/default/pods/gated")
+        assert "nodeName" not in found["spec"]
+        assert found["status"]["conditions"][0]["reason"] == "SchedulingGated"
+        await cluster.client.patch(PODS, "default/gated", {"spec": {"schedulingGates": None}})
+        assert (await cluster.ended("gated"))["status"]["phase"] == "Succeeded"
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_init_containers_run_in_order_and_their_failure_is_the_pods(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    def steps(*scripts: str) -> dict[str, Any]:
+        fields = host_path(volume, "/data")
+        mounts = fields["container"]["volumeMounts"]
+        fields["initContainers"] = [
+            {"name": f"init-{n}", "image": "host", "command": ["/bin/sh", "-c", script], "volumeMounts": mounts}
+            for n, script in enumerate(scripts)
+        ]
+        return fields
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.run("good", "cat /data/steps", **steps("echo 1 >> /data/steps", "echo 2 >> /data/steps"))
+        assert (await cluster.ended("good"))["status"]["phase"] == "Succeeded"
+        assert await cluster.log("good", container="main") == "1\n2\n"
+        await cluster.run("bad", "touch /data/main", **steps("exit 7", "touch /data/second"))
+        found = await cluster.ended("bad")
+        assert found["status"]["phase"] == "Failed"
+        assert state_of(found, "init-0")["terminated"]["exitCode"] == 7
+        assert sorted(path.name for path in volume.iterdir()) == ["steps"]
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_crashing_container_is_restarted_and_then_backs_off(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.run("crash", "echo x >> /data/runs; exit 1", restartPolicy="Always", **host_path(volume, "/data"))
+        found = await cluster.until(
+            "crash", lambda it: state_of(it).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+        )
+        assert found["status"]["phase"] == "Running"
+        assert found["status"]["containerStatuses"][0]["restartCount"] == 1
+        assert found["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 1
+        assert (volume / "runs").read_text() == "x\nx\n"
+        assert "Back-off restarting failed container main" in await cluster.event("crash", "BackOff")
+        assert await cluster.log("crash", previous="true") == ""
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_configuration_reaches_a_pod_as_files_and_variables(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        handle = cluster.server.handle
+        body = b'{"metadata":{"name":"settings"},"data":{"colour":"green"}}'
+        handle("POST", "/api/v1/namespaces/default/configmaps", {}, {}, body)
+        fields = {
+            "volumes": [
+                {"name": "c", "configMap": {"name": "settings"}},
+                {"name": "s", "secret": {"secretName": "key"}},
+            ],
+            "container": {
+                "volumeMounts": [{"name": "c", "mountPath": "/etc/settings"}, {"name": "s", "mountPath": "/key"}],
+                "env": [
+                    {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                    {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "colour"}}},
+                    {"name": "BOTH", "value": "$(WHO)-$(COLOUR)"},
+                ],
+            },
+        }
+        await cluster.run("configured", "cat /etc/settings/colour /key/token; echo $BOTH; env | wc -l", **fields)
+        assert 'secret "key" not found' in await cluster.event("configured", "FailedMount")
+        body = b'{"metadata":{"name":"key"},"stringData":{"token":"hush"}}'
+        handle("POST", "/api/v1/namespaces/default/secrets", {}, {}, body)
+        assert (await cluster.ended("configured"))["status"]["phase"] == "Succeeded"
+        log = await cluster.log("configured")
+        assert log.startswith("greenhushconfigured-green\n")
+
+    in_cluster(tmp_path, scenario)
+
+
+def volume_body(name: str, path: Path, node: str, **spec: Any) -> dict[str, Any]:
+    need = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    return VOLUMES.body(
+        metadata={"name": name},
+        spec={
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "local": {"path": str(path)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [need]}]}},
+            **spec,
+        },
+    )
+
+
+def claim_body(name: str, **spec: Any) -> dict[str, Any]:
+    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **spec}
+    return CLAIMS.body(metadata={"name": name, "namespace": "default"}, spec=asked)
+
+
+async def bind(cluster: Cluster, claim: str, volume: str) -> None:
+    """What a binder does once the scheduler has chosen."""
+    uid = (await cluster.client.get(CLAIMS, f"default/{claim}")).uid
+    reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": claim, "uid": uid}
+    await cluster.client.patch(VOLUMES, volume, {"spec": {"claimRef": reference}})
+    annotations = {"pv.kubernetes.io/bind-completed": "yes"}
+    await cluster.client.patch(
+        CLAIMS, f"default/{claim}", {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume}}
+    )
+    await cluster.client.patch(CLAIMS, f"default/{claim}", {"status": {"phase": "Bound"}}, subresource="status")
+
+
+def test_a_pod_follows_its_local_volume_to_the_node_and_writes_into_it(tmp_path: Path) -> None:
+    directory = tmp_path / "disk"
+    directory.mkdir()
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.client.create(VOLUMES, volume_body("disk", directory, "node-2"))
+        fields = {
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            "container": {"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+        }
+        await cluster.run("user", "echo kept > /data/file", **fields)
+        assert 'persistentvolumeclaim "data" not found' in await cluster.event("user", "FailedScheduling")
+        await cluster.client.create(CLAIMS, claim_body("data", storageClassName=""))
+        unbound = "pod has unbound immediate PersistentVolumeClaims"
+        await cluster.until("user", lambda it: unbound in it["status"]["conditions"][0].get("message", ""))
+        await bind(cluster, "data", "disk")
+        found = await cluster.ended("user")
+        assert found["status"]["phase"] == "Succeeded"
+        assert found["spec"]["nodeName"] == "node-2"
+        assert (directory / "file").read_text() == "kept\n"
+        await cluster.client.delete(CLAIMS, "default/data")
+        await cluster.run("too-late", "ls /data", **fields)
+        assert "is being deleted" in await cluster.event("too-late", "FailedScheduling")
+        await cluster.run("bold", "ls /data", nodeName="node-2", **fields)
+        assert "PVC is being deleted" in await cluster.event("bold", "FailedMount")
+
+    in_cluster(tmp_path, scenario, nodes=2)
+
+
+def test_the_scheduler_names_the_node_on_a_claim_that_waits_for_it(tmp_path: Path) -> None:
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    node = "volume.kubernetes.io/selected-node"
+
+    async def scenario(cluster: Cluster) -> None:
+        body = {"metadata": {"name": "late"}, "provisioner": "hostpath.volplane.dev"}
+        await cluster.client.create(
+            STORAGE_CLASSES, STORAGE_CLASSES.body(**body, volumeBindingMode="WaitForFirstConsumer")
+        )
+        await cluster.client.create(CLAIMS, claim_body("data", storageClassName="late"))
+        fields = {
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            "container": {"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+            "nodeSelector": {"topology.kubernetes.io/zone": "dev-b"},
+        }
+        await cluster.run("user", "touch /data/file", **fields)
+        async with asyncio.timeout(5):
+            while (await cluster.client.get(CLAIMS, "default/data")).annotation(node) != "node-2":
+                await asyncio.sleep(0.01)
+        await cluster.client.create(VOLUMES, volume_body("made", directory, "node-2", storageClassName="late"))
+        await bind(cluster, "data", "made")
+        assert (await cluster.ended("user"))["status"]["phase"] == "Succeeded"
+
+    in_cluster(tmp_path, scenario, nodes=2)
+    assert (directory / "file").exists()
+
+
+def test_after_a_restart_nothing_runs_twice_that_may_run_once(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    async def scenario(cluster: Cluster) -> None:
+        async with cluster.nodes():
+            fields = host_path(volume, "/data")
+            await cluster.run("once", "echo x >> /data/once; sleep 60", **fields)
+            await cluster.run("always", "echo x >> /data/always; sleep 60", restartPolicy="Always", **fields)
+            await cluster.run("finished", "echo done", **fields)
+            await cluster.running("once")
+            await cluster.running("always")
+            await cluster.ended("finished")
+        assert _commands_with(str(cluster.state)) == []
+        async with cluster.nodes():
+            status = (await cluster.ended("once"))["status"]
+            assert state_of({"status": status})["terminated"]["exitCode"] == 137
+            await cluster.until("always", lambda it: it["status"]["containerStatuses"][0]["restartCount"] == 1)
+            await cluster.running("always")
+            assert await cluster.log("finished") == "done\n"
+            await cluster.client.delete(PODS, "default/finished")
+            await cluster.client.delete(PODS, "default/always", grace_seconds=0)
+            await cluster.client.delete(PODS, "default/once")
+            await _no_files_left(cluster)
+        assert len((volume / "always").read_text().split()) == 2
+        assert (volume / "once").read_text() == "x\n"
+
+    async def main() -> None:
+        server = ApiServer(now=now)
+        await scenario(Cluster(server, Client(InProcessTransport(server)), tmp_path))
+        server.close()
+
+    asyncio.run(main())
+
+
+async def _no_files_left(cluster: Cluster) -> None:
+    async with asyncio.timeout(5):
+        while list((cluster.state / "pods").iterdir()):
+            await asyncio.sleep(0.01)
+
+
+def _commands_with(text: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if path.parent.name != str(os.getpid()) and text in path.read_text(errors="replace"):
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_many_pods_at_once_all_run(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    async def scenario(cluster: Cluster) -> None:
+        for number in range(40):
+            await cluster.run(f"pod-{number}", f"echo {number} > /data/{number}", **host_path(volume, "/data"))
+        for number in range(40):
+            assert (await cluster.ended(f"pod-{number}"))["status"]["phase"] == "Succeeded"
+        nodes = {item["spec"]["nodeName"] for item in cluster.get("/api/v1/namespaces/default/pods")["items"]}
+        assert nodes == {"node-1", "node-2"}
+
+    in_cluster(tmp_path, scenario, nodes=2)
+    assert len(list(volume.iterdir())) == 40
+
+
+def test_what_cannot_be_given_is_refused(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.run("privileged", "true", container={"securityContext": {"privileged": True}})
+        admin = {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}
+        await cluster.run("admin", "true", container=admin)
+        for name in ("privileged", "admin"):
+            assert (await cluster.ended(name))["status"]["reason"] == "Unsupported"
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_logs_of_a_pod_that_waits_say_so(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.run("waits", "true", nodeSelector={"no": "such-node"})
+        assert "waiting to start" in await cluster.log("waits")
+        assert "didn't match Pod's node affinity/selector" in await cluster.event("waits", "FailedScheduling")
+        with pytest.raises(ApiError):
+            await cluster.client.raw("/api/v1/namespaces/default/pods/nobody/log")
+
+    in_cluster(tmp_path, scenario)
