@@ -76,9 +76,9 @@ def decode_object(resource: Resource, body: bytes, content_type: str, level: str
     return value, check_fields(resource, value, level, body if is_json else None)
 
 
-def check_kind(resource: Resource, value: Json, kind: str = "") -> None:
+def check_kind(resource: Resource, value: Json) -> None:
     """Take kind and apiVersion out of an object. Raises Failure (400) where they name something else."""
-    wanted = kind or resource.kind
+    wanted = resource.kind
     found = value.pop("kind", None) or wanted
     version = value.pop("apiVersion", None) or resource.api_version
     if found != wanted:

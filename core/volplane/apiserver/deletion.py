@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +18,8 @@ from volplane.apiserver.selectors import select
 from volplane.apiserver.store import Stored, key_of
 
 __all__ = ["Deleted", "Deletion", "Options"]
+
+_LONGEST_GRACE_SECONDS: Final = 100 * 365 * 86_400
 
 _encode = msgspec.json.Encoder().encode
 
@@ -80,7 +82,10 @@ class Options:
 
 
 def _grace(asked: int | None) -> int | None:
-    return 1 if asked is not None and asked < 0 else asked
+    """Negative periods mean a second, as on a stock server; absurd ones are cut, so that their end has a date."""
+    if asked is None:
+        return None
+    return 1 if asked < 0 else min(asked, _LONGEST_GRACE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

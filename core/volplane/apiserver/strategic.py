@@ -97,7 +97,8 @@ def _inner(field: Field | None) -> Definition | None:
 def _merge_list(original: list[Any], patch: list[Any], field: Field, name: str) -> list[Any]:
     key = field.merge_key or ""
     if not key:
-        merged = list(dict.fromkeys([*original, *patch]))
+        merged = list(original)
+        merged += (item for position, item in enumerate(patch) if item not in original and item not in patch[:position])
         return _arranged(merged, patch, original, key)
     original, patch = _apply_specials(original, patch, key, name)
     merged = list(original)
@@ -198,6 +199,6 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items() if item is not None and not key.startswith("$")}
     if isinstance(value, list):
         return [
-            _plain(item) for item in value if not (isinstance(item, dict) and item.get(_PATCH) in {"delete", "replace"})
+            _plain(item) for item in value if not (isinstance(item, dict) and item.get(_PATCH) in ("delete", "replace"))
         ]
     return value

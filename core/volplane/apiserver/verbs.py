@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -161,10 +161,7 @@ class Verbs:
         """POST to the binding subresource. Raises Failure."""
         resource = request.resource
         dry_run = request.query.dry_run
-        binding = bodies.decode(body, request.headers.get("content-type", ""))
-        if not isinstance(binding, dict):
-            raise bad_request("couldn't get version/kind; json parse error: a Binding is an object")
-        bodies.check_kind(resource, binding, "Binding")
+        binding, _ = _decode_object(replace(request, resource=replace(resource, kind="Binding")), body)
         meta = metadata.clean(binding)
         _match_name(resource, meta, request)
         if causes := resource.strategy.validate_binding(binding):
