@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volplane import BackendError, Context
+from volplane import BackendError, Context, Unavailable
 from volplane_hostpath.deletion import STATIC_PREFIX, empty_trash
 from volplane_hostpath.directories import entry_exists, names_in, remove_entry
 from volplane_hostpath.ledger import Ledger
@@ -35,9 +35,13 @@ def sweep(root: Root, ledger: Ledger, locks: Locks, context: Context) -> None:
         for entry in names_in(root.directory(place)):
             if patience.over():
                 return
+            if _is_wanted(root, entry):
+                continue
             try:
                 with locks.hold(_lock_name(entry), root.directory(LOCKS), _PATIENCE):
                     _sweep_entry(root, place, entry, patience)
+            except Unavailable:
+                context.log.debug("%s of %s is being worked on", entry, root.path)
             except (BackendError, OSError) as error:
                 context.log.warning("cannot remove %s of %s yet: %s", entry, root.path, error)
 
@@ -46,14 +50,19 @@ def _lock_name(entry: str) -> str:
     return entry if entry.startswith(STATIC_PREFIX) else volume_of(entry)
 
 
+def _is_wanted(root: Root, entry: str) -> bool:
+    """The next provision or delete of this volume finishes it."""
+    marker = marker_file(volume_of(entry))
+    return entry != marker and entry_exists(marker, root.directory(VOLUMES))
+
+
 def _sweep_entry(root: Root, place: str, entry: str, patience: TimeSlice) -> None:
-    name = volume_of(entry)
-    if entry == marker_file(name):
+    if _is_wanted(root, entry):
+        return  # Its marker has come while we waited for the lock.
+    if entry == marker_file(volume_of(entry)):
         # Nobody who holds the lock is about to put it in place.
         remove_entry(entry, root.directory(TMP))
-    elif entry_exists(marker_file(name), root.directory(VOLUMES)):
-        pass  # The next provision or delete of this volume finishes it.
     elif place == TMP:
-        discard_staged(root, name)
+        discard_staged(root, volume_of(entry))
     else:
         empty_trash(root, entry, patience)
