@@ -7,7 +7,9 @@ knows prometheus.
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from volplane.controller.tallies import Tallies
 
 __all__ = ["Metrics"]
 
@@ -25,7 +27,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        make = _Maker(self.registry)
+        make = Tallies(self.registry)
         self._requests = make.counter("rest_client_requests_total", "API calls", "method", "resource", "code")
         self._request_seconds = make.histogram(
             "rest_client_request_duration_seconds", "API calls", LATENCY, "method", "resource"
@@ -83,93 +85,93 @@ class Metrics:
     # --- client and caches
 
     def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        self._requests.labels(verb, resource, str(code)).inc()
-        self._request_seconds.labels(verb, resource).observe(seconds)
+        self._requests.add(verb, resource, str(code))
+        self._request_seconds.observe(seconds, verb, resource)
 
     def undecodable(self, resource: str) -> None:
-        self._undecodable.labels(resource).inc()
+        self._undecodable.add(resource)
 
     def listed(self, resource: str) -> None:
-        self._lists.labels(resource).inc()
+        self._lists.add(resource)
 
     def watch_ended(self, resource: str, why: str) -> None:
-        self._watch_ends.labels(resource, why).inc()
+        self._watch_ends.add(resource, why)
 
     def event_dropped(self, why: str) -> None:
-        self._events_dropped.labels(why).inc()
+        self._events_dropped.add(why)
 
     # --- queues and runners
 
     def queue_added(self, queue: str) -> None:
-        self._added.labels(queue).inc()
+        self._added.add(queue)
 
     def queue_depth(self, queue: str, depth: int) -> None:
-        self._depth.labels(queue).set(depth)
+        self._depth.set(depth, queue)
 
     def queue_waited(self, queue: str, seconds: float) -> None:
-        self._waited.labels(queue).observe(seconds)
+        self._waited.observe(seconds, queue)
 
     def queue_worked(self, queue: str, seconds: float) -> None:
-        self._worked.labels(queue).observe(seconds)
+        self._worked.observe(seconds, queue)
 
     def queue_retried(self, queue: str) -> None:
-        self._retried.labels(queue).inc()
+        self._retried.add(queue)
 
     def pass_ended(self, runner: str, result: str, seconds: float) -> None:
-        self._passes.labels(runner, result).inc()
-        self._pass_seconds.labels(runner).observe(seconds)
+        self._passes.add(runner, result)
+        self._pass_seconds.observe(seconds, runner)
 
     def counted(self, what: str, labels: tuple[str, ...], change: int) -> None:
         """So many more or less of what `controller.inventory` counts."""
-        self._inventory[what].labels(*labels).inc(change)
+        self._inventory[what].change(change, *labels)
 
     # --- operations, drivers, leases
 
     def operation_ended(self, driver: str, operation: str, seconds: float, *, failed: bool) -> None:
         """operation: "provision", "delete", "recycle", …"""
         status = "fail-unknown" if failed else "success"
-        self._operations.labels(driver, f"volume_{operation}", status, "false").observe(seconds)
+        self._operations.observe(seconds, driver, f"volume_{operation}", status, "false")
         if failed:
-            self._operation_errors.labels(driver, operation).inc()
+            self._operation_errors.add(driver, operation)
 
     def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None:
         """One call that made an asset. source: kind of the claim's dataSource."""
-        self._attempts.provisioned.labels(storage_class, source).inc()
-        self._attempts.provision_seconds.labels(storage_class, source).observe(seconds)
+        self._attempts.provisioned.add(storage_class, source)
+        self._attempts.provision_seconds.observe(seconds, storage_class, source)
 
     def provision_failed(self, storage_class: str, *, source: str = "") -> None:
-        self._attempts.provision_failed.labels(storage_class, source).inc()
+        self._attempts.provision_failed.add(storage_class, source)
 
     def delete_succeeded(self, storage_class: str, seconds: float) -> None:
         """One call that deleted an asset."""
-        self._attempts.deleted.labels(storage_class).inc()
-        self._attempts.delete_seconds.labels(storage_class).observe(seconds)
+        self._attempts.deleted.add(storage_class)
+        self._attempts.delete_seconds.observe(seconds, storage_class)
 
     def delete_failed(self, storage_class: str) -> None:
-        self._attempts.delete_failed.labels(storage_class).inc()
+        self._attempts.delete_failed.add(storage_class)
 
     def operation_finished(self, plugin: str, operation: str, seconds: float) -> None:
         """What a user waits for: first "provision" attempt until bound; reclaim until the volume is gone ("delete")."""
-        self._operation_total.labels(plugin, operation).observe(seconds)
+        self._operation_total.observe(seconds, plugin, operation)
 
     def class_given_later(self, *, refused: bool = False) -> None:
         """A claim without a class got the default one, or the server refused it."""
-        (self._retroactive_errors if refused else self._retroactive).inc()
+        (self._retroactive_errors if refused else self._retroactive).add()
 
     def driver_healthy(self, driver: str, healthy: bool) -> None:
-        self._drivers.labels(driver).set(healthy)
+        self._drivers.set(healthy, driver)
 
     def leak_findings(self, driver: str, verdict: str, count: int) -> None:
-        self._findings.labels(driver, verdict).set(count)
+        self._findings.set(count, driver, verdict)
 
     def leading(self, lease: str, leading: bool) -> None:
-        self._leading.labels(lease).set(leading)
+        self._leading.set(leading, lease)
 
 
 class _Attempts:
     """The external provisioner's own."""
 
-    def __init__(self, make: _Maker) -> None:
+    def __init__(self, make: Tallies) -> None:
         claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
         self.provisioned = make.counter(f"{claim}_total", "Assets made", "class", "source")
         self.provision_failed = make.counter(f"{claim}_failed_total", "Attempts that failed", "class", "source")
@@ -179,17 +181,3 @@ class _Attempts:
         self.deleted = make.counter(f"{volume}_total", "Assets deleted", "class")
         self.delete_failed = make.counter(f"{volume}_failed_total", "Attempts that failed", "class")
         self.delete_seconds = make.histogram(f"{volume}_duration_seconds", "Attempts that succeeded", ATTEMPT, "class")
-
-
-class _Maker:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def counter(self, name: str, documentation: str, *labels: str) -> Counter:
-        return Counter(name, documentation, labels, registry=self._registry)
-
-    def gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
-        return Gauge(name, documentation, labels, registry=self._registry)
-
-    def histogram(self, name: str, documentation: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, documentation, labels, buckets=buckets, registry=self._registry)

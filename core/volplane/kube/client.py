@@ -77,6 +77,7 @@ class Client:
         self._metrics = metrics
         self._deadline = deadline
         self._headers = {"accept": "application/json", "user-agent": user_agent}
+        self._typed_headers: dict[str, dict[str, str]] = {"": self._headers}
         self._decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
         self._page = msgspec.json.Decoder(Page)
         self._encoder = msgspec.json.Encoder()
@@ -278,7 +279,9 @@ class Client:
         content_type: str = "",
         seconds: float | None = None,
     ) -> bytes:
-        headers = {**self._headers, "content-type": content_type} if content_type else self._headers
+        headers = self._typed_headers.get(content_type)
+        if headers is None:
+            headers = self._typed_headers[content_type] = {**self._headers, "content-type": content_type}
         limit = self._deadline if seconds is None else min(seconds, self._deadline)
         clock = asyncio.get_running_loop().time
         begun = clock()

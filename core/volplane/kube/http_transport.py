@@ -38,7 +38,8 @@ class HttpTransport:
     """Talks to the API server that a kubeconfig, or the pod it runs in, names. Make it with `connect`."""
 
     def __init__(self, configuration: Any, session: aiohttp.ClientSession, credentials: _Credentials) -> None:
-        self._base = configuration.host.rstrip("/")
+        self._base = yarl.URL(configuration.host.rstrip("/"))
+        self._prefix = self._base.path.rstrip("/")
         self._session = session
         self._credentials = credentials
         self._extra: dict[str, Any] = {}
@@ -105,7 +106,7 @@ class HttpTransport:
         async with self._session.request(
             method, url, headers=complete, data=body, timeout=limit, allow_redirects=False, **self._extra
         ) as answer:
-            return Response(answer.status, _headers(answer), await answer.read())
+            return Response(answer.status, answer.headers, await answer.read())
 
     @asynccontextmanager
     async def stream(
@@ -138,8 +139,8 @@ class HttpTransport:
         await self._session.close()
 
     def _url(self, path: str, query: Mapping[str, str]) -> yarl.URL:
-        url = yarl.URL(self._base + path)
-        return url.update_query(query) if query else url
+        url = self._base.with_path(self._prefix + path)
+        return url.with_query(query) if query else url
 
 
 class _Stream:
@@ -155,7 +156,7 @@ class _Stream:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return _headers(self._answer)
+        return self._answer.headers
 
     async def read(self) -> bytes:
         try:
@@ -279,10 +280,6 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return made
-
-
-def _headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in answer.headers.items()}
 
 
 def _plain(error: BaseException) -> str:

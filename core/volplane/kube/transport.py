@@ -15,7 +15,7 @@ __all__ = ["LineStream", "Response", "Transport"]
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the server answered. Header names are in lower case."""
+    """What the server answered. Headers are found under their names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -30,7 +30,7 @@ class LineStream(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Header names are in lower case."""
+        """Found under their names in lower case."""
         ...
 
     def __aiter__(self) -> AsyncIterator[bytes]:

@@ -1,0 +1,311 @@
+"""What a write, a cached object and an event of a watch cost this process.
+
+    python bench/client_floor.py [--objects 1000] [--rounds 3] [--kubeconfig FILE]
+
+Without a kubeconfig it starts `volplane apiserver` beside itself. CPU is user + system time of this process alone; the
+server's is not in it. Decisions are trivial, so what is measured is transport, client, cache, queue and runner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import gc
+import resource
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+import msgspec
+import yaml
+
+from volplane.controller.actions import Action, Done, Notice, Patch, Reads
+from volplane.controller.metrics import Metrics
+from volplane.controller.runner import Runner
+from volplane.kube.cache import Cache
+from volplane.kube.client import MERGE_PATCH, Client
+from volplane.kube.http_transport import HttpTransport
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.objects import Volume
+from volplane.kube.reflector import Reflector
+
+IN_FLIGHT = 50
+STEP = "bench.volplane.dev/step"
+SPEC = {
+    "capacity": {"storage": "1Gi"},
+    "accessModes": ["ReadWriteOnce"],
+    "hostPath": {"path": "/tmp/volplane-bench"},
+    "persistentVolumeReclaimPolicy": "Retain",
+    "storageClassName": "bench",
+}
+
+
+@dataclass
+class Cost:
+    """CPU and wall time of something done `times` times."""
+
+    times: int
+    cpu: float
+    wall: float
+
+    def __str__(self) -> str:
+        return f"{1000 * self.cpu / self.times:6.3f} ms CPU each, {self.times / self.wall:6.0f}/s"
+
+
+class _Silent:
+    """Nothing to record, nothing to start."""
+
+    def record(self, _: Notice) -> None: ...
+
+    def start(self, name: str, **_: Any) -> None:
+        raise AssertionError(name)
+
+
+async def measured(times: int, work: Callable[[], Awaitable[Any]]) -> Cost:
+    """The cost of `work`, which does something so many times."""
+    gc.collect()
+    cpu, wall = time.process_time(), time.monotonic()
+    await work()
+    return Cost(times, time.process_time() - cpu, time.monotonic() - wall)
+
+
+async def each(names: list[str], call: Callable[[str], Awaitable[Any]]) -> None:
+    """Call for all names, IN_FLIGHT at a time."""
+    waiting = iter(names)
+
+    async def worker() -> None:
+        for name in waiting:
+            await call(name)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(worker())
+
+
+async def bare(kubeconfig: Path, names: list[str], target: str) -> None:
+    """The floor: one patch per volume, bytes out and bytes in, over aiohttp as it comes."""
+    config = yaml.safe_load(await asyncio.to_thread(kubeconfig.read_text))
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    headers = {"authorization": f"Bearer {user['token']}", "content-type": MERGE_PATCH}
+    body = msgspec.json.encode({"metadata": {"annotations": {STEP: target}}})
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
+
+        async def patch(name: str) -> None:
+            url = f"{cluster['server']}/api/v1/persistentvolumes/{name}"
+            async with session.patch(url, data=body, headers=headers) as answer:
+                await answer.read()
+
+        await each(names, patch)
+
+
+async def through_runner(client: Client, cache: Cache[Volume], names: list[str], target: str) -> None:
+    """One conditional patch per volume, decided and performed by a runner."""
+    left = set(names)
+    done = asyncio.Event()
+
+    def decide(key: str, _: Reads) -> Action:
+        volume = cache.get(key)
+        if volume is None or (volume.annotation(STEP)) == target:
+            left.discard(key)
+            if not left:
+                done.set()
+            return Done()
+        return Patch(kind=VOLUMES, target=volume, body={"metadata": {"annotations": {STEP: target}}}, why="bench")
+
+    runner = Runner(
+        "bench",
+        decide,
+        kind=VOLUMES,
+        caches={"persistentvolumes": cache},
+        client=client,
+        recorder=_Silent(),
+        registry=_Silent(),
+        workers=IN_FLIGHT,
+        metrics=Metrics(),
+    )
+    running = asyncio.create_task(runner.run())
+    for name in names:
+        runner.enqueue(name)
+    await done.wait()
+    runner.stop()
+    await running
+
+
+async def measure(kubeconfig: Path, objects: int, rounds: int) -> None:
+    """Run everything and print it."""
+    client = Client(await HttpTransport.connect(kubeconfig), metrics=Metrics())
+    names = [f"bench-{number:06}" for number in range(objects)]
+    print(f"{objects} volumes, {IN_FLIGHT} in flight; this process only")
+    try:
+        created = await measured(
+            objects,
+            lambda: each(names, lambda n: client.create(VOLUMES, VOLUMES.body(metadata={"name": n}, spec=SPEC))),
+        )
+        print(f"create                        {created}")
+        for number in range(rounds):
+            cost = await measured(objects, lambda: bare(kubeconfig, names, f"floor-{number}"))  # noqa: B023
+            print(f"patch, aiohttp and no more    {cost}")
+        for number in range(rounds):
+            body = {"metadata": {"annotations": {STEP: f"bare-{number}"}}}
+            cost = await measured(objects, lambda: each(names, lambda n: client.patch(VOLUMES, n, body)))  # noqa: B023
+            print(f"patch, client alone           {cost}")
+        cache: Cache[Volume] = Cache(VOLUMES, {"claim": _claim_of})
+        for volume in (await client.list(VOLUMES)).items:
+            cache.observe(volume)
+        cache.mark_synced()
+        for number in range(rounds):
+            cost = await measured(objects, lambda: through_runner(client, cache, names, f"run-{number}"))  # noqa: B023
+            print(f"patch, decided by a runner    {cost}")
+        print(f"watch, per event of a patch   {await watch_cost(client, names)}")
+    finally:
+        await each(names, lambda n: client.patch(VOLUMES, n, {"metadata": {"finalizers": None}}))
+        await each(names, lambda n: client.delete(VOLUMES, n))
+        await client.close()
+
+
+async def watch_cost(client: Client, names: list[str]) -> Cost:
+    """Read the history of all patches again through a reflector's watch."""
+    listing = await client.list(VOLUMES)
+    version = min(volume.version for volume in listing.items) - 1
+    cache: Cache[Volume] = Cache(VOLUMES, {"claim": _claim_of})
+    reflector = Reflector(client, cache, random=Random(1))
+
+    async def follow() -> None:
+        async with client.watch(VOLUMES, version=version, seconds=60) as changes:
+            async for change in changes:
+                reflector._apply(change)  # noqa: SLF001
+                if change.version >= listing.version:
+                    return
+
+    return await measured(len(names), follow)
+
+
+def _claim_of(volume: Volume) -> list[str]:
+    ref = volume.spec.claim_ref
+    return [f"{ref.namespace}/{ref.name}"] if ref is not None else []
+
+
+def memory(count: int = 20_000) -> float:
+    """Bytes per cached typical volume with one index, as resident memory grows."""
+    cache: Cache[Volume] = Cache(VOLUMES, {"claim": _claim_of})
+    decoder = msgspec.json.Decoder(Volume)
+    gc.collect()
+    before = _resident()
+    for number in range(count):
+        cache.observe(decoder.decode(_typical(number)))
+    gc.collect()
+    return (_resident() - before) / count
+
+
+def _typical(number: int) -> bytes:
+    return msgspec.json.encode(
+        {
+            "metadata": {
+                "name": f"pvc-0f5a1b6e-3c7d-4a55-9a3e-{number:012d}",
+                "uid": f"c0ffee00-1111-4222-8333-{number:012d}",
+                "resourceVersion": str(1_000_000 + number),
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": {
+                    "pv.kubernetes.io/provisioned-by": "hostpath.volplane.dev",
+                    "pv.kubernetes.io/bound-by-controller": "yes",
+                    "volplane.dev/handle": f"handle-{number}",
+                    "volplane.dev/driver": "hostpath.volplane.dev",
+                    "volplane.dev/schema-version": "1",
+                },
+                "finalizers": ["kubernetes.io/pv-protection", "volplane.dev/reclaim"],
+                "managedFields": [{"manager": "volplane", "operation": "Update", "fieldsV1": {"f:spec": {}}}],
+            },
+            "spec": {
+                **SPEC,
+                "hostPath": None,
+                "local": {"path": f"/var/lib/volplane/volumes/pvc-{number}"},
+                "volumeMode": "Filesystem",
+                "claimRef": {
+                    "kind": "PersistentVolumeClaim",
+                    "apiVersion": "v1",
+                    "namespace": f"team-{number % 50}",
+                    "name": f"data-{number}",
+                    "uid": f"deadbeef-1111-4222-8333-{number:012d}",
+                    "resourceVersion": str(900_000 + number),
+                },
+                "nodeAffinity": {
+                    "required": {
+                        "nodeSelectorTerms": [
+                            {
+                                "matchExpressions": [
+                                    {
+                                        "key": "kubernetes.io/hostname",
+                                        "operator": "In",
+                                        "values": [f"node-{number % 9}"],
+                                    }
+                                ]
+                            }
+                        ]
+                    }
+                },
+            },
+            "status": {"phase": "Bound"},
+        }
+    )
+
+
+def _resident() -> int:
+    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return int(fields[1]) * resource.getpagesize()
+
+
+@asynccontextmanager
+async def server(kubeconfig: Path | None) -> AsyncIterator[Path]:
+    """The kubeconfig given, or that of a server started for this."""
+    if kubeconfig is not None:
+        yield kubeconfig
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "kubeconfig"
+        command = [
+            sys.executable,
+            "-m",
+            "volplane",
+            "apiserver",
+            "--memory",
+            "--port",
+            "0",
+            "--kubeconfig-out",
+            str(path),
+        ]
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
+        try:
+            while not path.exists():
+                if process.returncode is not None:
+                    raise SystemExit("volplane apiserver did not start")
+                await asyncio.sleep(0.1)
+            yield path
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def main(options: argparse.Namespace) -> None:
+    async with server(options.kubeconfig) as kubeconfig:
+        await measure(kubeconfig, options.objects, options.rounds)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--objects", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kubeconfig", type=Path)
+    chosen = parser.parse_args()
+    print(f"memory: {memory() / 1000:.2f} KB per cached volume, index included")
+    asyncio.run(main(chosen))
