@@ -42,11 +42,12 @@ class HttpFace:
                 return await self._log(request, path, query)
             if request.query.get("watch", "false").lower() not in _FALSE:
                 return await self._watch(request, path, query)
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            return _too_large()
         try:
             body = await request.read() if request.body_exists else b""
         except web.HTTPRequestEntityTooLarge:
-            limit = f"limit is {MAX_BODY_BYTES}"
-            return _response(failed(Failure(413, "RequestEntityTooLarge", f"Request entity too large: {limit}")))
+            return _too_large()
         return _response(self._server.handle(request.method, path, query, request.headers, body))
 
     def _admitted(self, request: web.BaseRequest, path: str) -> bool:
@@ -109,6 +110,11 @@ async def _end(source: AsyncIterator[bytes]) -> None:
     close = getattr(source, "aclose", None)
     if close is not None:
         await close()
+
+
+def _too_large() -> web.Response:
+    message = f"Request entity too large: limit is {MAX_BODY_BYTES}"
+    return _response(failed(Failure(413, "RequestEntityTooLarge", message)))
 
 
 def _response(answer: Answer) -> web.Response:
