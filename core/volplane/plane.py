@@ -6,7 +6,7 @@ Nothing here decides anything. `volplane run`, `volplane dev`, the testing kit a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import CLAIM_PROTECTION, PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.kube.reflector import Reflector, ReflectorMetrics
+from volplane.lifecycle.explain import Explanation, explain_claim
 from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, claims_of_pod
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.operations import Operations
@@ -221,6 +222,15 @@ class ControlPlane:
         for volume in self.volumes.values():
             if volume.annotation(PROVISIONED_BY) in (None, name):
                 self._volumes_runner.enqueue(volume.key)
+
+    def reasons(self) -> Mapping[str, Mapping[str, str]]:
+        """Why keys wait, by runner."""
+        return {runner.name: dict(runner.reasons) for runner in self.runners}
+
+    def explain(self, key: str) -> Explanation:
+        """Why the claim is where it is, and what happens next."""
+        operations = self._parts.registry.snapshot()
+        return explain_claim(key, self.world, operations, now=self._parts.clock.monotonic())
 
     async def run(self) -> None:
         """Run until `stop` or cancelled."""

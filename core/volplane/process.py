@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class Options:
     leader_elect: bool = True
     node_name: str | None = None
     resync: float = 600.0
-    identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{os.getpid()}")
+    identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
 
 
 class ControllerProcess:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from volplane.controller.http import HttpAddress, Pages, serve_pages
+from volplane.errors import VolplaneError
 from volplane.process import ControllerProcess
 
 __all__ = ["HttpAddress", "serving"]
@@ -14,15 +15,24 @@ __all__ = ["HttpAddress", "serving"]
 
 @asynccontextmanager
 async def serving(address: HttpAddress, process: ControllerProcess) -> AsyncIterator[str]:
-    """Serve health, metrics and /status of the process until the block ends; yields the URL."""
+    """Serve health, metrics, /status and /explain of the process until the block ends; yields the URL."""
 
     async def status(_: Mapping[str, str]) -> Any:
         return {
             "drivers": process.driver_status(),
             "operations": process.operations(),
             "leads": process.plane is not None,
+            "reasons": process.plane.reasons() if process.plane is not None else {},
         }
 
-    pages = Pages(unready=process.unready, metrics=process.metrics.exposition, answers={"/status": status})
+    async def explain(query: Mapping[str, str]) -> Any:
+        if not (key := query.get("claim", "")):
+            raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME")
+        if process.plane is None:
+            raise VolplaneError("this process waits for the lease; ask the one that leads")
+        return process.plane.explain(key)
+
+    answers = {"/status": status, "/explain": explain}
+    pages = Pages(unready=process.unready, metrics=process.metrics.exposition, answers=answers)
     async with serve_pages(address, pages) as url:
         yield url
