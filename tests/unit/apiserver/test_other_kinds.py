@@ -98,7 +98,6 @@ def attachment(**spec: object) -> Json:
             [
                 ("spec.leaseDurationSeconds", "Invalid"),
                 ("spec.leaseTransitions", "Invalid"),
-                ("spec.holderIdentity", "Invalid"),
             ],
             id="bad lease",
         ),

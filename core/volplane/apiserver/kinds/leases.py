@@ -25,8 +25,6 @@ class LeaseStrategy(Strategy):
             causes.append(Cause.invalid("spec.leaseDurationSeconds", duration, "must be greater than 0"))
         if transitions is not None and transitions < 0:
             causes.append(Cause.invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0"))
-        if spec.get("holderIdentity") == "":
-            causes.append(Cause.invalid("spec.holderIdentity", "", "must not be empty"))
         if spec.get("strategy") is not None:
             one_of(spec["strategy"], ("OldestEmulationVersion",), "spec.strategy", causes)
         if spec.get("preferredHolder") and not spec.get("strategy"):
