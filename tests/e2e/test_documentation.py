@@ -1,0 +1,69 @@
+"""The README's demo and the page about kubectl, as a newcomer would run them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.processes import ENVIRONMENT, running, until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LONGEST_DEMO = 40.0
+
+
+def plain(line: str) -> str:
+    """A line without what differs from run to run."""
+    line = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "UID", line)
+    line = re.sub(r"volplane-scrub-[0-9a-f]{16}", "SCRUB", line)
+    line = re.sub(r"127\.0\.0\.1:\d+|\d+\.\d+ s$", "NUMBER", line)
+    return re.sub(r"volplane-demo-\w+", "DIRECTORY", line)
+
+
+def test_the_demo_ends_well_and_in_time_and_says_what_the_readme_shows() -> None:
+    begun = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", "volplane", "demo"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=ENVIRONMENT,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stderr == ""
+    assert time.monotonic() - begun < LONGEST_DEMO
+    assert "\x1b" not in ended.stdout
+    shown = (REPOSITORY / "README.md").read_text("utf-8").partition("$ make demo\n")[2].partition("```")[0]
+    checked = [plain(line) for line in shown.splitlines() if line.startswith("ok ") or re.match(r"\d\. ", line)]
+    assert len(checked) > 8
+    said = [plain(line) for line in ended.stdout.splitlines()]
+    assert [line for line in checked if line not in said] == []
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
+def test_the_page_about_kubectl_works_word_for_word(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "try-it-with-kubectl.md").read_text("utf-8")
+    blocks = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
+    kubeconfig = tmp_path / "cluster" / "kubeconfig"
+    options = ("--data", str(tmp_path / "cluster"), "--port", "0", "--http", "127.0.0.1:0")
+    with running(tmp_path / "dev.log", "dev", *options) as cluster:
+        until("the cluster serves", kubeconfig.is_file, said=cluster.said)
+        ended = subprocess.run(
+            ["bash", "-euxc", "\n".join(blocks)],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env={**ENVIRONMENT, "HOME": str(tmp_path)},
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr + cluster.said()
+        assert "Warning  ProvisioningFailed" in ended.stdout
+        assert cluster.stop() == 0, cluster.said()
