@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from volplane.binding.matching import Demand, demand_of, reference_is, refers_to, refusal
+from volplane.binding.matching import Demand, capacity_of, demand_of, held_by, reference_is, refers_to, refusal
 from volplane.binding.steps import reset_claim_step
 from volplane.controller.actions import Action, Notice, Wait
 from volplane.kube import names
@@ -62,22 +62,19 @@ def decide_unbound(claim: Claim, volumes: VolumeView, *, delayed: bool) -> Bind 
 
 
 def _reservation(claim: Claim, volumes: VolumeView) -> Volume | None:
-    """A volume that names this claim, looked up first: it never loses to a free one. One with our uid comes first."""
-    named: list[Volume] = []
-    for name in volumes.reserved_for(claim.key):
-        volume = volumes.get(name)
-        if volume is None or not reference_is(volume.spec.claim_ref, claim):
-            continue
-        if refers_to(volume, claim) or not _unfit_reservation(volume, claim):
-            named.append(volume)
-    named.sort(key=lambda volume: (not refers_to(volume, claim), volume.terminating, volume.name))
-    return named[0] if named else None
+    """A volume that names this claim, looked up first: it never loses to a free one. One with our uid comes first.
 
-
-def _unfit_reservation(volume: Volume, claim: Claim) -> bool:
-    """A person's reservation overrules class and selector, not size, modes or a deletion (column R of table 10.2)."""
-    why = refusal(volume, claim)
-    return bool(why) and why != "storageClassName does not match"
+    A reservation overrules class, selector and phase; not size, modes or a deletion (column R of table 10.2).
+    """
+    named = [
+        volume
+        for volume in map(volumes.get, volumes.reserved_for(claim.key))
+        if volume is not None
+        and volume.annotation(names.INTENT) is None
+        and reference_is(volume.spec.claim_ref, claim)
+        and not refusal(volume, claim, ignoring=("class",))
+    ]
+    return min(named, key=lambda volume: (not refers_to(volume, claim), volume.name), default=None)
 
 
 def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
@@ -98,7 +95,11 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     if reference_is(reference, claim):
         return Bind(volume)
     message = f'volume "{name}" already bound to a different claim.'
-    return _pending(claim, message, _warn(claim, "FailedBinding", message))
+    told = _warn(claim, "FailedBinding", message)
+    if claim.annotation(names.BOUND_BY_CONTROLLER) is not None:
+        # The controller chose this volume: a half of a bind is missing, and what the status says may still be so.
+        return Wait(reason=message, notices=(told,))
+    return _pending(claim, message, told)
 
 
 def _pending(claim: Claim, reason: str, *notices: Notice) -> Action:
@@ -114,10 +115,27 @@ def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
     volume = volumes.get(name)
     if volume is None:
         return _lost(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-    if refers_to(volume, claim) or (volume.spec.claim_ref is None and volume.annotation(names.INTENT) is None):
+    reference = volume.spec.claim_ref
+    if refers_to(volume, claim):
         return Bind(volume)
+    if volume.annotation(names.INTENT) is None:
+        if reference is None:
+            return _bind_again(claim, volume)
+        if not reference.uid and reference_is(reference, claim):
+            return Bind(volume)  # Restored from a backup: both name each other, only uids are new.
     message = "Two claims are bound to the same volume, this one is bound incorrectly"
     return _lost(claim, "ClaimMisbound", message)
+
+
+def _bind_again(claim: Claim, volume: Volume) -> Bind | Action:
+    """The volume lost its reference, or is another one that was given the name of a lost one."""
+    enough = capacity_of(volume) >= held_by(claim) > 0
+    ignoring = ("deletion", "attributes", *(("size",) if enough else ()))
+    why = refusal(volume, claim, ignoring=ignoring)
+    if not why:
+        return Bind(volume)
+    message = f'Volume "{volume.name}" is not the one that this claim was bound to: {why}. Data on the volume is lost!'
+    return _lost(claim, "ClaimLost", message)
 
 
 def _lost(claim: Claim, reason: str, message: str) -> Action:

@@ -5,7 +5,7 @@ Source: reference binder, `k8s.io/component-helpers/storage/volume.FindMatchingV
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from volplane.kube import names
@@ -19,6 +19,7 @@ __all__ = [
     "class_of_claim",
     "class_of_volume",
     "demand_of",
+    "held_by",
     "place_of",
     "reference_is",
     "refers_to",
@@ -80,6 +81,11 @@ def capacity_of(volume: Volume) -> int:
     return _nanos(volume.spec.capacity)
 
 
+def held_by(claim: Claim) -> int:
+    """The size that the claim's status says it has, in nanos of a byte; 0 if it says nothing."""
+    return _nanos(claim.status.capacity)
+
+
 def place_of(item: Claim | Volume) -> Place:
     named = class_of_volume(item) if isinstance(item, Volume) else class_of_claim(item)
     return Place(named or "", item.spec.volume_mode or "Filesystem", item.spec.volume_attributes_class_name or "")
@@ -133,19 +139,19 @@ def refers_to(volume: Volume, claim: KubeObject) -> bool:
     return reference is not None and bool(reference.uid) and reference.uid == claim.uid
 
 
-def refusal(volume: Volume, claim: Claim) -> str:
-    """Why an unreserved volume that the claim names itself cannot be bound to it, or ""."""
+def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> str:
+    """Why the volume cannot be bound to the claim, or "": the first of the checks of table 10.2 that fails.
+
+    ignoring: names of checks that do not count here: deletion, size, class, attributes, mode, access.
+    """
     shelf, wanted = place_of(volume), place_of(claim)
-    if volume.terminating:
-        return f'the volume is marked for deletion "{volume.name}"'
-    if capacity_of(volume) < request_of(claim):
-        return "requested PV is too small"
-    if shelf.storage_class != wanted.storage_class:
-        return "storageClassName does not match"
-    if shelf.attributes_class != wanted.attributes_class:
-        return "volumeAttributesClassName does not match"
-    if shelf.volume_mode != wanted.volume_mode:
-        return "incompatible volumeMode"
-    if not set(claim.spec.access_modes or ()).issubset(volume.spec.access_modes or ()):
-        return "incompatible accessMode"
-    return ""
+    modes = set(claim.spec.access_modes or ())
+    checks = (
+        ("deletion", volume.terminating, f'the volume is marked for deletion "{volume.name}"'),
+        ("size", capacity_of(volume) < request_of(claim), "requested PV is too small"),
+        ("class", shelf.storage_class != wanted.storage_class, "storageClassName does not match"),
+        ("attributes", shelf.attributes_class != wanted.attributes_class, "volumeAttributesClassName does not match"),
+        ("mode", shelf.volume_mode != wanted.volume_mode, "incompatible volumeMode"),
+        ("access", not modes.issubset(volume.spec.access_modes or ()), "incompatible accessMode"),
+    )
+    return next((why for name, fails, why in checks if fails and name not in ignoring), "")

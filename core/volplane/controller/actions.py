@@ -44,12 +44,16 @@ class Patch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """Create an object. One that exists already is read into the cache and decided upon; it is not an error."""
+    """Create an object. One that exists already is read into the cache and decided upon; it is not an error.
+
+    complaint: recorded, with the server's words added, when the server refuses the call or fails at it again and again.
+    """
 
     kind: Kind[Any]
     body: Mapping[str, Any]
     why: str
     notices: tuple[Notice, ...] = ()
+    complaint: Notice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

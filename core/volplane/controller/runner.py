@@ -7,6 +7,7 @@ operation, or with an error, after which the key comes back later. Nothing that 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -40,6 +41,8 @@ _UNAVAILABLE_AT_MOST = 30.0
 _REFUSED_AT_LEAST = 5.0
 _REFUSED_AT_MOST = 300.0
 _COMPLAIN_EVERY = 5.0
+_TRIES_UNTOLD = 5
+"""Failures of the server (500) in a row after which a create that has a complaint makes it."""
 
 
 class Operations(Protocol):
@@ -102,6 +105,7 @@ class Runner:
         self._reasons: dict[str, str] = {}
         self._stopping = False
         self._complained = float("-inf")
+        self._complaints: dict[str, Notice] = {}
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
         """Decide about `key` soon, or after so many seconds. May be called before `run`."""
@@ -147,6 +151,7 @@ class Runner:
     async def _attend(self, key: str) -> None:
         """One pass, and what follows from its end."""
         begun = _now()
+        self._complaints.pop(key, None)
         try:
             result = await self._pass(key)
             self._queue.forget(key)
@@ -157,6 +162,8 @@ class Runner:
             result = "unavailable"
             level = self._complaint()
             self._come_back(key, error, level=level, at_least=error.retry_after or 0.0, at_most=_UNAVAILABLE_AT_MOST)
+            if error.status == 500 and self._queue.failures(key) >= _TRIES_UNTOLD:
+                self._complain(key, f"{error}; trying again")
         except ApiError as error:
             result = "refused"
             self._refused(key, error)
@@ -183,7 +190,7 @@ class Runner:
             if isinstance(action, Wait | Done | Run):
                 return self._end(key, action)
             try:
-                await self._perform(action, reads)
+                await self._perform(key, action, reads)
             except _Behind as behind:
                 _LOG.debug("read again: %s", behind)
                 reads.forget()
@@ -192,15 +199,18 @@ class Runner:
                     raise ApiConflict(f"{conflicts} conflicts in a row, the last: {behind}", status=409) from behind
         raise _Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
 
-    async def _perform(self, action: Patch | Create | Delete | Read, reads: Reads) -> None:
+    async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: Reads) -> None:
         """Take one step. Raises _Behind if the cache, now refreshed, misled the decision."""
         match action:
             case Read():
                 await self._steps.read(action.kind, action.key, reads)
                 return
             case Create():
+                if action.complaint is not None:
+                    self._complaints[key] = action.complaint
                 if not await self._steps.create(action):
                     raise _Behind(f"{_describe(action)}: it exists already")
+                self._complaints.pop(key, None)
             case Patch() | Delete():
                 try:
                     await (self._steps.patch(action) if isinstance(action, Patch) else self._steps.delete(action))
@@ -264,12 +274,22 @@ class Runner:
     def _refused(self, key: str, error: ApiError) -> None:
         """The server will answer the same until somebody changes something: say so where people look."""
         seconds = self._come_back(key, error, at_least=_REFUSED_AT_LEAST, at_most=_REFUSED_AT_MOST, level=logging.ERROR)
+        if self._complain(key, f"{error}; trying again in {seconds:.0f} s"):
+            return
         cache = self._caches.get(self._kind.plural)
         about: KubeObject | None = None if cache is None else cache.get(key)
         if about is not None:
             text = f"The Kubernetes API refused a call ({error.status} {error.reason}): {error.message}"
             text += f"; trying again in {seconds:.0f} s"
             self._record((Notice(self._kind, about, "Warning", "ApiCallRefused", text),))
+
+    def _complain(self, key: str, what: str) -> bool:
+        """Say what the failed step has to say about its failure, if anything."""
+        complaint = self._complaints.get(key)
+        if complaint is None:
+            return False
+        self._record((dataclasses.replace(complaint, message=f"{complaint.message}: {what}"),))
+        return True
 
     def _complaint(self) -> int:
         """An API server that is away concerns every key: one warning in a while says it."""

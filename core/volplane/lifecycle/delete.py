@@ -12,12 +12,14 @@ from volplane.controller.actions import Action, Delete, Done, Patch, Wait
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
+from volplane.lifecycle.finalizers import held_for_reclaim, is_in_tree, reclaim_finalizer, without_finalizer
 from volplane.lifecycle.intents import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
-from volplane.lifecycle.provision import IN_TREE_PREFIX
 from volplane.lifecycle.world import Pending, World, source_of, warning
 from volplane.loading.driver import Driver
 
-__all__ = ["Attribution", "decide_delete", "driver_of", "drop_finalizer", "volume_source", "without_finalizer"]
+__all__ = ["NO_PLUGIN", "Attribution", "decide_delete", "driver_of", "volume_source"]
+
+NO_PLUGIN = "no volume plugin matched"
 
 Attribution = tuple[Driver | None, str]
 """The driver that works on a volume's asset; or None and why, "" if the volume is somebody else's on purpose."""
@@ -37,26 +39,13 @@ def driver_of(volume: Volume, world: World) -> Attribution:
             return driver, ""
         if broken := world.drivers.broken(provisioner):
             return None, f'driver "{provisioner}" cannot work: {broken}'
-        if provisioner.startswith(IN_TREE_PREFIX):
-            return None, "no volume plugin matched"
+        if is_in_tree(provisioner):
+            return None, NO_PLUGIN
         return None, ""
     driver, why = world.drivers.owner_of(volume_source(volume))
     if driver is None and volume.spec.csi is not None:
         return None, ""
-    return driver, why or ("" if driver else "no volume plugin matched")
-
-
-def drop_finalizer(volume: Volume) -> Patch | None:
-    """Under any policy but Delete the asset is to be kept, so nothing may hold the object for it."""
-    if not volume.has_finalizer(names.RECLAIM_FINALIZER) or volume.spec.persistent_volume_reclaim_policy == "Delete":
-        return None
-    policy = volume.spec.persistent_volume_reclaim_policy
-    return without_finalizer(volume, why=f"policy {policy} keeps the asset")
-
-
-def without_finalizer(volume: Volume, *, why: str) -> Patch:
-    kept = [name for name in volume.metadata.finalizers or () if name != names.RECLAIM_FINALIZER]
-    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"finalizers": kept or None}}, why=why)
+    return driver, why or ("" if driver else NO_PLUGIN)
 
 
 def decide_delete(volume: Volume, world: World) -> Action:
@@ -65,8 +54,8 @@ def decide_delete(volume: Volume, world: World) -> Action:
     if driver is None:
         return _nobody(volume, why_not)
     if not volume.terminating:
-        if not volume.has_finalizer(names.RECLAIM_FINALIZER):
-            finalizers = [*(volume.metadata.finalizers or ()), names.RECLAIM_FINALIZER]
+        if not held_for_reclaim(volume):
+            finalizers = [*(volume.metadata.finalizers or ()), reclaim_finalizer(driver.name)]
             body = {"metadata": {"finalizers": finalizers}}
             return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
         return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
@@ -86,11 +75,13 @@ def decide_delete(volume: Volume, world: World) -> Action:
             left = pending.due - world.monotonic()
             return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=left)
         return world.start.delete(volume, driver)
+    if not held_for_reclaim(volume):
+        return Wait(reason="its asset is gone; others hold the object by their finalizers")
     return without_finalizer(volume, why="the asset is gone")
 
 
 def _nobody(volume: Volume, why_not: str) -> Action:
-    if not why_not and not volume.has_finalizer(names.RECLAIM_FINALIZER):
+    if not why_not and not held_for_reclaim(volume):
         return Wait(reason="an external provisioner deletes it") if not volume.terminating else Done()
     if not why_not:
         made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")

@@ -13,6 +13,7 @@ from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.lifecycle.delete import volume_source
 from volplane.lifecycle.intents import ClaimIntent
 from volplane.lifecycle.provision import allowed_segments, split_parameters, volume_name_of
+from volplane.lifecycle.sources import handle_in
 from volplane.loading.driver import Driver
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 
@@ -121,11 +122,10 @@ def asset_key(volume: Volume) -> str:
 def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
     """The volume as hooks see it; marks are expected only on what a driver of ours made."""
     source = volume_source(volume)
-    handle = volume.annotation(names.HANDLE) or source.fields.get("volumeHandle") or source.fields.get("path") or ""
     return VolumeIdentity(
         name=volume.name,
         uid=volume.uid,
-        handle=str(handle),
+        handle=volume.annotation(names.HANDLE) or handle_in(source),
         source=source,
         capacity_bytes=-(-capacity_of(volume) // NANOS),
         owner=_owner_of(volume, cluster_id),

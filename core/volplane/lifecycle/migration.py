@@ -12,7 +12,7 @@ from volplane.kube import names
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import Claim, Volume
 
-__all__ = ["MIGRATED_PLUGINS", "migration_step"]
+__all__ = ["MIGRATED_PLUGINS", "csi_driver_of", "migration_step"]
 
 MIGRATED_PLUGINS = {
     "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
@@ -25,6 +25,11 @@ MIGRATED_PLUGINS = {
 }
 
 
+def csi_driver_of(plugin: str) -> str | None:
+    """The CSI driver that has taken over from an in-tree plugin of this name, if one has."""
+    return MIGRATED_PLUGINS.get(plugin)
+
+
 def migration_step(kind: Kind[Any], item: Claim | Volume) -> Patch | None:
     """Set or remove `migrated-to` as the plugin that made the volume, or is asked to, demands."""
     if isinstance(item, Volume):
@@ -33,7 +38,7 @@ def migration_step(kind: Kind[Any], item: Claim | Volume) -> Patch | None:
         plugin = item.annotation(names.STORAGE_PROVISIONER) or item.annotation(names.BETA_STORAGE_PROVISIONER)
     if plugin is None:
         return None
-    wanted, present = MIGRATED_PLUGINS.get(plugin), item.annotation(names.MIGRATED_TO)
+    wanted, present = csi_driver_of(plugin), item.annotation(names.MIGRATED_TO)
     if wanted == present or (wanted is None and not present):
         return None
     body = {"metadata": {"annotations": {names.MIGRATED_TO: wanted}}}

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
+from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Notice, Run
 from volplane.errors import ApiNotFound, BackendError, OutcomeUnknown, ResourceExhausted, VolumeInUse
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.lifecycle.finalizers import is_in_tree
 from volplane.lifecycle.identity import (
     asset_identity,
     asset_key,
@@ -25,7 +27,7 @@ from volplane.lifecycle.identity import (
     volume_identity,
 )
 from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent, read_delete_intent
-from volplane.lifecycle.provision import volume_name_of
+from volplane.lifecycle.provision import holds_asset, volume_name_of
 from volplane.lifecycle.recycle import recycles
 from volplane.lifecycle.world import Drivers, Pending, Reschedule, ScrubPlan, World
 from volplane.loading.driver import Driver
@@ -33,6 +35,9 @@ from volplane.operations import Again, OperationRegistry
 from volplane.requests import Context, DeleteRequest, FindRequest, RecycleRequest
 
 __all__ = ["Operations"]
+
+SECOND_LOOK = 1.0
+"""Seconds after which an object is decided again whose live state forbade what was decided: by then the cache knows it."""
 
 
 class Recorder(Protocol):
@@ -58,8 +63,6 @@ class Operations:
         self._drivers = drivers
         self._recorder = recorder
         self._fence = fence
-        self._attempted: dict[str, float] = {}
-        self._discards: dict[str, dict[str, object]] = {}
 
     # --- provision ----------------------------------------------------------------------------------------------
 
@@ -74,15 +77,17 @@ class Operations:
 
     async def _provision(self, name: str, key: str, uid: str, storage_class: StorageClass, driver: Driver) -> None:
         claim = self.world.claims.get(key)
-        if claim is None or claim.uid != uid or claim.terminating or claim.annotation(names.BIND_COMPLETED):
+        if claim is None or claim.uid != uid:
             return
         intent = self.world.sealer.open(uid, claim.annotation(names.INTENT))
-        if intent is None or intent.driver != driver.name:
-            return
+        bound = claim.annotation(names.BIND_COMPLETED) is not None or volume_name_of(claim) in self.world.volumes
+        if claim.terminating or bound or intent is None or intent.driver != driver.name:
+            raise Again(after=SECOND_LOOK)
         selected = claim.annotation(names.SELECTED_NODE)
         node = self.world.nodes.get(selected) if selected else None
         context = self._context(driver, f"provision.{volume_name_of(claim)}", intent)
-        self._attempted[uid] = self.world.monotonic()
+        self.world.outcomes.attempted[uid] = self.world.monotonic()
+        result: Asset | InProgress | Reschedule
         try:
             request = provision_request(claim, storage_class, driver, intent, context, node=node)
             result = await self._drivers.call(driver, Driver.provision, request)
@@ -92,24 +97,28 @@ class Operations:
                 )
         except BackendError as error:
             self._provision_failed(name, claim, storage_class, error)
-            if (
-                isinstance(error, ResourceExhausted)
-                and error.reschedule
-                and selected
-                and await self._proves_absence(claim, intent, driver, error)
-            ):
-                self.world.outcomes.made[uid] = Reschedule()
-                return
-            raise
-        self.world.outcomes.made[uid] = self._kept(result) if isinstance(result, InProgress) else result
+            if not selected or not await self._gives_back(claim, intent, driver, error):
+                raise
+            result = Reschedule()
+        current = self.world.claims.get(key)
+        if current is not None and current.uid == uid:
+            self.world.outcomes.made[uid] = self._kept(result) if isinstance(result, InProgress) else result
 
     def _provision_failed(self, name: str, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
         delay = self._registry.next_delay(name, error)
         message = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in {delay:.3g} s'
         self._recorder.record(Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message))
 
+    async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: Driver, error: BackendError) -> bool:
+        """Whether the scheduler shall choose another node: the place is full; as in-tree plugins do it, always.
+
+        Another segment may be tried only once nothing is, or will be, in this one.
+        """
+        if not is_in_tree(driver.name) and not (isinstance(error, ResourceExhausted) and error.reschedule):
+            return False
+        return intent.segment is None or await self._proves_absence(claim, intent, driver, error)
+
     async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: Driver, error: BackendError) -> bool:
-        """Another segment may be tried only once nothing is, or will be, in this one."""
         if error.nothing_done:
             return True
         if not driver.supports("find") or driver.info.settle_seconds > 0:
@@ -132,8 +141,9 @@ class Operations:
 
     async def _discard(self, claim: Claim, driver: Driver) -> None:
         """Make sure that no asset of the claim is left, though one may have been made."""
-        if await self._still_wanted(claim) or await self._live_volume(volume_name_of(claim)) is not None:
-            return
+        live = await self._live_volume(volume_name_of(claim))
+        if await self._still_wanted(claim) or (live is not None and holds_asset(live, claim, driver.name)):
+            raise Again(after=SECOND_LOOK)
         intent = self.world.sealer.open(claim.uid, claim.annotation(names.INTENT))
         if intent is None:
             intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name)
@@ -145,10 +155,9 @@ class Operations:
             message = f"Error cleaning provisioned volume for claim {claim.key}: {error}; it is tried again"
             self._recorder.record(Notice(CLAIMS, claim, "Warning", "ProvisioningCleanupFailed", message))
             raise
-        self._attempted.pop(claim.uid, None)
-        self._discards.pop(claim.uid, None)
-        self.world.outcomes.made.pop(claim.uid, None)
-        self.world.outcomes.discarded.add(claim.uid)
+        self.world.outcomes.forget_claim(claim.uid)
+        if claim.key in self.world.claims:
+            self.world.outcomes.discarded.add(claim.uid)
 
     async def _still_wanted(self, claim: Claim) -> bool:
         try:
@@ -175,17 +184,18 @@ class Operations:
 
     def _wait_until_settled(self, claim: Claim, driver: Driver) -> None:
         """`Absent` is proof only so long after the last attempt; one before our start counts from our first look."""
-        since = self._attempted.setdefault(claim.uid, self.world.monotonic())
+        since = self.world.outcomes.attempted.setdefault(claim.uid, self.world.monotonic())
         left = since + driver.info.settle_seconds - self.world.monotonic()
         if left > 0:
             raise Again(after=left)
 
     async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
         """Without `find`, an unknown outcome is resolved by the same call: it returns what it made before."""
-        storage_class = self.world.classes.get(claim.spec.storage_class_name or "")
+        class_name = class_of_claim(claim) or ""
+        storage_class = self.world.classes.get(class_name)
         if storage_class is None:
             raise OutcomeUnknown(
-                f'class "{claim.spec.storage_class_name}" is gone and driver "{driver.name}" cannot look assets up; '
+                f'class "{class_name}" is gone and driver "{driver.name}" cannot look assets up; '
                 "create the class again so that the asset can be found and deleted"
             )
         context = self._context(driver, f"discard.{volume_name_of(claim)}", intent)
@@ -215,7 +225,7 @@ class Operations:
             driver,
             self.world.settings.cluster_id,
             generation=intent.generation,
-            state=self._discards.get(claim.uid),
+            state=self.world.outcomes.discarding.get(claim.uid),
             fence=self._fence(),
             about=f"discard.{volume_name_of(claim)}",
         )
@@ -223,7 +233,7 @@ class Operations:
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
         result = await self._drivers.call(driver, Driver.delete, request)
         if isinstance(result, InProgress):
-            self._discards[claim.uid] = dict(result.state)
+            self.world.outcomes.discarding[claim.uid] = dict(result.state)
             raise Again(after=result.retry_after)
 
     # --- delete and recycle -------------------------------------------------------------------------------------
@@ -236,10 +246,8 @@ class Operations:
 
     async def _delete(self, name: str, volume: Volume, driver: Driver) -> None:
         live = await self._released_volume(volume)
-        if live is None or not live.terminating or not live.has_finalizer(names.RECLAIM_FINALIZER):
-            return
-        if live.spec.persistent_volume_reclaim_policy != "Delete":
-            return
+        if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
+            raise Again(after=SECOND_LOOK)
         known = read_delete_intent(live.annotation(names.INTENT))
         identity = volume_identity(live, self.world.settings.cluster_id)
         context = context_of(
@@ -279,7 +287,7 @@ class Operations:
     async def _recycle(self, name: str, volume: Volume, driver: Driver) -> None:
         live = await self._released_volume(volume)
         if live is None or live.terminating or not recycles(live) or live.annotation(names.INTENT) is None:
-            return
+            raise Again(after=SECOND_LOOK)
         before = self.world.outcomes.scrubs.get(live.uid)
         context = context_of(
             driver,

@@ -13,20 +13,24 @@ from itertools import product
 from typing import Any
 
 from volplane.assets import Asset, Segment
-from volplane.binding.matching import refers_to
+from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, Create, Notice, Patch, Wait
 from volplane.errors import InvalidArgument
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
+from volplane.lifecycle.finalizers import is_in_tree, reclaim_finalizer
 from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent
+from volplane.lifecycle.migration import csi_driver_of
+from volplane.lifecycle.sources import handle_in
 from volplane.lifecycle.world import Pending, Reschedule, World
 from volplane.loading.driver import Driver
 
 __all__ = [
     "allowed_segments",
     "decide_provision",
+    "holds_asset",
     "settle",
     "settled_metadata",
     "split_parameters",
@@ -34,7 +38,6 @@ __all__ = [
     "volume_name_of",
 ]
 
-IN_TREE_PREFIX = "kubernetes.io/"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
@@ -51,8 +54,13 @@ def decide_provision(claim: Claim, storage_class: StorageClass, world: World) ->
     made = world.volumes.get(volume_name_of(claim))
     if made is not None:
         return _volume_exists(claim, made, world)
+    if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
+        message = f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource'
+        return Wait(reason=message, notices=(_failed(claim, message),))
     obstacle = _obstacle(claim, storage_class, driver)
     if obstacle:
+        if (step := _name_provisioner(claim, driver.name)) is not None:
+            return step
         # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
         return Wait(reason=obstacle, notices=(_failed(claim, obstacle),))
     intent = world.sealer.open(claim.uid, claim.annotation(names.INTENT))
@@ -73,11 +81,11 @@ def _failed(claim: Claim, message: str) -> Notice:
 
 def _without_driver(claim: Claim, storage_class: StorageClass, world: World) -> Action:
     """Nobody here serves the class: a broken driver, an external provisioner, or volumes made by hand."""
-    provisioner = storage_class.provisioner
+    provisioner = csi_driver_of(storage_class.provisioner) or storage_class.provisioner
     if broken := world.drivers.broken(provisioner):
         message = f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}'
         return Wait(reason=message, notices=(_failed(claim, message),))
-    if provisioner.startswith(IN_TREE_PREFIX) and provisioner not in ("kubernetes.io/aws-ebs", "kubernetes.io/gce-pd"):
+    if is_in_tree(provisioner):
         message = f"no volume plugin matched name: {provisioner}"
         if provisioner == NO_PROVISIONER:
             reason = f'class "{storage_class.name}" has no provisioner and no volume of it fits: an administrator must add one'
@@ -231,7 +239,8 @@ def _save(claim: Claim, storage_class: StorageClass, driver: Driver, intent: Cla
     body = volume_body(claim, storage_class, driver, intent, asset)
     message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
     notice = Notice(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
-    return Create(kind=VOLUMES, body=body, why=f"volume for claim {claim.key}", notices=(notice,))
+    complaint = _failed(claim, f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept")
+    return Create(kind=VOLUMES, body=body, why=f"volume for claim {claim.key}", notices=(notice,), complaint=complaint)
 
 
 def _keep_state(claim: Claim, intent: ClaimIntent, state: dict[str, Any], world: World) -> Patch:
@@ -258,21 +267,15 @@ def volume_body(
     """The PersistentVolume for an asset made for this claim."""
     _, release = split_parameters(storage_class)
     policy = storage_class.reclaim_policy or "Delete"
-    annotations = {
-        names.PROVISIONED_BY: driver.name,
-        names.BOUND_BY_CONTROLLER: "yes",
-        names.DRIVER: driver.name,
-        names.HANDLE: asset.handle,
-        names.GENERATION: str(intent.generation),
-        names.SCHEMA_VERSION: str(driver.info.parameters.version),
-    }
+    annotations = {names.PROVISIONED_BY: driver.name, names.BOUND_BY_CONTROLLER: "yes"}
+    annotations |= _own_annotations(driver, intent, asset)
     if release == "recycle":
         annotations[names.ON_RELEASE] = release
     if asset.gid is not None:
         annotations[names.GID] = str(asset.gid)
     metadata: dict[str, Any] = {"name": volume_name_of(claim), "annotations": annotations}
     if policy == "Delete":
-        metadata["finalizers"] = [names.RECLAIM_FINALIZER]
+        metadata["finalizers"] = [reclaim_finalizer(driver.name)]
     spec: dict[str, Any] = {
         "capacity": {"storage": format_bytes(asset.capacity_bytes)},
         "accessModes": list(claim.spec.access_modes or ()),
@@ -297,6 +300,18 @@ def volume_body(
     if claim.spec.volume_attributes_class_name:
         spec["volumeAttributesClassName"] = claim.spec.volume_attributes_class_name
     return VOLUMES.body(metadata=metadata, spec=spec)
+
+
+def _own_annotations(driver: Driver, intent: ClaimIntent, asset: Asset) -> dict[str, str]:
+    """What we note on the volume. Those of in-tree plugin names look as stock tools know them: only what is needed."""
+    told = {names.HANDLE: asset.handle, names.GENERATION: str(intent.generation)}
+    if not is_in_tree(driver.name):
+        return {**told, names.DRIVER: driver.name, names.SCHEMA_VERSION: str(driver.info.parameters.version)}
+    if intent.generation == 1:
+        del told[names.GENERATION]
+    if handle_in(asset.source) == asset.handle:
+        del told[names.HANDLE]
+    return told
 
 
 def _source_fields(asset: Asset) -> dict[str, Any]:
@@ -336,11 +351,11 @@ def settle(claim: Claim, world: World) -> Action | None:
     metadata = settled_metadata(claim)
     if not metadata or not world.settings.provisioner:
         return None
-    made = world.volumes.get(volume_name_of(claim))
-    if (made is not None and refers_to(made, claim)) or claim.uid in world.outcomes.discarded:
-        return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="nothing is in the making any more")
     intent = world.sealer.open(claim.uid, claim.annotation(names.INTENT))
     name = intent.driver if intent is not None else _driver_of_class(claim, world)
+    made = world.volumes.get(volume_name_of(claim))
+    if (made is not None and holds_asset(made, claim, name)) or claim.uid in world.outcomes.discarded:
+        return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="nothing is in the making any more")
     driver = world.drivers.get(name)
     if driver is None:
         reason = world.drivers.broken(name) or "it is not configured here"
@@ -352,6 +367,11 @@ def settle(claim: Claim, world: World) -> Action | None:
     return world.start.discard(claim, driver)
 
 
+def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:
+    """Whether the volume of our name is what was made for the claim, whoever it refers to now."""
+    return refers_to(made, claim) or made.annotation(names.PROVISIONED_BY) == driver
+
+
 def _driver_of_class(claim: Claim, world: World) -> str:
-    storage_class = world.classes.get(claim.spec.storage_class_name or "")
+    storage_class = world.classes.get(class_of_claim(claim) or "")
     return storage_class.provisioner if storage_class else claim.annotation(names.STORAGE_PROVISIONER) or ""

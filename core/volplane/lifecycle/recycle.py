@@ -14,7 +14,7 @@ from volplane.controller.actions import Action, Create, Delete, Notice, Patch, R
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
-from volplane.lifecycle.delete import driver_of
+from volplane.lifecycle.delete import NO_PLUGIN, driver_of
 from volplane.lifecycle.intents import (
     INTENT_VERSION,
     RecycleIntent,
@@ -35,10 +35,7 @@ def decide_recycle(volume: Volume, world: World, reads: Reads) -> Action:
         return Wait(reason=message, notices=(Notice(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
     driver, why_not = driver_of(volume, world)
     if driver is None:
-        return _fail(
-            volume,
-            why_not if why_not not in ("", "no volume plugin matched") else "No recycler plugin found for the volume!",
-        )
+        return _fail(volume, "No recycler plugin found for the volume!" if why_not in ("", NO_PLUGIN) else why_not)
     reference = volume.spec.claim_ref
     intent = read_recycle_intent(volume.annotation(names.INTENT))
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")

@@ -5,13 +5,14 @@ Source: reference sections 7 and 8; DESIGN §8 (delete and recycle).
 
 from __future__ import annotations
 
-from volplane.binding.decide import Bind, decide_unbound
+from volplane.binding.decide import Bind, decide_bound, decide_unbound
 from volplane.binding.steps import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Done, Read, Reads, Wait
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
-from volplane.lifecycle.delete import decide_delete, drop_finalizer
+from volplane.lifecycle.delete import decide_delete
+from volplane.lifecycle.finalizers import finalizer_step, held_for_reclaim
 from volplane.lifecycle.migration import migration_step
 from volplane.lifecycle.recycle import abandon_scrub, decide_recycle, recycles
 from volplane.lifecycle.world import World, warning
@@ -26,12 +27,13 @@ def decide_volume(key: str, world: World, reads: Reads) -> Action:
         return Done()
     if not world.settings.binder:
         return _beside_a_binder(volume, world, reads)
-    if (step := migration_step(VOLUMES, volume) or drop_finalizer(volume)) is not None:
+    step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=_ours(volume, world))
+    if step is not None:
         return step
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid:
         return _unreferenced(volume, world, reads)
-    claim = world.claims.get(_claim_key(reference))
+    claim = _claim_of(volume, reference, world)
     if claim is None or claim.uid != reference.uid:
         unsure = _confirm_absence(volume, reference, claim, reads)
         return unsure or _released(volume, world, reads)
@@ -40,6 +42,22 @@ def decide_volume(key: str, world: World, reads: Reads) -> Action:
 
 def _claim_key(reference: ObjectReference) -> str:
     return f"{reference.namespace}/{reference.name}"
+
+
+def _ours(volume: Volume, world: World) -> bool:
+    """Whether a driver that is configured here made it, working or not."""
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    return world.drivers.get(maker) is not None or bool(world.drivers.broken(maker))
+
+
+def _claim_of(volume: Volume, reference: ObjectReference, world: World) -> Claim | None:
+    """The claim a reference means. The uid counts: a wrong name beside it must not cost a bound claim its volume."""
+    named = world.claims.get(_claim_key(reference))
+    if named is None or named.uid != reference.uid:
+        for claim in world.claims.by_index("volume", volume.name):
+            if claim.uid == reference.uid:
+                return claim
+    return named
 
 
 def _confirm_absence(volume: Volume, reference: ObjectReference, cached: Claim | None, reads: Reads) -> Read | None:
@@ -59,7 +77,7 @@ def _may_destroy(volume: Volume) -> bool:
 
 def _unreferenced(volume: Volume, world: World, reads: Reads) -> Action:
     """No claim, or a person's reservation without uid."""
-    if volume.terminating and volume.has_finalizer(names.RECLAIM_FINALIZER):
+    if volume.terminating and held_for_reclaim(volume):
         return decide_delete(volume, world)
     if volume.annotation(names.INTENT) is not None:
         # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
@@ -73,9 +91,10 @@ def _unreferenced(volume: Volume, world: World, reads: Reads) -> Action:
 
 def _about_to_bind(volume: Volume, claim: Claim, world: World) -> bool:
     """The claim's side writes this volume next; a phase written here would only collide with that."""
-    if claim.annotation(names.BIND_COMPLETED) is not None or claim.terminating:
+    bound = claim.annotation(names.BIND_COMPLETED) is not None
+    if claim.terminating and not bound:
         return False
-    outcome = decide_unbound(claim, world, delayed=True)
+    outcome = decide_bound(claim, world) if bound else decide_unbound(claim, world, delayed=True)
     return isinstance(outcome, Bind) and outcome.volume.name == volume.name
 
 
@@ -123,7 +142,9 @@ def _reclaim(volume: Volume, world: World, reads: Reads) -> Action:
         return Done()
     policy = volume.spec.persistent_volume_reclaim_policy
     if volume.terminating:
-        return decide_delete(volume, world) if volume.has_finalizer(names.RECLAIM_FINALIZER) else Done()
+        # A static volume that nothing of ours holds may be gone at any moment: its asset stays with who made it.
+        mine = held_for_reclaim(volume) or volume.annotation(names.PROVISIONED_BY) is not None
+        return decide_delete(volume, world) if mine and policy == "Delete" else Done()
     if recycles(volume):
         return decide_recycle(volume, world, reads)
     if volume.annotation(names.INTENT) is not None:
@@ -144,9 +165,9 @@ def _beside_a_binder(volume: Volume, world: World, reads: Reads) -> Action:
     provisioner = volume.annotation(names.PROVISIONED_BY)
     if provisioner is None or world.drivers.get(provisioner) is None or not world.settings.reclaimer:
         return Done()
-    if (step := drop_finalizer(volume)) is not None:
+    if (step := finalizer_step(volume, ours=True)) is not None:
         return step
-    if not volume.has_finalizer(names.RECLAIM_FINALIZER) or volume.annotation(names.MIGRATED_TO):
+    if not held_for_reclaim(volume) or volume.annotation(names.MIGRATED_TO):
         return Done() if volume.terminating else _delete_beside(volume, world, reads)
     return _delete_beside(volume, world, reads)
 

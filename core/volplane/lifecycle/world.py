@@ -48,7 +48,7 @@ class Drivers(Protocol):
         """Why the configured driver of this name does not work, or ""."""
 
     def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
-        """The one driver that says a static volume is its own; else None and the reason."""
+        """The one driver that says a static volume is its own; else None and the reason ("": all of them say no)."""
 
     async def call(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
         """Call a hook in the driver's own threads, within its deadline."""
@@ -96,6 +96,10 @@ class Outcomes:
 
     made: dict[str, Asset | Pending | Reschedule] = field(default_factory=dict)
     """By claim uid: what `provision` returned."""
+    attempted: dict[str, float] = field(default_factory=dict)
+    """By claim uid: loop time of the last `provision`, after which `Absent` is no proof for a while."""
+    discarding: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By claim uid: the state of a long `delete` of an unwanted asset."""
     discarded: set[str] = field(default_factory=set)
     """Claim uids whose unwanted asset is proven absent."""
     deleted: dict[str, Pending | None] = field(default_factory=dict)
@@ -107,6 +111,8 @@ class Outcomes:
 
     def forget_claim(self, uid: str) -> None:
         self.made.pop(uid, None)
+        self.attempted.pop(uid, None)
+        self.discarding.pop(uid, None)
         self.discarded.discard(uid)
 
     def forget_volume(self, uid: str) -> None:

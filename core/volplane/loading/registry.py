@@ -143,7 +143,7 @@ class DriverRegistry:
         return tuple(e.driver for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
     def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
-        """The one driver that says a static volume is its own; else None and the reason.
+        """The one driver that says a static volume is its own; else None and the reason ("": all of them say no).
 
         Asks `owns` in the caller's thread: it must not touch the storage.
         """
@@ -166,7 +166,7 @@ class DriverRegistry:
             return owners[0], ""
         if owners:
             return None, f"several drivers say it is theirs: {', '.join(d.name for d in owners)}"
-        return None, "; ".join(doubts) or f"no driver here owns a volume with this {source.kind} source"
+        return None, "; ".join(doubts)
 
     def limits(self, name: str) -> DriverLimits:
         return self._limits.get(name) or DriverLimits()
