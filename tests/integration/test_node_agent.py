@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -42,7 +44,7 @@ def test_a_pod_writes_into_its_volume_and_nowhere_else(tmp_path: Path) -> None:
     volume.mkdir()
 
     async def scenario(cluster: Cluster) -> None:
-        script = "echo hello > /data/file; echo x > /etc/x; echo y > /root/y; echo $? && rm /etc/hostname; ls /data"
+        script = "echo hello > /data/file; echo x > /etc/x; echo y > /usr/y; echo $? && rm /etc/hostname; ls /data"
         await cluster.run("writer", script, **host_path(volume, "/data"))
         found = await cluster.ended("writer")
         assert found["status"]["phase"] == "Succeeded"
@@ -476,6 +478,40 @@ def test_after_a_restart_nothing_runs_twice_that_may_run_once(tmp_path: Path) ->
         server.close()
 
     asyncio.run(main())
+
+
+KILLED_AGENT = """
+import asyncio, sys
+from pathlib import Path
+from volplane.node.sandboxes import Sandboxes
+from volplane.node.sandbox.spec import Spec
+
+async def main(directory):
+    async with Sandboxes() as sandboxes:
+        (directory / "root").mkdir()
+        sandbox = await sandboxes.launch(Spec(
+            argv=["/bin/sh", "-c", "sleep 60 & sleep 60"], env={"PATH": "/usr/bin:/bin"}, base=str(directory / "root"),
+            log=str(directory / "log"), result=str(directory / "result"),
+        ))
+        async for report in sandbox.reports():
+            print(report.pid, flush=True)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def test_containers_die_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_AGENT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        pid = agent.stdout.readline().strip()
+        assert Path("/proc", pid).exists()
+        agent.kill()
+    give_up = time.monotonic() + 5
+    while Path("/proc", pid).exists() and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert not Path("/proc", pid).exists()
+    assert b'"code":137' in (tmp_path / "result").read_bytes()
 
 
 async def _no_files_left(cluster: Cluster) -> None:
