@@ -116,7 +116,7 @@ def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, 
     if pod is not None:
         return _follow_pod(volume, intent, pod, reads)
     if intent.pod:
-        return _record(volume, _with(intent, failed="scrubber pod was deleted"), why="the scrub failed")
+        return _record(volume, _with(intent, failed="recycler pod was deleted"), why="the scrub failed")
     if (why := world.outcomes.failed.get(volume.uid)) and volume.status.phase != "Failed":
         return _fail(volume, f"Recycle failed: {why}")
     if volume.uid not in world.outcomes.scrubs:
@@ -183,7 +183,7 @@ def _with(intent: RecycleIntent, **changes: Any) -> RecycleIntent:
 
 def _next_attempt(volume: Volume, intent: RecycleIntent, world: World) -> Action:
     """Say it failed, remove the pod, and after a while begin the next attempt, or give up."""
-    message = f"Recycle failed: {intent.failed}"
+    message = f"Recycle failed: failed to recycle volume: {intent.failed}"
     if (
         step := volume_phase_step(
             volume, "Failed", message, notices=(warning(VOLUMES, volume, "VolumeFailedRecycle", message),)

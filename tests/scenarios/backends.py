@@ -1,0 +1,149 @@
+"""A backend whose answers are written down beforehand, and that counts what it was asked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from volplane import (
+    AccessMode,
+    Asset,
+    BackendError,
+    BackendSpec,
+    Done,
+    DriverInfo,
+    Erased,
+    InProgress,
+    PodScrub,
+    VolumeInUse,
+    VolumeMode,
+    VolumeSource,
+    hookimpl,
+)
+from volplane.loading.contract import Plugin
+from volplane.loading.driver import Driver
+from volplane.requests import (
+    DeleteRequest,
+    DescribeRequest,
+    OwnsRequest,
+    ProvisionRequest,
+    RecycleRequest,
+)
+from volplane.schemas import Parameter, ParameterSchema
+
+OK = "ok"
+Answer = Any
+"""`"ok"`, an error text, an exception to raise, or the result itself. A text that starts with `in-use:` is VolumeInUse."""
+
+
+class ScriptedBackend(BackendSpec):
+    """Answers each hook with the next entry of its script; the last one is repeated. It remembers the assets it made.
+
+    recycler_pod: scrub with a pod. Without that `recycle` answers by its script.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        script: Mapping[str, Sequence[Answer]] | None = None,
+        *,
+        recycler_pod: bool = False,
+        parameters: Sequence[str] = (),
+        info: Mapping[str, Any] | None = None,
+        owns: Callable[[VolumeSource], bool] = lambda _source: True,
+    ) -> None:
+        super().__init__({})
+        self.name = name
+        self.assets: dict[str, Asset] = {}
+        self.calls: Counter[str] = Counter()
+        self.requests: list[Any] = []
+        self.complaints: list[str] = []
+        self.after: Callable[[str], None] = lambda _hook: None
+        self._script = {hook: list(answers) for hook, answers in (script or {}).items()}
+        self._pod = recycler_pod
+        self._parameters = tuple(parameters)
+        self._info = dict(info or {})
+        self._owns = owns
+
+    def driver(self) -> Driver:
+        plugin = Plugin(kind="backend", name="scripted", factory=lambda _options: self, distribution="tests")
+        return Driver(self.name, plugin, self)
+
+    def script(self, hook: str, *answers: Answer) -> None:
+        """Replace what is left of a hook's script."""
+        self._script[hook] = list(answers)
+
+    def _next(self, hook: str, request: Any) -> Answer:
+        self.calls[hook] += 1
+        self.requests.append(request)
+        answers = self._script.get(hook, [OK])
+        if not answers:
+            self.complaints.append(f"{hook} was called")
+            raise BackendError(f"the plugin cannot {hook} at all")
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Mapping):
+            expected = dict(answer.get("parameters", {}))
+            if expected != dict(request.parameters):
+                self.complaints.append(f"{hook} got parameters {dict(request.parameters)}, expected {expected}")
+            answer = answer["result"]
+        return answer
+
+    def _play(self, hook: str, request: Any, effect: Callable[[], Any]) -> Any:
+        answer = self._next(hook, request)
+        if isinstance(answer, BaseException):
+            raise answer
+        if isinstance(answer, str) and answer != OK:
+            text = answer.removeprefix("in-use:").strip()
+            raise VolumeInUse(text) if answer.startswith("in-use:") else BackendError(text)
+        if not isinstance(answer, str):
+            return answer
+        result = effect()
+        self.after(hook)
+        return result
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        keys = tuple(Parameter(name=key, doc="a parameter of the scenario") for key in self._parameters)
+        info = DriverInfo(
+            version="1",
+            parameters=ParameterSchema(parameters=keys),
+            access_modes=frozenset(AccessMode),
+            volume_modes=frozenset(VolumeMode),
+        )
+        return dataclasses.replace(info, **self._info)
+
+    @hookimpl
+    def owns(self, request: OwnsRequest) -> bool:
+        return self._owns(request.source)
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        def make() -> Asset:
+            path = f"/assets/{request.name}"
+            asset = Asset(
+                handle=path,
+                source=VolumeSource(kind="hostPath", fields={"path": path}),
+                capacity_bytes=request.capacity_bytes,
+            )
+            return self.assets.setdefault(request.name, asset)
+
+        result: Asset | InProgress = self._play("provision", request, make)
+        return result
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done | InProgress:
+        def destroy() -> Done:
+            self.assets.pop(request.volume.name, None)
+            return Done()
+
+        result: Done | InProgress = self._play("delete", request, destroy)
+        return result
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> PodScrub | Erased | InProgress:
+        result: PodScrub | Erased | InProgress = self._play(
+            "recycle", request, lambda: PodScrub() if self._pod else Erased()
+        )
+        return result

@@ -1,0 +1,125 @@
+"""Rows that record what the reference does wrong, or what our design does otherwise; and what is expected instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scenarios.rows import Gone, Json, changed
+
+
+@dataclass(frozen=True)
+class Difference:
+    """item: of the reference's lists of weaknesses (sections 20 to 22). edits: see `rows.changed`."""
+
+    item: str
+    why: str
+    edits: Mapping[str, Any] = field(default_factory=dict)
+
+    def applied(self, row: Json) -> Json:
+        return changed(row, self.edits)
+
+
+def _scrubber(volume: str, **more: Any) -> Json:
+    return {"metadata": {"name": f"$scrubber({volume})", "namespace": "volplane-system"}, **more}
+
+
+_RWO = ["ReadWriteOnce"]
+_INTENT = "volplane.dev/intent"
+_PROVISIONER = {
+    "volume.kubernetes.io/storage-provisioner": "kubernetes.io/mock-volume",
+    "volume.beta.kubernetes.io/storage-provisioner": "kubernetes.io/mock-volume",
+}
+_SEALED = {_INTENT: "$sealed(kubernetes.io/mock-volume)"}
+
+VOLUME_DIFFERENCES: dict[str, Difference] = {
+    "match-pre-self-wider": Difference(
+        "21.4",
+        "A reservation is looked up first, over all access modes: it does not lose to a free volume.",
+        {
+            "then/volumes/free-exact/metadata/annotations": None,
+            "then/volumes/free-exact/spec/claimRef": None,
+            "then/volumes/free-exact/status/phase": "Available",
+            "then/volumes/reserved-wide/spec/claimRef/uid": "$uid(claim01)",
+            "then/volumes/reserved-wide/status/phase": "Bound",
+            "then/claims/claim01/spec/volumeName": "reserved-wide",
+            "then/claims/claim01/status/accessModes": ["ReadWriteOnce", "ReadOnlyMany"],
+        },
+    ),
+    "restore-misbound": Difference(
+        "21.8",
+        "Claim and volume came back from a backup and name each other: they are bound again, not lost.",
+        {
+            "then/volumes/v-restored/spec/claimRef/uid": "$uid(c-restored)",
+            "then/volumes/v-restored/status/phase": "Bound",
+            "then/claims/c-restored/status": {"phase": "Bound", "accessModes": _RWO, "capacity": {"storage": "1Gi"}},
+            "events": [],
+        },
+    ),
+    "finalizer-stuck-deleting": Difference(
+        "21.9",
+        "A finalizer is not added to what is being deleted: the volume is released and its asset deleted.",
+        {"then/volumes/v-stuck/status/phase": "Released", "then/backend_calls/delete": 1},
+    ),
+    "recycle-6-5": Difference(
+        "21.13",
+        "The intent to scrub stands on the volume until it is scrubbed: attempts are counted, later ones wait longer.",
+        {"then/volumes/volume6-5/metadata/annotations": {_INTENT: '{"claim":"$stale-uid(uid6-5)","v":1}'}},
+    ),
+    "recycler-pod-deleted": Difference(
+        "21.1",
+        "The scrubber pod has a name of its own, by the volume's uid, in our namespace.",
+        {
+            "steps": [
+                {"start": "controller"},
+                {"wait": {"pods": [_scrubber("pv-rd", spec={"schedulingGates": None})]}},
+                {"delete": {"pods": ["volplane-system/$scrubber(pv-rd)"]}},
+                {"wait": {"volumes": [{"metadata": {"name": "pv-rd"}, "status": {"phase": "Failed"}}]}},
+            ]
+        },
+    ),
+    "recycler-pod-exists": Difference(
+        "21.1",
+        "A pod that is not the permitted one is deleted by its uid and never counts as a failed attempt.",
+        {
+            "given/pods/recycler-for-pv-re/metadata/namespace": "volplane-system",
+            "given/pods/recycler-for-pv-re/metadata/name": "$scrubber(pv-re)",
+            "steps": [
+                {"start": "controller"},
+                {
+                    "wait": {
+                        "pods": [
+                            _scrubber("pv-re", spec={"schedulingGates": None, "containers": [{"name": "scrub"}]}),
+                        ]
+                    }
+                },
+                {"set-status": {"pods": [_scrubber("pv-re", status={"phase": "Succeeded"})]}},
+            ],
+            "events": ["Normal VolumeRecycled"],
+        },
+    ),
+    "recycle-concurrent": Difference(
+        "21.1",
+        "One pod a volume, named by the volume's uid.",
+        {"then/each_pod_seen": "exactly one pod $scrubber(rc-{i}) with hostPath /tmp/rc/{i} per PV"},
+    ),
+    "provision-11-4": Difference(
+        "21.10",
+        "A sealed intent stands on the claim while an asset may exist of which no volume tells.",
+        {
+            "then/claims/claim11-4/metadata/annotations": {**_PROVISIONER, **_SEALED},
+            "then/claims/claim11-4/metadata/finalizers": ["volplane.dev/provisioning"],
+        },
+    ),
+    "provision-11-7": Difference(
+        "21.10",
+        "The intent goes by the write that binds the claim, which is a later step.",
+        {
+            "then/claims/claim11-7/metadata/annotations": {**_PROVISIONER, **_SEALED},
+            "then/claims/claim11-7/metadata/finalizers": ["volplane.dev/provisioning"],
+        },
+    ),
+}
+
+__all__ = ["VOLUME_DIFFERENCES", "Difference", "Gone"]

@@ -1,0 +1,358 @@
+"""A cluster of one process in virtual time: the embedded API server, people, and a control plane that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from scenarios.backends import ScriptedBackend
+from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusal
+from volplane.apiserver.server import ApiServer
+from volplane.controller.actions import Notice
+from volplane.kube.client import Client
+from volplane.kube.inprocess import InProcessTransport
+from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer
+from volplane.lifecycle.world import Settings
+from volplane.loading.registry import BrokenDriver, DriverRegistry, LoadedDrivers
+from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry
+from volplane.plane import ControlPlane, Parts
+from volplane.testing import clock
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+PATHS = {
+    "classes": "/apis/storage.k8s.io/v1/storageclasses",
+    "volumes": "/api/v1/persistentvolumes",
+    "nodes": "/api/v1/nodes",
+    "namespaces": "/api/v1/namespaces",
+    "claims": "persistentvolumeclaims",
+    "pods": "pods",
+}
+HEAD = {
+    "classes": {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass"},
+    "volumes": {"apiVersion": "v1", "kind": "PersistentVolume"},
+    "nodes": {"apiVersion": "v1", "kind": "Node"},
+    "namespaces": {"apiVersion": "v1", "kind": "Namespace"},
+    "claims": {"apiVersion": "v1", "kind": "PersistentVolumeClaim"},
+    "pods": {"apiVersion": "v1", "kind": "Pod"},
+}
+NAMESPACED = frozenset({"claims", "pods"})
+SETTLED_AFTER = 300.0
+"""Seconds without a write after which nothing more is expected: longer than the longest back-off."""
+NEVER_SETTLES = 4 * 3600.0
+STANDARD = frozenset({"binder", "provisioner", "reclaimer"})
+OURS = "volplane-system"
+
+
+class Refused(Exception):
+    """The server said no to a person."""
+
+    def __init__(self, status: int, answer: Json) -> None:
+        super().__init__(f"{status}: {answer.get('message')}")
+        self.status = status
+
+
+class Laboratory:
+    """Everything a scenario needs. Use `experiment` to run one in virtual time."""
+
+    def __init__(
+        self,
+        *backends: ScriptedBackend,
+        controllers: frozenset[str] = STANDARD,
+        settings: Mapping[str, Any] | None = None,
+        disabled_admission: Iterable[str] = ("StorageObjectInUseProtection", "DefaultStorageClass"),
+        limits: Mapping[str, DriverLimits] | None = None,
+    ) -> None:
+        self.server = ApiServer(
+            now=clock.now, random=random.Random(7), disabled_admission=frozenset(disabled_admission)
+        )
+        self.rules = Rules()
+        self.notices: list[Notice] = []
+        self.backends = {backend.name: backend for backend in backends}
+        self.broken: tuple[BrokenDriver, ...] = ()
+        self.restarts = 0
+        self.phases: dict[str, list[str]] = {}
+        self.pods_seen: dict[str, list[Json]] = {}
+        self._controllers = controllers
+        self._settings = Settings(cluster_id="laboratory", namespace=OURS, **(settings or {}))
+        self._limits = dict(limits or {})
+        self._people = InProcessTransport(self.server)
+        self._running: asyncio.Task[None] | None = None
+        self._transport: UnreliableTransport | None = None
+        self._executor: InlineExecutor | None = None
+        self._registry: OperationRegistry | None = None
+        self._plane: ControlPlane | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._crashing: asyncio.Task[None] | None = None
+        self.wrap_registry: Callable[[OperationRegistry], Any] = lambda registry: registry
+
+    # --- the control plane --------------------------------------------------------------------------------------
+
+    @property
+    def plane(self) -> ControlPlane:
+        assert self._plane is not None, "no controller was started"
+        return self._plane
+
+    async def build(self) -> ControlPlane:
+        """A fresh process: nothing survives but the server, the backends and the rules."""
+        self._transport = UnreliableTransport(InProcessTransport(self.server), self.rules)
+        self._executor = InlineExecutor(self._limits)
+        self._registry = OperationRegistry(self._limits)
+        client = Client(self._transport)
+        bootstrap = Client(InProcessTransport(self.server))
+        await ensure_namespace(bootstrap, OURS)
+        loaded = LoadedDrivers(
+            drivers=tuple(b.driver() for b in self.backends.values()), broken=self.broken, limits=self._limits
+        )
+        drivers = DriverRegistry(loaded, self._executor, cluster_id="laboratory")
+        await drivers.start_all()
+        parts = Parts(
+            client=client,
+            drivers=drivers,
+            registry=self.wrap_registry(self._registry),
+            recorder=self,
+            sealer=await ensure_sealer(bootstrap, OURS),
+            clock=_Clock(),
+            random=random.Random(11),
+        )
+        self._plane = ControlPlane(self._settings, self._controllers, parts)
+        return self._plane
+
+    async def start(self) -> None:
+        plane = await self.build()
+        self._running = asyncio.create_task(plane.run(), name="control plane")
+        while not plane.synced:
+            await asyncio.sleep(0.001)
+
+    async def kill(self) -> None:
+        """SIGKILL: what is under way reaches nothing any more."""
+        if self._running is None or self._transport is None or self._executor is None or self._registry is None:
+            return
+        self._transport.dead = True
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        self._executor.close()
+        await self._registry.drain(0.0)
+        self._running = None
+
+    def crash(self) -> None:
+        """Kill it now and start another one; to be called from anywhere."""
+        if self._transport is not None:
+            self._transport.dead = True
+        self._crashing = asyncio.create_task(self._restart(), name="crash")
+
+    async def _restart(self) -> None:
+        await self.kill()
+        self.restarts += 1
+        await self.start()
+
+    def record(self, notice: Notice) -> None:
+        if self._transport is not None and not self._transport.dead:
+            self.notices.append(notice)
+
+    @property
+    def events(self) -> Counter[str]:
+        return Counter(f"{n.type} {n.reason}" for n in self.notices)
+
+    def messages(self, reason: str) -> list[str]:
+        return [notice.message for notice in self.notices if notice.reason == reason]
+
+    # --- people -------------------------------------------------------------------------------------------------
+
+    async def request(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Json:
+        answer = await self._people.request(
+            method,
+            path,
+            query={},
+            headers={"content-type": kind} if body is not None else {},
+            body=json.dumps(body).encode() if body is not None else None,
+            seconds=30,
+        )
+        told: Json = json.loads(answer.body)
+        if answer.status >= 300:
+            raise Refused(answer.status, told)
+        return told
+
+    @staticmethod
+    def path(kind: str, name: str = "", namespace: str = "default") -> str:
+        base = PATHS[kind]
+        if kind in NAMESPACED:
+            base = f"/api/v1/namespaces/{namespace}/{base}"
+        return f"{base}/{name}" if name else base
+
+    async def create(self, kind: str, body: Json) -> Json:
+        """Create an object with its status; `metadata.deletionTimestamp` present = delete it at once."""
+        body = json.loads(json.dumps(body))
+        meta = body.setdefault("metadata", {})
+        namespace = meta.get("namespace", "default") if kind in NAMESPACED else ""
+        if namespace:
+            meta["namespace"] = namespace
+            await self._need_namespace(namespace)
+        status, deleted = body.pop("status", None), meta.pop("deletionTimestamp", None)
+        grace = meta.pop("deletionGracePeriodSeconds", None)
+        finalizers = meta.get("finalizers")
+        made = await self.request("POST", self.path(kind, namespace=namespace), {**HEAD[kind], **body})
+        path = self.path(kind, meta["name"], namespace)
+        if finalizers is not None and sorted(made["metadata"].get("finalizers") or []) != sorted(finalizers):
+            made = await self.patch(kind, meta["name"], {"metadata": {"finalizers": finalizers}}, namespace)
+        if status is not None:
+            made = await self.request("PUT", f"{path}/status", {**made, "status": status})
+        if deleted is not None:
+            options = {"apiVersion": "v1", "kind": "DeleteOptions"}
+            if grace is not None:
+                options |= {"gracePeriodSeconds": grace}
+            made = await self.request("DELETE", path, options)
+        return made
+
+    async def _need_namespace(self, name: str) -> None:
+        try:
+            await self.request("GET", self.path("namespaces", name))
+        except Refused:
+            await self.request("POST", PATHS["namespaces"], {**HEAD["namespaces"], "metadata": {"name": name}})
+
+    async def get(self, kind: str, name: str, namespace: str = "default") -> Json | None:
+        try:
+            return await self.request("GET", self.path(kind, name, namespace))
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return None
+
+    async def see(self, kind: str, name: str, namespace: str = "default") -> Json:
+        found = await self.get(kind, name, namespace)
+        assert found is not None, f"{kind} {name} is not there"
+        return found
+
+    async def everything(self, kind: str, namespace: str = "") -> list[Json]:
+        path = f"/api/v1/{PATHS[kind]}" if kind in NAMESPACED and not namespace else self.path(kind, "", namespace)
+        listing = await self.request("GET", path)
+        return list(listing["items"])
+
+    async def patch(
+        self, kind: str, name: str, body: Json, namespace: str = "default", *, subresource: str = ""
+    ) -> Json:
+        path = self.path(kind, name, namespace) + (f"/{subresource}" if subresource else "")
+        return await self.request("PATCH", path, body, "application/merge-patch+json")
+
+    async def delete(self, kind: str, name: str, namespace: str = "default", *, grace: int | None = None) -> None:
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        await self.request("DELETE", self.path(kind, name, namespace), options)
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    async def settle(self, seconds: float = SETTLED_AFTER) -> None:
+        """Wait until nobody has written anything for so long."""
+        loop = asyncio.get_running_loop()
+        begun, version, since = loop.time(), self.server.store.version, loop.time()
+        while loop.time() < since + seconds:
+            await asyncio.sleep(min(1.0, seconds / 10))
+            if self._running is not None and self._running.done() and self._crashing is None:
+                self._running.result()
+            if self._crashing is not None and self._crashing.done():
+                self._crashing.result()
+            if self.server.store.version != version:
+                version, since = self.server.store.version, loop.time()
+            assert loop.time() < begun + NEVER_SETTLES, f"it never comes to rest: {self.reasons()}"
+
+    async def until(self, truth: Callable[[], Awaitable[bool]], seconds: float = 30.0, what: str = "it") -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while not await truth():
+            assert loop.time() < begun + seconds, f"{what} did not happen within {seconds} s: {self.reasons()}"
+            await asyncio.sleep(0.01)
+
+    def reasons(self) -> dict[str, dict[str, str]]:
+        return {r.name: dict(r.reasons) for r in self.plane.runners} if self._plane is not None else {}
+
+    # --- faults -------------------------------------------------------------------------------------------------
+
+    def fail(self, what: str, error: str, times: int = 1, *, skip: int = 0) -> None:
+        """Answer the next calls (`update persistentvolumes/status`) with an error; the server does not see them."""
+        match error:
+            case "Conflict":
+                answer = refusal(409, "Conflict", "the object has been modified")
+            case "AlreadyExists":
+                answer = refusal(409, "AlreadyExists", "already exists")
+            case "Forbidden":
+                answer = refusal(403, "Forbidden", "forbidden by the scenario")
+            case text:
+                answer = refusal(500, "InternalError", text)
+        self.rules.faults.append(Fault(lambda call: call.what == what, times=times, before=answer, skip=skip))
+
+    def crash_after(self, what: str, *, skip: int = 0) -> None:
+        """Kill the controller when such a write has taken effect and before it hears of it, then start another."""
+
+        def die(_call: Call) -> bool:
+            self.crash()
+            return True
+
+        self.rules.faults.append(Fault(lambda call: call.what == what, after=die, skip=skip))
+
+    def crash_at_write(self, number: int) -> None:
+        """The same after the `number`-th write of any kind, from 0."""
+
+        def die(_call: Call) -> bool:
+            self.crash()
+            return True
+
+        writes = {"create", "update", "delete"}
+        self.rules.faults.append(Fault(lambda call: call.verb in writes, after=die, skip=number))
+
+    # --- watching -----------------------------------------------------------------------------------------------
+
+    def follow(self, kind: str, told: Callable[[str, Json], Awaitable[None] | None]) -> None:
+        """Call `told` with (event type, object) for every change of a kind from now on."""
+        path = f"/api/v1/{PATHS[kind]}" if kind in NAMESPACED else PATHS[kind]
+        opened = self.server.watch(path, {"watch": "true", "resourceVersion": str(self.server.store.version)}, {})
+
+        async def read() -> None:
+            async for line in opened:  # type: ignore[union-attr]
+                event = json.loads(line)
+                answer = told(event["type"], event["object"])
+                if answer is not None:
+                    await answer
+
+        task = asyncio.create_task(read(), name=f"follow {kind}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        if self._crashing is not None:
+            await asyncio.gather(self._crashing, return_exceptions=True)
+        await self.kill()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class _Clock:
+    def now(self) -> Any:
+        return clock.now()
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def experiment(main: Callable[[], Coroutine[Any, Any, T]], *, seed: int | None = None) -> T:
+    """Run a scenario in virtual time."""
+    return clock.run(main(), seed=seed)
+
+
+def at_work(laboratory: Callable[[], Laboratory], body: Callable[[Laboratory], Coroutine[Any, Any, T]]) -> T:
+    """Run `body` with a laboratory that is closed afterwards; nothing is started yet."""
+
+    async def main() -> T:
+        lab = laboratory()
+        try:
+            return await body(lab)
+        finally:
+            await lab.close()
+
+    return experiment(main)
