@@ -24,6 +24,7 @@ class Command:
     def __init__(self, log: Path, *arguments: str) -> None:
         self.log = log
         self._file = log.open("ab")
+        self._begin = log.stat().st_size
         self._process = subprocess.Popen(
             [sys.executable, "-m", "volplane", *arguments],
             stdin=subprocess.DEVNULL,
@@ -51,6 +52,10 @@ class Command:
             self._process.kill()
             self._process.wait()
             self._file.close()
+
+    def said_itself(self) -> str:
+        """What this process has written, where several write to the same file."""
+        return self.log.read_bytes()[self._begin :].decode(errors="replace")
 
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")

@@ -78,6 +78,7 @@ def test_nothing_is_leaked_or_stuck_when_the_controllers_are_killed_at_random_mo
             assert not left, f"leaked: {left}"
             assert not list((root / ".volplane").glob("volumes/pvc-*"))
             assert not [path for path in root.iterdir() if path.name not in (".volplane", "default")]
+            until("the last ones have started", lambda: "is ready" in controllers.said_itself(), said=controllers.said)
             assert controllers.stop() == 0
             assert "Traceback" not in controllers.said()
         finally:

@@ -8,6 +8,7 @@ How commands end:
 - return, or `raise typer.Exit(0)`: exit code 0. What was asked for and found wrong: `raise typer.Exit(1)` after saying so.
 - any `VolplaneError`, alone or inside an `ExceptionGroup`: one line `error: …` on stderr, exit code 1.
 - wrong usage (typer says so itself, or `raise typer.BadParameter(…)`): exit code 2. Ctrl-C: 130.
+- SIGTERM before the command handles it itself (`volplane.cli.running`): 0 for those that run until then, else 143.
 - anything else is a bug of ours: one line that says so, exit code 1. A traceback only with `volplane --debug …`.
 
 Text for people goes through `volplane.cli.console.Console`; options that several commands share stand in
@@ -18,7 +19,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated
@@ -41,6 +44,9 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 )
 """Name -> summary, in the order of the help. The module is the name with "_" for "-"."""
 
+SERVICES = frozenset({"run", "dev", "apiserver"})
+"""Commands that run until SIGTERM, for which being stopped is success."""
+
 log = logging.getLogger("volplane.cli")
 
 
@@ -48,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. argv: without the program's name; None = the process's own."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     console = Console()
+    _end_in_order(0 if SERVICES.intersection(arguments) else 128 + signal.SIGTERM)
     try:
         application(arguments)(args=arguments, prog_name="volplane")
     except SystemExit as end:
@@ -58,6 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.error(message)
         return 1
     return 0
+
+
+def _end_in_order(code: int) -> None:
+    """Until a command handles SIGTERM itself: nothing has begun, so there is nothing to finish."""
+
+    def end(_number: int, _frame: object) -> None:
+        raise SystemExit(code)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:

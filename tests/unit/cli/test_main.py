@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 import types
@@ -76,6 +77,19 @@ def test_wrong_usage_is_2(command: Install, capsys: pytest.CaptureFixture[str]) 
 def test_ctrl_c_is_130(command: Install) -> None:
     command(raising(KeyboardInterrupt()))
     assert frame.main(["example"]) == 130
+
+
+@pytest.mark.parametrize(("services", "code"), [({"example"}, 0), (set(), 143)])
+def test_a_command_that_is_stopped_before_it_began_ends_in_order(
+    command: Install, monkeypatch: pytest.MonkeyPatch, services: set[str], code: int
+) -> None:
+    monkeypatch.setattr(frame, "SERVICES", frozenset(services))
+    command(lambda: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert frame.main(["example"]) == code
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_help_lists_every_command_and_imports_none(command: Install, capsys: pytest.CaptureFixture[str]) -> None:
