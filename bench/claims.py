@@ -140,7 +140,7 @@ async def measure(kind: str, count: int, kubeconfig: Path, controller: int, port
     if kind == "static":
         await _each(count, lambda number: client.create(VOLUMES, _volume(number)))
         while await _count(client, VOLUMES.path(), "Available") < count:
-            await asyncio.sleep(0.5)  # noqa: ASYNC110 - another process makes them so
+            await asyncio.sleep(0.5)  # another process makes them so
     before, written = Usage.of(controller), _written(_metrics(port))
     begun = time.perf_counter()
     watching = asyncio.create_task(_until_bound(client, count))
