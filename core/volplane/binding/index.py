@@ -20,6 +20,8 @@ __all__ = ["FreeVolumes", "WaitingClaims"]
 Entry = tuple[int, str, str]
 """(capacity in nanos, creation timestamp, name): the order in which volumes are offered."""
 Modes = tuple[str, ...]
+Rank = tuple[int, int, str]
+"""(request in nanos, minus the creation time, key) of a waiting claim."""
 
 
 def _modes_of(volume: Volume) -> Modes:
@@ -154,11 +156,11 @@ class WaitingClaims:
     """
 
     def __init__(self) -> None:
-        self._shelves: defaultdict[Place, SortedKeyList[str, tuple[int, str, str]]] = defaultdict(self._new_shelf)
-        self._claims: dict[str, tuple[Demand, tuple[int, str, str]]] = {}
+        self._shelves: defaultdict[Place, SortedKeyList[str, Rank]] = defaultdict(self._new_shelf)
+        self._claims: dict[str, tuple[Demand, Rank]] = {}
         self._offers: dict[str, set[str]] = {}
 
-    def _new_shelf(self) -> SortedKeyList[str, tuple[int, str, str]]:
+    def _new_shelf(self) -> SortedKeyList[str, Rank]:
         return SortedKeyList(key=lambda key: self._claims[key][1])
 
     def __len__(self) -> int:
@@ -166,9 +168,12 @@ class WaitingClaims:
 
     def add(self, claim: Claim, demand: Demand) -> None:
         """The claim waits for a volume from now on."""
+        known = self._claims.get(claim.key)
+        if known is not None and known[0] == demand:
+            return
         self.discard(claim.key)
-        # Reversed creation: the walk from the largest request downwards meets the earliest claim first.
-        created = "".join(chr(0x10FFFF - ord(char)) for char in claim.metadata.creation_timestamp or "")
+        # Negative: the walk from the largest request downwards meets the earliest claim first.
+        created = -int("".join(filter(str.isdecimal, claim.metadata.creation_timestamp or "")) or 0)
         self._claims[claim.key] = (demand, (demand.request, created, claim.key))
         self._shelves[demand.place].add(claim.key)
 
@@ -199,7 +204,7 @@ class WaitingClaims:
         shelf = self._shelves.get(place)
         if shelf is None:
             return iter(())
-        return iter(shelf.irange_key(max_key=(capacity, chr(0x10FFFF), chr(0x10FFFF)), reverse=True))
+        return iter(shelf.irange_key(max_key=(capacity, 1, ""), reverse=True))
 
     def take_offers(self, claim_key: str) -> set[str]:
         """What the claim was woken for; afterwards it can be woken again."""

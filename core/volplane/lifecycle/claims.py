@@ -16,7 +16,7 @@ from volplane.lifecycle.migration import migration_step
 from volplane.lifecycle.provision import decide_provision, settle, settled_metadata, volume_name_of
 from volplane.lifecycle.world import World
 
-__all__ = ["decide_claim"]
+__all__ = ["awaits_volume", "decide_claim"]
 
 NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
 
@@ -25,17 +25,14 @@ def decide_claim(key: str, world: World) -> Action:
     """The single next action for the claim with this cache key."""
     claim = world.claims.get(key)
     if claim is None:
-        world.waiting.discard(key)
         return Done()
     if world.settings.binder and (step := migration_step(CLAIMS, claim)) is not None:
         return step
     if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
-        world.waiting.discard(key)
         return settle(claim, world) or Done()
     if not world.settings.binder:
         return _beside_a_binder(claim, world)
     if claim.annotation(names.BIND_COMPLETED) is not None:
-        world.waiting.discard(key)
         return _follow(decide_bound(claim, world), claim, world)
     return _unbound(claim, world)
 
@@ -74,10 +71,7 @@ def _unbound(claim: Claim, world: World) -> Action:
     delayed = storage_class is not None and _delayed(storage_class)
     outcome = decide_unbound(claim, world, delayed=delayed)
     if not isinstance(outcome, Unmatched):
-        world.waiting.discard(claim.key)
         return _follow(outcome, claim, world)
-    if not delayed:
-        world.waiting.add(claim, demand_of(claim))
     return _unmatched(claim, class_name, storage_class, world)
 
 
@@ -95,6 +89,15 @@ def _unmatched(claim: Claim, class_name: str | None, storage_class: StorageClass
     if not world.settings.provisioner:
         return _pending(claim, "no volume fits and provisioning is switched off")
     return decide_provision(claim, storage_class, world)
+
+
+def awaits_volume(claim: Claim, world: World) -> bool:
+    """Whether any volume that fits may be bound to it: unbound, naming none, and not waiting for its first consumer."""
+    if claim.spec.volume_name or claim.terminating or claim.annotation(names.BIND_COMPLETED) is not None:
+        return False
+    class_name = class_of_claim(claim)
+    storage_class = world.classes.get(class_name) if class_name else None
+    return storage_class is None or not _delayed(storage_class)
 
 
 def _delayed(storage_class: StorageClass) -> bool:

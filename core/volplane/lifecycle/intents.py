@@ -7,7 +7,6 @@ Volumes are written by administrators and controllers only; their record carries
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from typing import Any, TypeVar
 
@@ -56,7 +55,7 @@ class Sealer:
         self._key = key
 
     def _mark(self, claim_uid: str, content: bytes) -> str:
-        return hmac.new(self._key, claim_uid.encode() + b"\0" + content, hashlib.sha256).hexdigest()
+        return hmac.digest(self._key, claim_uid.encode() + b"\0" + content, "sha256").hex()
 
     def seal(self, claim_uid: str, intent: ClaimIntent) -> str:
         """The annotation value."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from volplane.binding.matching import class_of_claim
-from volplane.controller.actions import Action, Patch, Reads
+from volplane.binding.matching import class_of_claim, demand_of
+from volplane.controller.actions import Action, Patch, Reads, Run, Wait
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Pod, StorageClass, Volume
-from volplane.lifecycle.claims import decide_claim
+from volplane.lifecycle.claims import awaits_volume, decide_claim
 from volplane.lifecycle.indexes import claims_of_pod
 from volplane.lifecycle.recycle import finished
 from volplane.lifecycle.scrubber import scrubbed_volume
@@ -41,12 +41,22 @@ class ClaimReconciler:
         if (released := free.let_go(key)) is not None:
             passed.add(released)
         action = decide_claim(key, self._world)
+        self._remember(key, action)
         if isinstance(action, Patch) and action.kind is VOLUMES:
             free.hold(action.target.name, key)
             passed.discard(action.target.name)
         for name in sorted(passed):
             self._offer(name, key)
         return action
+
+    def _remember(self, key: str, action: Action) -> None:
+        """Only a claim that comes to rest can miss a volume: one that takes a step is decided once more."""
+        claim = self._world.claims.get(key)
+        resting = isinstance(action, Wait | Run)
+        if claim is not None and resting and self._world.settings.binder and awaits_volume(claim, self._world):
+            self._world.waiting.add(claim, demand_of(claim))
+        else:
+            self._world.waiting.discard(key)
 
     def _offer(self, name: str, passed_over: str) -> None:
         volume = self._world.free.get(name)
