@@ -81,6 +81,8 @@ def decide(pod: Pod, world: World) -> Placement:
     wanted = wanted_by(pod, world.claims)
     if isinstance(wanted, Refusal):
         return _unschedulable(pod, world, wanted.reason)
+    if wanted.waiting:
+        return _until_bound(pod, wanted.waiting, world)
     if not world.nodes:
         return _waits(pod, world, "Unschedulable", "no nodes available to schedule pods")
     if _taken(pod, [*wanted.bound, *wanted.unbound], world):
@@ -89,6 +91,14 @@ def decide(pod: Pod, world: World) -> Placement:
     if isinstance(chosen, Refusal):
         return _unschedulable(pod, world, chosen.reason)
     return _towards(pod, chosen)
+
+
+def _until_bound(pod: Pod, waiting: list[Claim], world: World) -> Placement:
+    """Claims whose binding began after a node was chosen only need time; others may need a person."""
+    node = world.assumed.get(pod.key, "")
+    if node and all(claim.spec.volume_name for claim in waiting):
+        return Placement(Wait(reason=f"node {node} is chosen; claims are being bound"), node)
+    return _unschedulable(pod, world, "pod has unbound immediate PersistentVolumeClaims")
 
 
 @dataclass(frozen=True, slots=True)

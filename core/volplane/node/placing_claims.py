@@ -59,10 +59,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The claims of a pod: bound ones, and those that are bound once a node is chosen."""
+    """The claims of a pod: bound ones, those that are bound once a node is chosen, and those somebody else must bind."""
 
     bound: list[Claim]
     unbound: list[Claim]
+    waiting: list[Claim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ def wanted_by(pod: Pod, claims: Claims) -> Wanted | Refusal:
     """Sort the pod's claims; the first that forbids to run it anywhere is the refusal."""
     bound: list[Claim] = []
     unbound: list[Claim] = []
+    waiting: list[Claim] = []
     ephemeral = {f"{pod.name}-{volume.name}" for volume in pod.spec.volumes or () if volume.ephemeral is not None}
-    waiting = False
     for name in claim_names(pod):
         claim = claims.claims(f"{pod.namespace}/{name}")
         if (refusal := _refused(pod, name, claim, ephemeral=name in ephemeral)) is not None:
@@ -90,10 +91,8 @@ def wanted_by(pod: Pod, claims: Claims) -> Wanted | Refusal:
         elif not claim.spec.volume_name and _is_delayed(claim, claims):
             unbound.append(claim)
         else:
-            waiting = True
-    if waiting:
-        return Refusal("pod has unbound immediate PersistentVolumeClaims")
-    return Wanted(bound, unbound)
+            waiting.append(claim)
+    return Wanted(bound, unbound, waiting)
 
 
 def is_bound(claim: Claim) -> bool:

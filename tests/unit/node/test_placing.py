@@ -277,6 +277,15 @@ def test_without_a_volume_the_node_is_named_on_the_claim_and_then_kept() -> None
     assert placement.node == "node-2"
 
 
+def test_while_a_claim_is_being_bound_the_pod_waits_in_silence() -> None:
+    half = claim(volumeName="disk")
+    waiting = pod(claims=["data"])
+    placement = decide(waiting, world(node("n"), half, storage_class(), assumed={waiting.key: "n"}))
+    assert isinstance(placement.step, Wait)
+    assert placement.node == "n"
+    assert "unbound immediate" in message_of(decide(waiting, world(node("n"), half, storage_class())))
+
+
 def test_a_claim_whose_node_is_gone_or_was_taken_back_gets_a_new_one() -> None:
     waiting = pod(claims=["data"])
     lost = claim(metadata={"annotations": {SELECTED: "node-9"}})
