@@ -1,0 +1,137 @@
+"""One pass over one object, as one worker makes it: for the rows of unit tables, which look at a single decision chain."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from scenarios import rows
+from scenarios.laboratory import Json, Laboratory
+from volplane.kube.client import Client
+from volplane.kube.inprocess import InProcessTransport
+from volplane.kube.kinds import CLAIMS
+from volplane.operations import OperationRegistry
+
+_MISSING = re.compile(r"(\S+) is absent from the controller cache but GET finds it")
+_OUTDATED = re.compile(r"controller cache holds (\S+) with its old UID; GET answers \S+ with the UID the PV refers to")
+_FREED = re.compile(r"(\S+): claimRef null, annotations null, phase Available")
+_REAPPEARED = re.compile(r"(\S+) with the UID in claimRef, volumeName (\S+), phase Bound")
+
+
+class Held:
+    """A registry in which something happens once an operation was accepted and before it starts."""
+
+    def __init__(self, registry: OperationRegistry, before: Callable[[str], Awaitable[None]]) -> None:
+        self._registry = registry
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+    def start(self, name: str, *, run: Callable[[], Awaitable[None]], **how: Any) -> None:
+        async def later() -> None:
+            await self._before(name)
+            await run()
+
+        self._registry.start(name, run=later, **how)
+
+
+async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[], Awaitable[None]]) -> None:
+    """Fill the caches, decide about one object until it waits, and let the operation that it started end."""
+    plane = await lab.build()
+    client = Client(InProcessTransport(lab.server))
+    for cache in plane._caches.values():
+        listing = await client.list(cache.kind)
+        hidden = {key for resource, key in lab.rules.hidden if resource == cache.kind.plural}
+        cache.replace([item for item in listing.items if item.key not in hidden], listing.version)
+        cache.mark_synced()
+    await before()
+    runner = {r.name: r for r in plane.runners}[kind]
+    await runner._pass(name if kind == "volumes" else f"default/{name}")
+    while any(state.next_try is None for state in plane._parts.registry.snapshot()):
+        await asyncio.sleep(0.01)
+
+
+async def divert(lab: Laboratory, row: Mapping[str, Any], meaning: rows.Meaning) -> None:
+    """What `inject` says about caches."""
+    for entry in row.get("inject", ()):
+        text = entry.get("cache", "")
+        if found := _MISSING.fullmatch(text) or _OUTDATED.fullmatch(text):
+            lab.rules.hidden.add(("persistentvolumeclaims", f"default/{found[1]}"))
+        elif text:
+            raise AssertionError(f"cannot read: {text}")
+
+
+async def outdate(lab: Laboratory, row: Mapping[str, Any]) -> None:
+    """Put an older incarnation of a claim into the cache."""
+    for entry in row.get("inject", ()):
+        if found := _OUTDATED.fullmatch(entry.get("cache", "")):
+            claim = await Client(InProcessTransport(lab.server)).get(CLAIMS, f"default/{found[1]}")
+            claim.metadata.uid = "00000000-0000-0000-0000-00000000dead"
+            claim.metadata.resource_version = "1"
+            lab.plane.claims.observe(claim)
+
+
+async def act(lab: Laboratory, row: Mapping[str, Any], meaning: rows.Meaning, operation: str) -> None:
+    """What happens while an operation waits to start."""
+    for entry in row.get("inject", ()):
+        if "at" not in entry:
+            continue
+        expected = entry["at"].removeprefix("before-operation ").removesuffix("[*]")
+        assert operation.startswith(f"{expected}["), f"{operation} was started, expected {expected}"
+        for deed in entry["do"]:
+            for verb, what in deed.items():
+                await _do(lab, meaning, verb, what, row)
+
+
+async def _do(lab: Laboratory, meaning: rows.Meaning, verb: str, what: str, row: Mapping[str, Any]) -> None:
+    match verb:
+        case "delete":
+            kind, name = what.removeprefix("persistent").split("/")
+            await lab.delete(kind, name)
+            held = await lab.get(kind, name)
+            if held is not None:  # our finalizer holds it; somebody who wants it gone at once takes that away too
+                await lab.patch(kind, name, {"metadata": {"finalizers": None}})
+        case "update" if found := _FREED.fullmatch(what):
+            body = {"metadata": {"annotations": None}, "spec": {"claimRef": None}}
+            await lab.patch("volumes", found[1], body)
+            await lab.patch("volumes", found[1], {"status": {"phase": "Available"}}, subresource="status")
+        case "create-bound" if found := _REAPPEARED.fullmatch(what):
+            lab.rules.absent.clear()
+        case "set-phase":
+            name, phase = what.split()
+            await lab.patch("volumes", name, {"status": {"phase": phase}}, subresource="status")
+        case "cache-add":
+            claim = await Client(InProcessTransport(lab.server)).get(CLAIMS, f"default/{what}")
+            lab.plane.claims.observe(claim)
+        case "create" if what.startswith("PV "):
+            await _create_provisioned(lab, meaning, row)
+        case _:
+            raise AssertionError(f"cannot read: {verb} {what}")
+
+
+async def _create_provisioned(lab: Laboratory, meaning: rows.Meaning, row: Mapping[str, Any]) -> None:
+    """The volume of the row's `then`, as it is, and in the cache as a watch would bring it."""
+    (body,) = row["then"]["volumes"]
+    volume: Json = meaning(body)
+    volume["spec"]["hostPath"] = {"path": "/made-elsewhere"}
+    await lab.create("volumes", volume)
+    for item in (await Client(InProcessTransport(lab.server)).list(lab.plane.volumes.kind)).items:
+        lab.plane.volumes.observe(item)
+
+
+async def foretell(lab: Laboratory, row: Mapping[str, Any], meaning: rows.Meaning) -> None:
+    """Create claims that reappear later with a uid that a volume names already; nobody sees them before."""
+    for entry in row.get("inject", ()):
+        for deed in entry.get("do", ()) if "at" in entry else ():
+            if "create-bound" in deed:
+                (body,) = row["then"]["claims"]
+                spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}
+                given = {**body, "spec": {**spec, **body["spec"]}}
+                given["metadata"] = {k: v for k, v in body["metadata"].items() if v is not None}
+                await rows.make(lab, "claims", given, meaning)
+                key = ("persistentvolumeclaims", f"default/{body['metadata']['name']}")
+                lab.rules.hidden.add(key)
+                lab.rules.absent.add(key)
