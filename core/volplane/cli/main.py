@@ -37,6 +37,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "run": "Run the controllers for a cluster",
         "dev": "Run a whole small cluster on this machine, for kubectl",
+        "explain": "Tell why a claim is where it is, and what happens next",
+        "status": "Show drivers, volumes and claims, and what waits for what",
         "demo": "Watch volumes live through their whole life, in half a minute",
         "apiserver": "Serve a Kubernetes API for development and tests",
         "plugins": "Show installed backends and extensions",
