@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -512,6 +513,51 @@ def test_containers_die_with_an_agent_that_is_killed(tmp_path: Path) -> None:
         time.sleep(0.01)
     assert not Path("/proc", pid).exists()
     assert b'"code":137' in (tmp_path / "result").read_bytes()
+
+
+NO_NAMESPACES = """
+import asyncio, sys
+from pathlib import Path
+from integration.node_cluster import Cluster, now
+from volplane.apiserver.server import ApiServer
+from volplane.kube.client import Client
+from volplane.kube.inprocess import InProcessTransport
+
+async def main():
+    server = ApiServer(now=now)
+    cluster = Cluster(server, Client(InProcessTransport(server)), Path(sys.argv[1]))
+    async with cluster.nodes():
+        await cluster.run("bare", "touch /tmp/never")
+        status = (await cluster.ended("bare"))["status"]
+        print(status["phase"], status["reason"], status["message"])
+
+asyncio.run(main())
+"""
+
+
+def test_where_no_namespaces_can_be_had_pods_fail_and_say_so(tmp_path: Path) -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare(1) is not installed")
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    python = [sys.executable, "-c", NO_NAMESPACES, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", *python]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
+    assert done.stdout.startswith("Failed SandboxUnavailable no sandbox can be had on this machine"), done.stderr
+    assert "user.max_user_namespaces is 0" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_pod_does_not_see_the_agents_files_or_the_hosts_sockets(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        state = cluster.state
+        script = f"ls -A {state} /run /tmp | grep -v ':$' | grep .; ls /dev/sd* /dev/mem; cat /proc/self/comm"
+        await cluster.run("curious", script)
+        assert (await cluster.ended("curious"))["status"]["phase"] == "Succeeded"
+        lines = (await cluster.log("curious")).splitlines()
+        assert [line for line in lines if not line.startswith("ls: cannot access")] == ["cat"]
+
+    in_cluster(tmp_path, scenario)
 
 
 async def _no_files_left(cluster: Cluster) -> None:
