@@ -82,7 +82,8 @@ class BackendError(VolplaneError):
     message: for people, as one sentence without a trailing dot; reaches the claim or volume as an event.
     code: the backend's own code, for example "VolumeLimitExceeded".
     retry_after: seconds until the next call; None leaves it to the policy of the class.
-    nothing_done: the backend is certain that this and earlier calls of the operation left nothing behind.
+    nothing_done: the backend is certain that this and earlier calls of the operation left nothing behind. As an
+    attribute it also holds for classes that prove it of their own call; `nothing_left` is the backend's word alone.
     """
 
     retry: RetryPolicy = RetryPolicy.BACKOFF
@@ -96,6 +97,7 @@ class BackendError(VolplaneError):
         self.message = message
         self.code = code
         self.retry_after = retry_after
+        self.nothing_left = nothing_done
         self.nothing_done = nothing_done or self.proves_nothing_done
 
     def __str__(self) -> str:

@@ -203,7 +203,8 @@ class Operations:
         try:
             result = await self._drivers.call(driver, Driver.provision, request)
         except BackendError as error:
-            if error.nothing_done:
+            # A class such as InvalidArgument speaks of this call only, not of the one whose outcome is unknown.
+            if error.nothing_left:
                 return None
             raise
         if isinstance(result, InProgress):
