@@ -540,7 +540,7 @@ def test_where_no_namespaces_can_be_had_pods_fail_and_say_so(tmp_path: Path) -> 
         pytest.skip("unshare(1) is not installed")
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     python = [sys.executable, "-c", NO_NAMESPACES, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", *python]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
     assert done.stdout.startswith("Failed SandboxUnavailable no sandbox can be had on this machine"), done.stderr

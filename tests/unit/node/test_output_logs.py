@@ -83,7 +83,7 @@ def test_a_log_keeps_to_two_files_of_bounded_size(tmp_path: Path) -> None:
 
 def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
-    log = Log(path, 300)
+    log = Log(path, 150)
     log.write(b"line 0\n")
     runs = True
     heard = bytearray()
@@ -95,7 +95,7 @@ def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp
     async def main() -> None:
         nonlocal runs
         following = asyncio.create_task(follow())
-        for number in range(1, 12):
+        for number in range(1, 6):
             while b"line %d\n" % (number - 1) not in heard:
                 await asyncio.sleep(0.001)
             log.write(b"line %d\n" % number)
@@ -104,7 +104,7 @@ def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp
 
     asyncio.run(main())
     log.close()
-    assert bytes(heard) == b"".join(b"line %d\n" % number for number in range(12))
+    assert bytes(heard) == b"".join(b"line %d\n" % number for number in range(6))
 
 
 def test_no_more_bytes_are_given_than_asked_for(tmp_path: Path) -> None:
