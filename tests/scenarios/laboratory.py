@@ -76,6 +76,8 @@ class Laboratory:
         self.backends = {backend.name: backend for backend in backends}
         self.broken: tuple[BrokenDriver, ...] = ()
         self.restarts = 0
+        self.known_uids: dict[str, str] = {}
+        """Names of the claims that people made, by uid."""
         self.phases: dict[str, list[str]] = {}
         self.pods_seen: dict[str, list[Json]] = {}
         self._controllers = controllers
@@ -197,6 +199,8 @@ class Laboratory:
         grace = meta.pop("deletionGracePeriodSeconds", None)
         finalizers = meta.get("finalizers")
         made = await self.request("POST", self.path(kind, namespace=namespace), {**HEAD[kind], **body})
+        if kind == "claims":
+            self.known_uids[made["metadata"]["uid"]] = meta["name"]
         path = self.path(kind, meta["name"], namespace)
         if finalizers is not None and sorted(made["metadata"].get("finalizers") or []) != sorted(finalizers):
             made = await self.patch(kind, meta["name"], {"metadata": {"finalizers": finalizers}}, namespace)
@@ -252,7 +256,7 @@ class Laboratory:
         loop = asyncio.get_running_loop()
         begun, version, since = loop.time(), self.server.store.version, loop.time()
         while loop.time() < since + seconds:
-            await asyncio.sleep(min(1.0, seconds / 10))
+            await asyncio.sleep(seconds / 30)
             if self._running is not None and self._running.done() and self._crashing is None:
                 self._running.result()
             if self._crashing is not None and self._crashing.done():

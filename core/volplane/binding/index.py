@@ -20,8 +20,8 @@ __all__ = ["FreeVolumes", "WaitingClaims"]
 Entry = tuple[int, str, str]
 """(capacity in nanos, creation timestamp, name): the order in which volumes are offered."""
 Modes = tuple[str, ...]
-Rank = tuple[int, int, str]
-"""(request in nanos, minus the creation time, key) of a waiting claim."""
+Rank = tuple[int, str, str]
+"""(minus the request in nanos, creation timestamp, key): the order in which waiting claims are woken."""
 
 
 def _modes_of(volume: Volume) -> Modes:
@@ -172,9 +172,8 @@ class WaitingClaims:
         if known is not None and known[0] == demand:
             return
         self.discard(claim.key)
-        # Negative: the walk from the largest request downwards meets the earliest claim first.
-        created = -int("".join(filter(str.isdecimal, claim.metadata.creation_timestamp or "")) or 0)
-        self._claims[claim.key] = (demand, (demand.request, created, claim.key))
+        rank = (-demand.request, claim.metadata.creation_timestamp or "", claim.key)
+        self._claims[claim.key] = (demand, rank)
         self._shelves[demand.place].add(claim.key)
 
     def discard(self, claim_key: str) -> None:
@@ -204,7 +203,7 @@ class WaitingClaims:
         shelf = self._shelves.get(place)
         if shelf is None:
             return iter(())
-        return iter(shelf.irange_key(max_key=(capacity, 1, ""), reverse=True))
+        return iter(shelf.irange_key(min_key=(-capacity, "", "")))
 
     def take_offers(self, claim_key: str) -> set[str]:
         """What the claim was woken for; afterwards it can be woken again."""
