@@ -11,6 +11,17 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from volplane.kube.metadata import (
+    Fields,
+    KubeObject,
+    LabelSelector,
+    Metadata,
+    NodeSelector,
+    NodeSelectorTerm,
+    Requirement,
+    VolumeNodeAffinity,
+)
+
 __all__ = [
     "Affinity",
     "Claim",
@@ -25,6 +36,8 @@ __all__ = [
     "Metadata",
     "Namespace",
     "Node",
+    "NodeSelector",
+    "NodeSelectorTerm",
     "ObjectReference",
     "Page",
     "Pod",
@@ -43,100 +56,7 @@ __all__ = [
 ]
 
 
-class _Fields(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
-    pass
-
-
-class OwnerReference(_Fields):
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool | None = None
-
-
-class Metadata(_Fields):
-    """ObjectMeta."""
-
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    generation: int = 0
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
-    deletion_grace_period_seconds: int | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    finalizers: list[str] | None = None
-    owner_references: list[OwnerReference] | None = None
-
-
-class KubeObject(_Fields):
-    """What all kinds share."""
-
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`, or `name` for cluster-scoped kinds."""
-        meta = self.metadata
-        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-
-    @property
-    def name(self) -> str:
-        return self.metadata.name
-
-    @property
-    def namespace(self) -> str:
-        return self.metadata.namespace
-
-    @property
-    def uid(self) -> str:
-        return self.metadata.uid
-
-    @property
-    def version(self) -> int:
-        """The resourceVersion as a number (a server that answers anything else is not a Kubernetes API server)."""
-        return int(self.metadata.resource_version or 0)
-
-    @property
-    def terminating(self) -> bool:
-        return self.metadata.deletion_timestamp is not None
-
-    def annotation(self, name: str) -> str | None:
-        return (self.metadata.annotations or {}).get(name)
-
-    def has_finalizer(self, name: str) -> bool:
-        return name in (self.metadata.finalizers or ())
-
-
-class Requirement(_Fields):
-    """One expression of a label selector or of node affinity."""
-
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
-class LabelSelector(_Fields):
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[Requirement] | None = None
-
-
-class NodeSelectorTerm(_Fields):
-    match_expressions: list[Requirement] | None = None
-    match_fields: list[Requirement] | None = None
-
-
-class NodeSelector(_Fields):
-    node_selector_terms: list[NodeSelectorTerm] | None = None
-
-
-class VolumeNodeAffinity(_Fields):
-    required: NodeSelector | None = None
-
-
-class ObjectReference(_Fields):
+class ObjectReference(Fields):
     """`claimRef` of a volume. uid empty = a reservation by a person, not yet a binding."""
 
     kind: str = ""
@@ -150,7 +70,7 @@ class ObjectReference(_Fields):
 Source = dict[str, Any] | None
 
 
-class VolumeSpec(_Fields):
+class VolumeSpec(Fields):
     """PersistentVolumeSpec; exactly one of the sources is set."""
 
     capacity: dict[str, str] | None = None
@@ -186,7 +106,7 @@ class VolumeSpec(_Fields):
     vsphere_volume: Source = None
 
 
-class VolumeStatus(_Fields):
+class VolumeStatus(Fields):
     phase: str = ""
     message: str = ""
     reason: str = ""
@@ -199,18 +119,18 @@ class Volume(KubeObject):
     status: VolumeStatus = msgspec.field(default_factory=VolumeStatus)
 
 
-class ResourceRequests(_Fields):
+class ResourceRequests(Fields):
     requests: dict[str, str] | None = None
 
 
-class TypedReference(_Fields):
+class TypedReference(Fields):
     api_group: str | None = None
     kind: str = ""
     name: str = ""
     namespace: str | None = None
 
 
-class ClaimSpec(_Fields):
+class ClaimSpec(Fields):
     """PersistentVolumeClaimSpec."""
 
     access_modes: list[str] | None = None
@@ -224,7 +144,7 @@ class ClaimSpec(_Fields):
     data_source_ref: TypedReference | None = None
 
 
-class ClaimStatus(_Fields):
+class ClaimStatus(Fields):
     phase: str = ""
     access_modes: list[str] | None = None
     capacity: dict[str, str] | None = None
@@ -238,12 +158,12 @@ class Claim(KubeObject):
     status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
 
 
-class LabelValues(_Fields):
+class LabelValues(Fields):
     key: str = ""
     values: list[str] | None = None
 
 
-class TopologyTerm(_Fields):
+class TopologyTerm(Fields):
     match_label_expressions: list[LabelValues] | None = None
 
 
@@ -259,12 +179,12 @@ class StorageClass(KubeObject):
     allowed_topologies: list[TopologyTerm] | None = None
 
 
-class ClaimVolumeSource(_Fields):
+class ClaimVolumeSource(Fields):
     claim_name: str = ""
     read_only: bool = False
 
 
-class PodVolume(_Fields):
+class PodVolume(Fields):
     """A volume of a pod: the sources that lead to claims. Others are None."""
 
     name: str = ""
@@ -272,32 +192,32 @@ class PodVolume(_Fields):
     ephemeral: dict[str, Any] | None = None
 
 
-class Affinity(_Fields):
+class Affinity(Fields):
     node_affinity: dict[str, Any] | None = None
 
 
-class SchedulingGate(_Fields):
+class SchedulingGate(Fields):
     name: str = ""
 
 
-class PodSpec(_Fields):
+class PodSpec(Fields):
     node_name: str = ""
     volumes: list[PodVolume] | None = None
     scheduling_gates: list[SchedulingGate] | None = None
 
 
-class ContainerState(_Fields):
+class ContainerState(Fields):
     running: dict[str, Any] | None = None
     terminated: dict[str, Any] | None = None
     waiting: dict[str, Any] | None = None
 
 
-class ContainerStatus(_Fields):
+class ContainerStatus(Fields):
     name: str = ""
     state: ContainerState | None = None
 
 
-class PodStatus(_Fields):
+class PodStatus(Fields):
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -313,24 +233,24 @@ class Pod(KubeObject):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
-class Taint(_Fields):
+class Taint(Fields):
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
-class NodeSpec(_Fields):
+class NodeSpec(Fields):
     provider_id: str = msgspec.field(default="", name="providerID")
     unschedulable: bool = False
     taints: list[Taint] | None = None
 
 
-class AttachedVolume(_Fields):
+class AttachedVolume(Fields):
     name: str = ""
     device_path: str = ""
 
 
-class NodeStatus(_Fields):
+class NodeStatus(Fields):
     allocatable: dict[str, str] | None = None
     volumes_in_use: list[str] | None = None
     volumes_attached: list[AttachedVolume] | None = None
@@ -355,23 +275,23 @@ class Secret(KubeObject):
     type: str = ""
 
 
-class AttachmentSource(_Fields):
+class AttachmentSource(Fields):
     persistent_volume_name: str | None = None
     inline_volume_spec: dict[str, Any] | None = None
 
 
-class AttachmentSpec(_Fields):
+class AttachmentSpec(Fields):
     attacher: str = ""
     node_name: str = ""
     source: AttachmentSource = msgspec.field(default_factory=AttachmentSource)
 
 
-class AttachmentError(_Fields):
+class AttachmentError(Fields):
     time: str | None = None
     message: str = ""
 
 
-class AttachmentStatus(_Fields):
+class AttachmentStatus(Fields):
     attached: bool = False
     attachment_metadata: dict[str, str] | None = None
     attach_error: AttachmentError | None = None
@@ -385,13 +305,13 @@ class VolumeAttachment(KubeObject):
     status: AttachmentStatus = msgspec.field(default_factory=AttachmentStatus)
 
 
-class CsiNodeDriver(_Fields):
+class CsiNodeDriver(Fields):
     name: str = ""
     node_id: str = msgspec.field(default="", name="nodeID")
     topology_keys: list[str] | None = None
 
 
-class CsiNodeSpec(_Fields):
+class CsiNodeSpec(Fields):
     drivers: list[CsiNodeDriver] | None = None
 
 
@@ -407,7 +327,7 @@ class CsiDriver(KubeObject):
     spec: dict[str, Any] | None = None
 
 
-class LeaseSpec(_Fields):
+class LeaseSpec(Fields):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     acquire_time: str | None = None
@@ -424,19 +344,19 @@ class Lease(KubeObject):
 T = TypeVar("T")
 
 
-class ListMetadata(_Fields):
+class ListMetadata(Fields):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class Page(_Fields, Generic[T]):
+class Page(Fields, Generic[T]):
     """One page of a list. `items` are left encoded, so that one bad object is skipped alone."""
 
     metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
-    items: list[msgspec.Raw] = []
+    items: list[msgspec.Raw] = msgspec.field(default_factory=list)
 
 
-class WatchEvent(_Fields):
+class WatchEvent(Fields):
     """One line of a watch; `object` is left encoded."""
 
     type: str
