@@ -103,6 +103,8 @@ class Agent:
             worker = Worker(pod, record, self._around, ran=ran, starts=self._starts[pod.spec.node_name])
             self._workers[pod.uid] = worker
             await worker.run()
+        except Exception:  # noqa: BLE001 -- one pod may not end the agent; it is tried again when it changes
+            _LOG.exception("pod %s cannot be run", pod.key)
         finally:
             self._known.discard(pod.uid)
             self._workers.pop(pod.uid, None)

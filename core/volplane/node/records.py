@@ -74,7 +74,7 @@ class ContainerRecord:
         """It could not be started, and perhaps can be later."""
         if self.launching:
             self.attempt -= 1
-        self.launching = False
+        self.launching, self.running = False, ""
         self.waiting = (reason, message)
         self.pause = min(2.0**self.refusals, _LONGEST_RETRY)
         self.refusals = min(self.refusals + 1, 10)

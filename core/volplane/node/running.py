@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 
 from volplane.controller.actions import Notice
@@ -19,6 +20,8 @@ from volplane.node.sight import timestamp
 from volplane.node.surroundings import Surroundings
 
 __all__ = ["Running"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class Running:
@@ -71,6 +74,9 @@ class Running:
             self._refuse(pod, record, refused.reason, refused.message)
         except OSError as error:
             self._refuse(pod, record, "CreateContainerError", str(error))
+        except Exception as error:  # noqa: BLE001 -- one container may not end the agent
+            _LOG.exception("running container %s of pod %s failed", name, pod.key)
+            self._refuse(pod, record, "CreateContainerError", f"an internal error: {type(error).__name__}: {error}")
         finally:
             self._sandboxes.pop(name, None)
             self._changed()
@@ -95,11 +101,15 @@ class Running:
             self._sandboxes[container.name] = sandbox
             if self._is_stopping():
                 sandbox.terminate()
-            async for report in sandbox.reports():
-                if held:
-                    self._starts.release()
-                    held = False
-                await self._hear(pod, container, record, report, places)
+            try:
+                async for report in sandbox.reports():
+                    if held:
+                        self._starts.release()
+                        held = False
+                    await self._hear(pod, container, record, report, places)
+            except Exception:
+                sandbox.close()  # which ends it; on cancellation `Sandboxes` does, and waits
+                raise
             sandbox.close()
         finally:
             if held:

@@ -62,6 +62,7 @@ class _Monitor:
         self._spec = spec
         self._control = control
         self._pid = 0
+        self._euid = os.geteuid()
         self._started = 0.0
         self._failed = False
         self._status: int | None = None
@@ -72,11 +73,15 @@ class _Monitor:
             log = Log(Path(self._spec.log), self._spec.log_bytes)
             output, output_end = os.pipe()
             words, words_end = os.pipe()
+        except OSError as failure:
+            self._fail("mounts", f"the log cannot be opened: {failure.filename or ''}: {failure.strerror}")
+            return
+        try:
             enter_user_namespace(self._spec, _NAMESPACES)
+            self._pid = os.fork()
         except OSError as failure:
             self._fail("namespaces", f"{failure.filename or ''}: {failure.strerror or failure}".lstrip(": "))
             return
-        self._pid = os.fork()
         if self._pid == 0:
             os.close(output)
             os.close(words)
@@ -151,7 +156,7 @@ class _Monitor:
     def _fail(self, stage: Stage, message: str) -> None:
         self._failed = True
         if stage == "namespaces":
-            message = f"no sandbox can be had on this machine ({message}{_hint()}); containers do not run without one"
+            message = f"no sandbox can be had on this machine ({message}{_hint(self._euid)}); containers do not run without one"
         self._say(Report(event="failed", stage=stage, message=message, at=time.time()))
 
     def _say(self, report: Report) -> None:
@@ -161,13 +166,14 @@ class _Monitor:
         self._control.sendall(line)
 
 
-def _hint() -> str:
+def _hint(euid: int) -> str:
+    """Which setting of the kernel forbids it to this user."""
     for path, bad, hint in _SWITCHES:
         try:
             value = Path(path).read_text().strip()
         except OSError:
             continue
-        if value == bad and (os.geteuid() != 0 or path.endswith("max_user_namespaces")):
+        if value == bad and (euid != 0 or path.endswith("max_user_namespaces")):
             return f"; {hint}"
     return ""
 

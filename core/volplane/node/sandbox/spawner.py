@@ -32,8 +32,16 @@ def main(arguments: list[str]) -> int:
         if not message:
             return 0
         for descriptor in descriptors:
-            if os.fork() == 0:
+            if _fork() == 0:
                 agent.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 monitor.run(socket.socket(fileno=descriptor))
             os.close(descriptor)
+
+
+def _fork() -> int:
+    """As os.fork; -1 where there can be no more processes: the agent notices that its connection was closed."""
+    try:
+        return os.fork()
+    except OSError:
+        return -1
