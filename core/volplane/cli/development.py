@@ -73,7 +73,16 @@ async def development_cluster(
     async with embedded_server(place) as embedded:
         client = Client(InProcessTransport(embedded.server))
         clock = SystemClock()
-        local = LocalNodes(client, count=nodes, state_dir=layout.pods, now=clock.now, random=Random())  # noqa: S311 - jitter
+        # No pod may read the token, the kubeconfig or the database.
+        hidden = [] if place.data is None else [place.data.absolute()]
+        local = LocalNodes(
+            client,
+            count=nodes,
+            state_dir=layout.pods,
+            now=clock.now,
+            random=Random(),  # noqa: S311 - jitter
+            hidden=hidden,
+        )
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)
         configured = with_default_driver(configuration, layout, nodes)
