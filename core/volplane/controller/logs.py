@@ -10,14 +10,14 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, TextIO
 
 import msgspec
 
-__all__ = ["bound", "configure", "fields"]
+__all__ = ["bind", "bound", "configure", "fields"]
 
 _FIELDS: ContextVar[Mapping[str, str]] = ContextVar("volplane_log_fields")
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -34,11 +34,18 @@ def fields() -> Mapping[str, str]:
 @contextlib.contextmanager
 def bound(**more: str) -> Iterator[None]:
     """Add fields to everything logged inside. Empty values are left out."""
-    token = _FIELDS.set({**fields(), **{name: value for name, value in more.items() if value}})
+    token = bind(**more)
     try:
         yield
     finally:
-        _FIELDS.reset(token)
+        # A task that was abandoned is closed from somewhere else, whose fields are not ours.
+        with contextlib.suppress(ValueError):
+            _FIELDS.reset(token)
+
+
+def bind(**more: str) -> Token[Mapping[str, str]]:
+    """Add fields to everything logged from here on in this context."""
+    return _FIELDS.set({**fields(), **{name: value for name, value in more.items() if value}})
 
 
 def configure(

@@ -30,17 +30,16 @@ def context_of(
     generation: int = 1,
     state: Mapping[str, Any] | None = None,
     fence: str = "",
-    about: str = "",
 ) -> Context:
-    """about: what the hook works on, for its log lines."""
-    log = logging.getLogger(f"volplane.driver.{driver.name}")
+    """What a call of the driver's hooks carries besides its demand."""
     return Context(
         driver=driver.name,
         cluster_id=cluster_id,
         generation=generation,
         state=dict(state or {}),
         fence=fence,
-        log=log.getChild(about) if about else log,
+        # One for each driver: loggers are kept for ever. What is worked on stands in the fields of each message.
+        log=logging.getLogger(f"volplane.driver.{driver.name}"),
     )
 
 

@@ -85,7 +85,7 @@ class Operations:
             raise Again(after=SECOND_LOOK)
         selected = claim.annotation(names.SELECTED_NODE)
         node = self.world.nodes.get(selected) if selected else None
-        context = self._context(driver, f"provision.{volume_name_of(claim)}", intent)
+        context = self._context(driver, intent)
         self.world.outcomes.attempted[uid] = self.world.monotonic()
         result: Asset | InProgress | Reschedule
         try:
@@ -198,7 +198,7 @@ class Operations:
                 f'class "{class_name}" is gone and driver "{driver.name}" cannot look assets up; '
                 "create the class again so that the asset can be found and deleted"
             )
-        context = self._context(driver, f"discard.{volume_name_of(claim)}", intent)
+        context = self._context(driver, intent)
         request = provision_request(claim, storage_class, driver, intent, context)
         try:
             result = await self._drivers.call(driver, Driver.provision, request)
@@ -212,7 +212,7 @@ class Operations:
         return result
 
     async def _find(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | Absent:
-        context = self._context(driver, f"find.{volume_name_of(claim)}", intent)
+        context = self._context(driver, intent)
         request = FindRequest(
             context=context,
             name=volume_name_of(claim),
@@ -228,7 +228,6 @@ class Operations:
             generation=intent.generation,
             state=self.world.outcomes.discarding.get(claim.uid),
             fence=self._fence(),
-            about=f"discard.{volume_name_of(claim)}",
         )
         owner: Ownership = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
@@ -257,7 +256,6 @@ class Operations:
             generation=identity.owner.generation if identity.owner else 1,
             state=known.delete_state if known is not None else None,
             fence=self._fence(),
-            about=f"delete.{live.name}",
         )
         request = DeleteRequest(context=context, volume=identity)
         try:
@@ -295,7 +293,6 @@ class Operations:
             self.world.settings.cluster_id,
             state=before.state if isinstance(before, Pending) else None,
             fence=self._fence(),
-            about=f"recycle.{live.name}",
         )
         request = RecycleRequest(context=context, volume=volume_identity(live, self.world.settings.cluster_id))
         try:
@@ -344,12 +341,11 @@ class Operations:
         bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
         return live if claim.uid != reference.uid or bound_elsewhere else None
 
-    def _context(self, driver: Driver, about: str, intent: ClaimIntent) -> Context:
+    def _context(self, driver: Driver, intent: ClaimIntent) -> Context:
         return context_of(
             driver,
             self.world.settings.cluster_id,
             generation=intent.generation,
             state=intent.state,
             fence=self._fence(),
-            about=about,
         )

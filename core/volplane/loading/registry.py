@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from volplane.assets import VolumeSource
+from volplane.controller import logs
 from volplane.errors import BackendError, PluginError
 from volplane.loading.driver import Driver
 from volplane.operations import DriverLimits, HookExecutor
@@ -221,9 +222,10 @@ class DriverRegistry:
         abandoned = threading.Event()
         context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
         told = dataclasses.replace(request, context=context)
-        return await self._executor.call(
-            driver.name, lambda: hook(driver, told), seconds, what=hook.__name__, abandoned=abandoned
-        )
+        with logs.bound(driver=driver.name):
+            return await self._executor.call(
+                driver.name, lambda: hook(driver, told), seconds, what=hook.__name__, abandoned=abandoned
+            )
 
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import logging
 from collections import deque
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from volplane.controller import logs
 from volplane.errors import BackoffError, OperationError, OperationInProgress
 from volplane.operations.held import holding
 from volplane.operations.limits import DriverLimits, TokenBucket, retry_delay
@@ -41,6 +43,8 @@ class _Operation:
     error: BaseException | None = None
     held: list[asyncio.Future[None]] = field(default_factory=list)
     waiters: dict[str, Requeue] = field(default_factory=dict)
+    # Of who started it: by the time it runs, another operation's end may be what runs it.
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +123,7 @@ class OperationRegistry:
         now = asyncio.get_running_loop().time()
         failures = self._end_pause(name, requeue, now)
         operation = _Operation(name, driver, asset, node, run, requeue, now, failures)
+        operation.context.run(logs.bind, operation=name, driver=driver)
         self._reset_others(operation)
         self._operations[name] = operation
         self._holders.setdefault((driver, asset), {})[node] = operation
@@ -267,8 +272,9 @@ class OperationRegistry:
             lane.running += 1
             operation.phase = Phase.RUNNING
             operation.since = loop.time()
-            operation.task = loop.create_task(self._drive(operation), name=operation.name)
-            operation.task.add_done_callback(functools.partial(self._run_ended, operation))
+            operation.task = loop.create_task(self._drive(operation), name=operation.name, context=operation.context)
+            ended = functools.partial(self._run_ended, operation)
+            operation.task.add_done_callback(ended, context=operation.context)
 
     def _refilled(self, lane: _Lane) -> None:
         lane.timer = None

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from volplane.controller import logs
 from volplane.errors import BackoffError, InvalidArgument, OperationError, OperationInProgress, Throttled, Unavailable
 from volplane.operations import Again, DriverLimits, Ended, InlineExecutor, OperationRegistry, Phase
 from volplane.testing.clock import run
@@ -549,3 +550,29 @@ def test_nothing_is_kept_of_ten_thousand_operations_that_are_over() -> None:
         assert not any((registry._operations, registry._holders, registry._pauses, registry._paused))
 
     during(main)
+
+
+# --- logs -------------------------------------------------------------------------------------------------------
+
+
+def test_what_an_operation_logs_carries_its_name_and_driver_and_whose_it_is_though_it_had_to_wait() -> None:
+    seen: dict[str, dict[str, str]] = {}
+
+    async def main(bench: Bench) -> None:
+        def watching(name: str) -> Run:
+            async def work() -> None:
+                seen[name] = dict(logs.fields())
+                await asyncio.sleep(1)
+
+            return work
+
+        for name in ("first", "second"):
+            with logs.bound(object=f"default/{name}"):
+                bench.start(name, watching(name), asset=name)
+        await asyncio.sleep(5)
+        assert logs.fields() == {}
+
+    during(main, {"d": DriverLimits(concurrency=1)})
+    assert seen == {
+        name: {"object": f"default/{name}", "operation": name, "driver": "d"} for name in ("first", "second")
+    }

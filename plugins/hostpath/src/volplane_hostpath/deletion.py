@@ -121,7 +121,7 @@ def _trash(root: Root, path: str, key: str, context: Context) -> None:
             refuse_in_use(fd, label)
         _move(root, name, above, key)
         sync(above)
-        context.log.info("%s is in the trash as %s", label, key)
+        context.log.debug("%s is in the trash as %s", label, key)
 
 
 def _move(root: Root, name: str, parent: int, key: str) -> None:
