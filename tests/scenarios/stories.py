@@ -95,6 +95,15 @@ def _deleting(kind: str, *names: str) -> Callable[[Laboratory], Awaitable[None]]
     return delete
 
 
+async def _delete_volumes(lab: Laboratory) -> None:
+    for item in await lab.everything("volumes"):
+        await lab.delete("volumes", item["metadata"]["name"])
+
+
+async def _annotate(lab: Laboratory, name: str, annotations: dict[str, str]) -> None:
+    await lab.patch("claims", name, {"metadata": {"annotations": annotations}})
+
+
 def _plain() -> ScriptedBackend:
     return ScriptedBackend(DRIVER)
 
@@ -137,7 +146,7 @@ STORIES = (
         "the made volume is deleted before its claim",
         _plain,
         _creating(classes=[storage_class()], claims=[claim("c", storageClassName="fast")]),
-        (lambda lab: _delete_volumes(lab), _deleting("claims", "c")),
+        (_delete_volumes, _deleting("claims", "c")),
     ),
     Story(
         "a static volume is deleted with its asset",
@@ -198,15 +207,6 @@ STORIES = (
         ),
     ),
 )
-
-
-async def _delete_volumes(lab: Laboratory) -> None:
-    for item in await lab.everything("volumes"):
-        await lab.delete("volumes", item["metadata"]["name"])
-
-
-async def _annotate(lab: Laboratory, name: str, annotations: dict[str, str]) -> None:
-    await lab.patch("claims", name, {"metadata": {"annotations": annotations}})
 
 
 async def summary(lab: Laboratory) -> dict[str, Any]:
