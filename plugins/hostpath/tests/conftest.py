@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,25 @@ def new_site(tmp_path: Path) -> Any:
         return Site(path, **options)
 
     return make
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Path]:
+    """An empty directory of a user who may not write everywhere; the test runs as that user."""
+    nobody = 65534
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        directory = Path(name) / "root"
+        directory.mkdir()
+        if os.geteuid() != 0:
+            yield directory
+            return
+        os.chown(name, nobody, nobody)
+        os.chown(directory, nobody, nobody)
+        os.seteuid(nobody)
+        try:
+            yield directory
+        finally:
+            os.seteuid(0)
 
 
 @pytest.fixture

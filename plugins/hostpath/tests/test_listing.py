@@ -24,6 +24,7 @@ def test_everything_under_the_root_is_named(site: Any) -> None:
     assert listed["pvc-u1"].owner == site.owner("u1")
     assert listed["pvc-u1"].capacity_bytes == 5
     assert listed["pvc-u1"].created_at > 1e9
+    assert listed["pvc-u1"].source == asset.source
     assert listed["static"].owner is None
     assert listed["static"].handle == str(site.root / "static")
 

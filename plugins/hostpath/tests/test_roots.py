@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -215,9 +214,8 @@ def test_a_read_only_disk_is_unavailable_and_heals(new_site: Any, small_disk: An
     assert site.leftovers() == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_root_that_may_not_be_written_is_denied_and_heals(new_site: Any) -> None:
-    site = new_site()
+def test_a_root_that_may_not_be_written_is_denied_and_heals(new_site: Any, unprivileged: Path) -> None:
+    site = new_site(unprivileged)
     site.root.chmod(0o500)
     with pytest.raises(PermissionDenied, match="give its user this right") as caught:
         site.start()
