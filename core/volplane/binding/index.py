@@ -43,6 +43,16 @@ def is_free(volume: Volume) -> bool:
     )
 
 
+def is_coming(volume: Volume) -> bool:
+    """Whether it is new and will be free as soon as its first phase is written."""
+    return (
+        volume.spec.claim_ref is None
+        and volume.status.phase in ("", "Pending")
+        and not volume.terminating
+        and volume.annotation(INTENT) is None
+    )
+
+
 class FreeVolumes:
     """Volumes that may be bound, by shelf and access modes, ordered by size; and volumes reserved for a claim.
 
@@ -53,6 +63,7 @@ class FreeVolumes:
         self._shelves: defaultdict[Place, dict[Modes, SortedList[Entry]]] = defaultdict(dict)
         self._volumes: dict[str, tuple[Volume, Place, Modes, Entry]] = {}
         self._reserved: defaultdict[str, set[str]] = defaultdict(set)
+        self._coming: defaultdict[Place, dict[str, Volume]] = defaultdict(dict)
         self._holder: dict[str, str] = {}
         self._held: dict[str, str] = {}
 
@@ -68,6 +79,8 @@ class FreeVolumes:
             self._unreserve(f"{reference.namespace}/{reference.name}", old.name)
         if new is None:
             return False
+        if is_coming(new):
+            self._coming[place_of(new)][new.name] = new
         if (reference := new.spec.claim_ref) is not None:
             self._reserved[f"{reference.namespace}/{reference.name}"].add(new.name)
         if not is_free(new):
@@ -81,6 +94,9 @@ class FreeVolumes:
         return before is None or before[1:] != (place, modes, entry) or before[0].metadata.labels != new.metadata.labels
 
     def _remove(self, volume: Volume) -> None:
+        arriving = self._coming.get(place_of(volume))
+        if arriving is not None and arriving.pop(volume.name, None) is not None and not arriving:
+            del self._coming[place_of(volume)]
         known = self._volumes.pop(volume.name, None)
         if known is None:
             return
@@ -123,6 +139,12 @@ class FreeVolumes:
                 if demand.accepts(volume):
                     return volume
         return None
+
+    def coming(self, demand: Demand) -> Volume | None:
+        """A volume that fits and is about to be on offer; there are only few at a time."""
+        arriving = self._coming.get(demand.place, {})
+        fitting = (v for v in arriving.values() if capacity_of(v) >= demand.request and demand.accepts(v))
+        return min(fitting, key=_entry_of, default=None)
 
     def hold(self, name: str, claim_key: str) -> None:
         """Keep the volume for this claim while the write that binds it is under way."""

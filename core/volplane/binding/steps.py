@@ -57,8 +57,8 @@ def _reference_step(claim: Claim, volume: Volume) -> Patch | None:
 def volume_phase_step(
     volume: Volume, phase: str, message: str = "", *, notices: tuple[Notice, ...] = ()
 ) -> Patch | None:
-    """Write the phase (and its message) unless it is there already; a repeated failure does not rewrite its message."""
-    if volume.status.phase == phase:
+    """Write the phase and its message unless they are there already: a failure for another reason says the new one."""
+    if volume.status.phase == phase and message in ("", volume.status.message):
         return None
     body = {"status": {"phase": phase, "message": message or None, "reason": None}}
     return Patch(kind=VOLUMES, target=volume, body=body, subresource="status", why=f"phase {phase}", notices=notices)

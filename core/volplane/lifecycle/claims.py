@@ -6,7 +6,7 @@ Source: reference tables 5.1 and 5.2, section 9; DESIGN §8 (intents).
 from __future__ import annotations
 
 from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
-from volplane.binding.matching import class_of_claim, demand_of
+from volplane.binding.matching import capacity_of, class_of_claim, demand_of, selects
 from volplane.binding.steps import bind_step, reset_claim_step
 from volplane.controller.actions import Action, Done, Notice, Patch, Wait
 from volplane.kube import names
@@ -19,6 +19,8 @@ from volplane.lifecycle.world import World
 __all__ = ["awaits_volume", "decide_claim"]
 
 NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
+LOOKED_AT = 100
+"""Volumes that a message counts, at most."""
 
 
 def decide_claim(key: str, world: World) -> Action:
@@ -77,10 +79,14 @@ def _unbound(claim: Claim, world: World) -> Action:
 
 def _unmatched(claim: Claim, class_name: str | None, storage_class: StorageClass | None, world: World) -> Action:
     if class_name is None and (default := world.default_class()) is not None:
+        if (arriving := world.free.coming(demand_of(claim))) is not None:
+            # A class, once given, would take the claim away from a classless volume that fits.
+            return Wait(reason=f"volume {arriving.name} is about to become available", seconds=1.0)
         body = {"spec": {"storageClassName": default.name}}
         return Patch(kind=CLAIMS, target=claim, body=body, why=f"assign the default class {default.name}")
     if not class_name:
-        return _pending(claim, _why_none_fits(claim, world), Notice(CLAIMS, claim, "Normal", "FailedBinding", NO_CLASS))
+        why = NO_CLASS + _what_is_near(claim, world)
+        return _pending(claim, why, Notice(CLAIMS, claim, "Normal", "FailedBinding", why))
     if storage_class is None:
         message = f'storageclass.storage.k8s.io "{class_name}" not found'
         return Wait(reason=message, notices=(_failed(claim, message),))
@@ -127,11 +133,17 @@ def _unscheduled(pod: Pod) -> bool:
     return not pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed")
 
 
-def _why_none_fits(claim: Claim, world: World) -> str:
-    """One sentence that counts what the nearest free volumes lack; for `explain`, not for the event."""
+def _what_is_near(claim: Claim, world: World) -> str:
+    """What the available volumes of the right class and mode lack, in numbers; "" if there are none."""
     demand = demand_of(claim)
-    near = world.free.on_shelf(demand.place, 100)
+    near = world.free.on_shelf(demand.place, LOOKED_AT)
     if not near:
-        return f"{NO_CLASS}: there is no available volume of this class and mode"
-    small = sum(1 for volume in near if not demand.accepts(volume))
-    return f"{NO_CLASS}: of {len(near)} available volumes {small} lack its access modes or labels, the others are too small"
+        return ""
+    lacking = {
+        "too small": sum(capacity_of(volume) < demand.request for volume in near),
+        "without its access modes": sum(not demand.access_modes.issubset(v.spec.access_modes or ()) for v in near),
+        "not matched by its selector": sum(not selects(demand.selector, v.metadata.labels or {}) for v in near),
+    }
+    many = f"{LOOKED_AT} or more" if len(near) == LOOKED_AT else str(len(near))
+    counted = ", ".join(f"{count} {what}" for what, count in lacking.items() if count)
+    return f"; of {many} available volumes of its class and mode are {counted or 'all taken'}"

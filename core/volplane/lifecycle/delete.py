@@ -54,30 +54,41 @@ def decide_delete(volume: Volume, world: World) -> Action:
     if driver is None:
         return _nobody(volume, why_not)
     if not volume.terminating:
-        if not held_for_reclaim(volume):
-            finalizers = [*(volume.metadata.finalizers or ()), reclaim_finalizer(driver.name)]
-            body = {"metadata": {"finalizers": finalizers}}
-            return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
-        return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
-    if (why := world.outcomes.failed.get(volume.uid)) and volume.status.phase != "Failed":
+        return _let_nobody_use_it(volume, driver)
+    if why := world.outcomes.failed.get(volume.uid):
         notice = warning(VOLUMES, volume, "VolumeFailedDelete", why)
-        return volume_phase_step(volume, "Failed", why, notices=(notice,)) or Done()
+        if (step := volume_phase_step(volume, "Failed", why, notices=(notice,))) is not None:
+            return step
     if volume.uid not in world.outcomes.deleted:
         return world.start.delete(volume, driver)
     pending = world.outcomes.deleted[volume.uid]
-    if isinstance(pending, Pending):
-        known = read_delete_intent(volume.annotation(names.INTENT))
-        if pending.state and (known is None or known.delete_state != pending.state):
-            kept = write_volume_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
-            told = {"metadata": {"annotations": {names.INTENT: kept}}}
-            return Patch(kind=VOLUMES, target=volume, body=told, why="keep the driver's state")
-        if pending.due > world.monotonic():
-            left = pending.due - world.monotonic()
-            return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=left)
-        return world.start.delete(volume, driver)
+    if pending is not None:
+        return _go_on(volume, driver, pending, world)
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
     return without_finalizer(volume, why="the asset is gone")
+
+
+def _let_nobody_use_it(volume: Volume, driver: Driver) -> Action:
+    """The object is deleted before its asset, and held by our finalizer."""
+    if held_for_reclaim(volume):
+        return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
+    finalizers = [*(volume.metadata.finalizers or ()), reclaim_finalizer(driver.name)]
+    body = {"metadata": {"finalizers": finalizers}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
+
+
+def _go_on(volume: Volume, driver: Driver, pending: Pending, world: World) -> Action:
+    """A long deletion: what the driver wants to be told is kept on the volume, then the hook is called again."""
+    known = read_delete_intent(volume.annotation(names.INTENT))
+    if pending.state and (known is None or known.delete_state != pending.state):
+        kept = write_volume_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
+        told = {"metadata": {"annotations": {names.INTENT: kept}}}
+        return Patch(kind=VOLUMES, target=volume, body=told, why="keep the driver's state")
+    left = pending.due - world.monotonic()
+    if left > 0:
+        return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=left)
+    return world.start.delete(volume, driver)
 
 
 def _nobody(volume: Volume, why_not: str) -> Action:

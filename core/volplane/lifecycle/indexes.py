@@ -35,8 +35,13 @@ def _class_of_held(volume: Volume) -> list[str]:
     return [provisioner] if provisioner and volume.terminating else []
 
 
+def _node_while_unbound(claim: Claim) -> list[str]:
+    node = claim.annotation(names.SELECTED_NODE)
+    return [node] if node and claim.annotation(names.BIND_COMPLETED) is None else []
+
+
 POD_INDEXES = {"claim": claims_of_pod}
-CLAIM_INDEXES = {"volume": _volume_of_claim, "unbound": _class_while_unbound}
-"""volume: by the volume a claim names; unbound: unbound claims by class ("" = none)."""
+CLAIM_INDEXES = {"volume": _volume_of_claim, "unbound": _class_while_unbound, "node": _node_while_unbound}
+"""volume: by the volume a claim names; unbound: unbound claims by class ("" = none); node: by the selected node."""
 VOLUME_INDEXES = {"going": _class_of_held}
 """going: terminating volumes by the driver that made them."""

@@ -264,18 +264,18 @@ class Operations:
             self._recorder.record(Notice(VOLUMES, live, "Normal", "VolumeDelete", str(error)))
             raise
         except BackendError as error:
-            self._volume_failed(name, live, "VolumeFailedDelete", error)
+            self._volume_failed(name, live, "VolumeFailedDelete", str(error), error)
             raise
         self.world.outcomes.failed.pop(live.uid, None)
         self.world.outcomes.deleted[live.uid] = self._kept(result) if isinstance(result, InProgress) else None
 
-    def _volume_failed(self, name: str, volume: Volume, reason: str, error: BackendError) -> None:
-        """The first failure becomes the volume's phase and event by its next decision; later ones are events alone."""
-        delay = self._registry.next_delay(name, error)
-        if volume.status.phase == "Failed":
-            message = f"{error}; next attempt in {delay:.3g} s"
-            self._recorder.record(Notice(VOLUMES, volume, "Warning", reason, message))
-        self.world.outcomes.failed[volume.uid] = str(error)
+    def _volume_failed(self, name: str, volume: Volume, reason: str, message: str, error: BackendError) -> None:
+        """A failure becomes the volume's phase and event by its next decision; the same one again is an event alone."""
+        if volume.status.phase == "Failed" and volume.status.message == message:
+            told = f"{message}; next attempt in {self._registry.next_delay(name, error):.3g} s"
+            self._recorder.record(Notice(VOLUMES, volume, "Warning", reason, told))
+        if volume.name in self.world.volumes:
+            self.world.outcomes.failed[volume.uid] = message
 
     def recycle(self, volume: Volume, driver: Driver) -> Run:
         name = f"recycle-{volume.name}[{volume.uid}]"
@@ -298,7 +298,7 @@ class Operations:
         try:
             result = await self._drivers.call(driver, Driver.recycle, request)
         except BackendError as error:
-            self._volume_failed(name, live, "VolumeFailedRecycle", error)
+            self._volume_failed(name, live, "VolumeFailedRecycle", f"Recycle failed: {error}", error)
             raise
         self.world.outcomes.failed.pop(live.uid, None)
         self.world.outcomes.scrubs[live.uid] = self._plan(result)

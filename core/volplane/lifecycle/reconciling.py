@@ -13,7 +13,7 @@ from volplane.binding.matching import class_of_claim, demand_of
 from volplane.controller.actions import Action, Patch, Reads, Run, Wait
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
-from volplane.kube.objects import Claim, Pod, StorageClass, Volume
+from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.lifecycle.claims import awaits_volume, decide_claim
 from volplane.lifecycle.indexes import claims_of_pod
 from volplane.lifecycle.recycle import finished
@@ -91,6 +91,7 @@ class Wakeups:
         self._world.claims.subscribe(self.claim_changed)
         self._world.classes.subscribe(self.class_changed)
         self._world.pods.subscribe(self.pod_changed)
+        self._world.nodes.subscribe(self.node_changed)
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         present = new or old
@@ -99,7 +100,7 @@ class Wakeups:
         self._claims.enqueue(present.key)
         for name in {item.spec.volume_name for item in (old, new) if item is not None and item.spec.volume_name}:
             self._volumes.enqueue(name)
-        if old is None or new is None:
+        if old is None or new is None or old.terminating != new.terminating:
             for name in self._world.free.reserved_for(present.key):
                 self._volumes.enqueue(name)
         if new is None:
@@ -142,6 +143,14 @@ class Wakeups:
                 if class_name or class_of_claim(claim) is None:
                     self._forget(f"provision-{claim.key}[{claim.uid}]")
                     self._claims.enqueue(claim.key)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        """Its labels say where an asset goes. Heartbeats are no news."""
+        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+            return
+        for claim in self._world.claims.by_index("node", (new or old or Node()).name):
+            self._forget(f"provision-{claim.key}[{claim.uid}]")
+            self._claims.enqueue(claim.key)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         present = new or old

@@ -105,8 +105,12 @@ def _record(volume: Volume, intent: RecycleIntent, *, why: str, notices: tuple[N
 
 
 def _fail(volume: Volume, message: str) -> Action:
+    return _failed_step(volume, message) or Wait(reason=message)
+
+
+def _failed_step(volume: Volume, message: str) -> Patch | None:
     notice = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
-    return volume_phase_step(volume, "Failed", message, notices=(notice,)) or Wait(reason=message)
+    return volume_phase_step(volume, "Failed", message, notices=(notice,))
 
 
 def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, reads: Reads) -> Action:
@@ -117,8 +121,8 @@ def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, 
         return _follow_pod(volume, intent, pod, reads)
     if intent.pod:
         return _record(volume, _with(intent, failed="recycler pod was deleted"), why="the scrub failed")
-    if (why := world.outcomes.failed.get(volume.uid)) and volume.status.phase != "Failed":
-        return _fail(volume, f"Recycle failed: {why}")
+    if (why := world.outcomes.failed.get(volume.uid)) and (step := _failed_step(volume, why)) is not None:
+        return step
     if volume.uid not in world.outcomes.scrubs:
         return world.start.recycle(volume, driver)
     plan = world.outcomes.scrubs[volume.uid]
@@ -184,11 +188,7 @@ def _with(intent: RecycleIntent, **changes: Any) -> RecycleIntent:
 def _next_attempt(volume: Volume, intent: RecycleIntent, world: World) -> Action:
     """Say it failed, remove the pod, and after a while begin the next attempt, or give up."""
     message = f"Recycle failed: failed to recycle volume: {intent.failed}"
-    if (
-        step := volume_phase_step(
-            volume, "Failed", message, notices=(warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
-        )
-    ) is not None:
+    if (step := _failed_step(volume, message)) is not None:
         return step
     pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
     if pod is not None:

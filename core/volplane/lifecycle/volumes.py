@@ -33,6 +33,8 @@ def decide_volume(key: str, world: World, reads: Reads) -> Action:
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid:
         return _unreferenced(volume, world, reads)
+    if not _complete(reference):
+        return _incomplete(volume)
     claim = _claim_of(volume, reference, world)
     if claim is None or claim.uid != reference.uid:
         unsure = _confirm_absence(volume, reference, claim, reads)
@@ -63,7 +65,7 @@ def _claim_of(volume: Volume, reference: ObjectReference, world: World) -> Claim
 def _confirm_absence(volume: Volume, reference: ObjectReference, cached: Claim | None, reads: Reads) -> Read | None:
     """A cache never proves that a claim is gone: read it live, once in a pass, before anything follows from it."""
     key = _claim_key(reference)
-    if not reference.namespace or not reference.name or reads.has(CLAIMS, key):
+    if reads.has(CLAIMS, key):
         return None
     settled = volume.status.phase in ("Released", "Failed") and not _may_destroy(volume)
     if settled and (cached is None or cached.uid != reference.uid):
@@ -86,7 +88,19 @@ def _unreferenced(volume: Volume, world: World, reads: Reads) -> Action:
     claim = world.claims.get(_claim_key(reference)) if reference is not None else None
     if claim is not None and _about_to_bind(volume, claim, world):
         return Wait(reason=f"claim {claim.key} is about to be bound to it")
-    return volume_phase_step(volume, "Available") or Done()
+    if (step := volume_phase_step(volume, "Available")) is not None:
+        return step
+    return Done() if reference is None or _complete(reference) else _incomplete(volume)
+
+
+def _complete(reference: ObjectReference) -> bool:
+    return bool(reference.namespace and reference.name)
+
+
+def _incomplete(volume: Volume) -> Wait:
+    """A reference that can match no claim is a mistake, and nothing may be destroyed for it."""
+    message = "spec.claimRef lacks namespace or name, so it matches no claim; complete it or remove it"
+    return Wait(reason=message, notices=(warning(VOLUMES, volume, "VolumeMismatch", message),))
 
 
 def _about_to_bind(volume: Volume, claim: Claim, world: World) -> bool:
@@ -104,6 +118,9 @@ def _referenced(volume: Volume, claim: Claim, world: World, reads: Reads) -> Act
         return abandon_scrub(volume, world)
     pointer = claim.spec.volume_name
     if not pointer:
+        if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None:
+            # No pod can have used it through a claim that never pointed at it: nothing is to be reclaimed.
+            return unbind_patch(volume, why=f"claim {claim.key} is deleted before it was bound")
         return _half_bound(volume, claim)
     if pointer == volume.name:
         return volume_phase_step(volume, "Bound") or Done()
