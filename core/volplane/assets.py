@@ -158,6 +158,9 @@ class ListedAsset:
     created_at: float | None = None
     """Unix time of creation where the backend knows it."""
     attached_to: tuple[str, ...] = ()
+    source: VolumeSource | None = None
+    """As a PersistentVolume would point at it. Needed where the handle is no part of the source: what a person has made a
+    volume of is then known not to be an orphan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

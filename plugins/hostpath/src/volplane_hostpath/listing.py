@@ -12,6 +12,7 @@ from volplane_hostpath.ledger import Ledger, read_volume_marker, volume_names
 from volplane_hostpath.locks import TimeSlice
 from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, marker_file
 from volplane_hostpath.parents import is_parent
+from volplane_hostpath.provisioning import asset_of
 from volplane_hostpath.roots import CONTROL, TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.sweeping import volume_of
 
@@ -94,6 +95,7 @@ def _listed_volume(root: Root, name: str, context: Context) -> ListedAsset | Non
         capacity_bytes=marker.capacity_bytes,
         owner=marker.owner,
         created_at=marker.created_at,
+        source=asset_of(root, marker).source,
     )
 
 
