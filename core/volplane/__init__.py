@@ -35,6 +35,7 @@ from volplane.errors import (
 )
 from volplane.hookspecs import BackendSpec, hookimpl
 from volplane.requests import (
+    AdoptRequest,
     AttachRequest,
     CapacityRequest,
     ClaimIdentity,
@@ -63,6 +64,7 @@ from volplane.schemas import DriverInfo, Parameter, ParameterKind, ParameterSche
 __all__ = [
     "Absent",
     "AccessMode",
+    "AdoptRequest",
     "AlreadyExists",
     "Asset",
     "AssetPage",

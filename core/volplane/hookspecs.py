@@ -27,6 +27,7 @@ from volplane.assets import (
     Snapshot,
 )
 from volplane.requests import (
+    AdoptRequest,
     AttachRequest,
     CapacityRequest,
     DeleteRequest,
@@ -128,6 +129,11 @@ class BackendSpec:
     @hookspec(firstresult=True)
     def list_assets(self, request: ListRequest) -> AssetPage:
         """List every asset in reach, for the leak check. An asset that exists during the whole listing is in it."""
+        raise AssertionError(request)
+
+    @hookspec(firstresult=True)
+    def adopt(self, request: AdoptRequest) -> Done:
+        """Put this cluster's marks on an asset that carries those of the cluster it was restored from."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)

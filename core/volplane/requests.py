@@ -10,6 +10,7 @@ from typing import Any
 from volplane.assets import AccessMode, Ownership, Segment, VolumeMode, VolumeSource
 
 __all__ = [
+    "AdoptRequest",
     "AttachRequest",
     "CapacityRequest",
     "ClaimIdentity",
@@ -201,6 +202,19 @@ class ListRequest:
 
     context: Context
     page: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptRequest:
+    """Take over the asset of this volume from another cluster: replace the marks `former` by those of `volume.owner`.
+
+    A person asked for it, after a restore. An asset that carries the new marks already is `Done`. Refuse (`AlreadyExists`)
+    one that carries neither.
+    """
+
+    context: Context
+    volume: VolumeIdentity
+    former: Ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ LOGGED: Final = (
     "detach",
     "expand",
     "modify",
+    "adopt",
     "create_snapshot",
     "delete_snapshot",
 )
@@ -97,6 +98,10 @@ class CallLog:
     @hookimpl(wrapper=True)
     def modify(self, request: Any) -> Generator[None, Any, Any]:
         return (yield from self._around("modify", request))
+
+    @hookimpl(wrapper=True)
+    def adopt(self, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self._around("adopt", request))
 
     @hookimpl(wrapper=True)
     def create_snapshot(self, request: Any) -> Generator[None, Any, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 
 from volplane import (
+    AdoptRequest,
     AttachRequest,
     Declined,
     DeleteRequest,
@@ -84,6 +85,11 @@ class DryRun:
     @hookimpl(wrapper=True)
     def modify(self, request: ModifyRequest) -> Generator[None, Any, Any]:
         self._decline(request, f"change {_labels(request.parameters)} of {request.volume.handle}")
+        return (yield)
+
+    @hookimpl(wrapper=True)
+    def adopt(self, request: AdoptRequest) -> Generator[None, Any, Any]:
+        self._decline(request, f"take over {request.volume.handle} from cluster {request.former.cluster_id}")
         return (yield)
 
     @hookimpl(wrapper=True)

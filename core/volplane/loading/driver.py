@@ -28,6 +28,7 @@ from volplane.loading.contract import HOOKS, Plugin
 from volplane.loading.parameters import class_parameters
 from volplane.loading.results import result_flaw
 from volplane.requests import (
+    AdoptRequest,
     AttachRequest,
     CapacityRequest,
     Context,
@@ -155,6 +156,10 @@ class Driver:
 
     def list_assets(self, request: ListRequest) -> AssetPage:
         result: AssetPage = self._call("list_assets", request)
+        return result
+
+    def adopt(self, request: AdoptRequest) -> Done:
+        result: Done = self._call("adopt", request)
         return result
 
     def get_capacity(self, request: CapacityRequest) -> Capacity:

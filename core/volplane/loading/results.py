@@ -16,6 +16,8 @@ from volplane.assets import (
     Done,
     Erased,
     InProgress,
+    ListedAsset,
+    Ownership,
     PodScrub,
     Snapshot,
     VolumeSource,
@@ -39,6 +41,7 @@ RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
     "expand": (Asset, InProgress),
     "modify": (Done, InProgress),
     "list_assets": (AssetPage,),
+    "adopt": (Done,),
     "get_capacity": (Capacity,),
     "validate": (Done,),
     "create_snapshot": (Snapshot, InProgress),
@@ -65,6 +68,8 @@ def result_flaw(hook: str, result: object) -> str | None:
 def _content_flaw(result: object) -> str | None:
     if isinstance(result, Asset):
         return _asset_flaw(result)
+    if isinstance(result, AssetPage):
+        return _page_flaw(result)
     return _in_progress_flaw(result) if isinstance(result, InProgress) else None
 
 
@@ -76,6 +81,22 @@ def _asset_flaw(asset: Asset) -> str | None:
     source: object = asset.source
     if not isinstance(source, VolumeSource):
         return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
+    return None
+
+
+def _page_flaw(page: AssetPage) -> str | None:
+    following: object = page.next_page
+    if following is not None and not (isinstance(following, str) and following):
+        return f"returned an AssetPage with next_page {following!r}, expected text, or None on the last page"
+    for asset in page.assets:
+        listed: object = asset
+        if not isinstance(listed, ListedAsset):
+            return f"returned an AssetPage with an entry of type {type(listed).__name__}, expected ListedAsset"
+        if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
+            return f"listed an asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
+        owner: object = asset.owner
+        if owner is not None and not isinstance(owner, Ownership):
+            return f"listed {asset.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
     return None
 
 

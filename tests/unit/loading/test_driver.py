@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from volplane import Asset, BackendSpec, Declined, Done, InProgress, Throttled, VolumeSource, hookimpl
+from volplane import (
+    Asset,
+    AssetPage,
+    BackendSpec,
+    Declined,
+    Done,
+    InProgress,
+    ListedAsset,
+    Throttled,
+    VolumeSource,
+    hookimpl,
+)
 from volplane.errors import InvalidArgument, OutcomeUnknown, PluginError, Unsupported
 from volplane.loading.building import build_driver, build_extension
 from volplane.loading.contract import HOOKS
@@ -269,3 +280,22 @@ def test_a_hook_that_only_an_extension_has_is_still_unsupported(kit: Any) -> Non
     assert not driver.supports("find")
     with pytest.raises(Unsupported):
         driver.find(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
+
+
+def listed(**fields: Any) -> ListedAsset:
+    return dataclasses.replace(ListedAsset(handle="h", name="n", capacity_bytes=1, owner=None), **fields)
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (AssetPage(assets=(), next_page=""), "next_page '', expected text"),
+        (AssetPage(assets=(), next_page=7), "next_page 7, expected text"),  # type: ignore[arg-type]
+        (AssetPage(assets=("h",)), "an entry of type str, expected ListedAsset"),  # type: ignore[arg-type]
+        (AssetPage(assets=(listed(handle=""),)), "an asset with handle '', expected 1 to 1024"),
+        (AssetPage(assets=(listed(owner="me"),)), "listed h with an owner of type str"),
+    ],
+)
+def test_a_page_of_a_listing_is_checked_as_a_whole(kit: Any, page: AssetPage, message: str) -> None:
+    with pytest.raises(OutcomeUnknown, match=message):
+        answering(kit, page, "list_assets").list_assets(ListRequest(context=kit.context))

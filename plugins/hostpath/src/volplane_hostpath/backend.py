@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from volplane import (
     Absent,
     AccessMode,
+    AdoptRequest,
     AlreadyExists,
     Asset,
     AssetPage,
@@ -44,6 +45,7 @@ from volplane import (
     VolumeMode,
     hookimpl,
 )
+from volplane_hostpath.adoption import adopted
 from volplane_hostpath.deletion import (
     delete_marked,
     delete_static,
@@ -233,6 +235,18 @@ class HostPathBackend(BackendSpec):
             return list_page(root, self._ledger, request.page, request.context)
 
     @hookimpl
+    def adopt(self, request: AdoptRequest) -> Done:
+        """Write the new marks into the volume's marker."""
+        volume, context = request.volume, request.context
+        if volume.owner is None:
+            raise Unsupported(f"{volume.name} was not made by this driver: it carries no marks")
+        name = _name_of(volume)
+        with self._volume(name, context, f"take over {volume.name}") as root:
+            _check_root(root, volume)
+            adopted(root, self._ledger, _present_marker(root, name, volume), request)
+        return Done()
+
+    @hookimpl
     def get_capacity(self, request: CapacityRequest) -> Capacity:
         """What may still be promised; nothing in places that the root cannot serve."""
         if not self._settings.shared and not self._node.is_here(request.segment):
@@ -306,10 +320,15 @@ def _marker(root: Root, name: str) -> VolumeMarker | None:
         ) from error
 
 
-def _owned_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMarker:
+def _present_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMarker:
     marker = _marker(root, name)
     if marker is None:
         raise NotFound(f"{volume.name} has no marker under root {root.path}: it is gone or was never made here")
+    return marker
+
+
+def _owned_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMarker:
+    marker = _present_marker(root, name, volume)
     if volume.owner is None or not marker.belongs_to(volume.owner):
         raise AlreadyExists(
             f"{root.path}/{marker.path} belongs to claim {marker.owner.claim_uid} of cluster "
