@@ -18,7 +18,7 @@ from volplane.errors import ConfigurationError
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.names import CLAIM_PROTECTION, PROVISIONED_BY, PROVISIONING_FINALIZER
+from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.kube.reflector import Reflector, ReflectorMetrics
 from volplane.lifecycle.explain import Explanation, explain_claim
@@ -26,10 +26,13 @@ from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXE
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wakeups
+from volplane.lifecycle.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
+from volplane.lifecycle.volumes import promised
 from volplane.lifecycle.world import Drivers, Settings, World
 from volplane.operations import OperationRegistry
 from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
 from volplane.protection.volumes import decide_volume_protection
+from volplane.protection.wakeups import ProtectionWakeups
 
 __all__ = ["ALL_CONTROLLERS", "CONTROLLERS_BESIDE", "ControlPlane", "Parts", "parse_controllers"]
 
@@ -95,6 +98,8 @@ class ControlPlane:
             cache.kind.plural: cache for cache in (self.claims, self.volumes, self.classes, self.pods, self.nodes)
         }
         self.world = self._build_world()
+        self._pod_events: Cache[PodEvent] = Cache(POD_EVENTS)
+        ScrubEvents(self._pod_events, self.world, parts.recorder)
         self.runners = self._build_runners()
 
     def _build_world(self) -> World:
@@ -155,7 +160,13 @@ class ControlPlane:
             listing = await client.list(PODS, namespace=namespace)
             live.listed(namespace, started, listing.items)
 
-        world = ProtectionWorld(claims=self.claims, pods=self.pods, live=live, list_pods=list_pods)
+        world = ProtectionWorld(
+            claims=self.claims,
+            pods=self.pods,
+            live=live,
+            list_pods=list_pods,
+            promised=lambda claim: promised(claim, self.world),
+        )
         claims = Runner(
             "pvcprotection", lambda key, _: decide_claim_protection(key, world), kind=CLAIMS, **self._common()
         )
@@ -163,25 +174,17 @@ class ControlPlane:
             "pvprotection", lambda key, _: decide_volume_protection(key, self.volumes), kind=VOLUMES, **self._common()
         )
 
-        def claim_changed(old: Claim | None, new: Claim | None) -> None:
-            live.follow(old, new, clock.monotonic())
-            if new is not None and new.terminating == new.has_finalizer(CLAIM_PROTECTION):
-                claims.enqueue(new.key)
-
-        def volume_changed(_: Volume | None, new: Volume | None) -> None:
-            if new is not None:
-                volumes.enqueue(new.key)
-
-        def pod_changed(old: Pod | None, new: Pod | None) -> None:
-            for pod in (old, new):
-                for key in claims_of_pod(pod) if pod is not None else ():
-                    claim = self.claims.get(key)
-                    if claim is not None and claim.terminating:
-                        claims.enqueue(key)
-
-        self.claims.subscribe(claim_changed)
-        self.volumes.subscribe(volume_changed)
-        self.pods.subscribe(pod_changed)
+        wakeups = ProtectionWakeups(
+            claims=claims,
+            volumes=volumes,
+            known=self.claims,
+            live=live,
+            claims_of_pod=claims_of_pod,
+            monotonic=clock.monotonic,
+        )
+        self.claims.subscribe(wakeups.claim_changed)
+        self.volumes.subscribe(wakeups.volume_changed)
+        self.pods.subscribe(wakeups.pod_changed)
         return [claims, volumes]
 
     @property
@@ -236,6 +239,8 @@ class ControlPlane:
         """Run until `stop` or cancelled."""
         async with asyncio.TaskGroup() as group:
             reflectors = [group.create_task(self._reflect(cache)) for cache in self._caches.values()]
+            if self.settings.binder and self.settings.reclaimer:
+                reflectors.append(group.create_task(self._reflect_pod_events()))
             working = [group.create_task(runner.run(), name=runner.name) for runner in self.runners]
             await asyncio.wait(working)
             for task in reflectors:
@@ -244,6 +249,18 @@ class ControlPlane:
     async def _reflect(self, cache: Cache[Any]) -> None:
         parts = self._parts
         await Reflector(parts.client, cache, random=parts.random, metrics=parts.metrics).run()
+
+    async def _reflect_pod_events(self) -> None:
+        """What is said about scrubber pods. Nothing waits for it."""
+        parts = self._parts
+        await Reflector(
+            parts.client,
+            self._pod_events,
+            random=parts.random,
+            namespace=self.settings.namespace,
+            field_selector=POD_EVENTS_SELECTOR,
+            metrics=parts.metrics,
+        ).run()
 
     def stop(self) -> None:
         """Finish the step that each worker is at, then end `run`."""

@@ -6,6 +6,7 @@ Source: reference sections 7 and 8; DESIGN §8 (delete and recycle).
 from __future__ import annotations
 
 from volplane.binding.decide import Bind, decide_bound, decide_unbound
+from volplane.binding.matching import refers_to
 from volplane.binding.steps import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Done, Read, Reads, Wait
 from volplane.kube import names
@@ -17,7 +18,7 @@ from volplane.lifecycle.migration import migration_step
 from volplane.lifecycle.recycle import abandon_scrub, decide_recycle, recycles
 from volplane.lifecycle.world import World, warning
 
-__all__ = ["decide_volume"]
+__all__ = ["decide_volume", "promised"]
 
 
 def decide_volume(key: str, world: World, reads: Reads) -> Action:
@@ -40,6 +41,14 @@ def decide_volume(key: str, world: World, reads: Reads) -> Action:
         unsure = _confirm_absence(volume, reference, claim, reads)
         return unsure or _released(volume, world, reads)
     return _referenced(volume, claim, world, reads)
+
+
+def promised(claim: Claim, world: World) -> bool:
+    """Whether a static volume refers to the claim, which never pointed back: it is taken back while the claim exists."""
+    if claim.spec.volume_name or not world.settings.binder:
+        return False
+    volumes = map(world.volumes.get, world.reserved_for(claim.key))
+    return any(v is not None and refers_to(v, claim) and v.annotation(names.PROVISIONED_BY) is None for v in volumes)
 
 
 def _claim_key(reference: ObjectReference) -> str:

@@ -59,12 +59,17 @@ class LivePods:
 
 @dataclass(slots=True, kw_only=True)
 class ProtectionWorld:
-    """What the decision sees. list_pods: reads a namespace's pods live and calls `live.listed`."""
+    """What the decision sees.
+
+    list_pods: reads a namespace's pods live and calls `live.listed`. promised: whether the binder still has to take back
+    a volume that refers to the claim; it can only while the claim exists.
+    """
 
     claims: Cache[Claim]
     pods: Cache[Pod]
     live: LivePods
     list_pods: Callable[[str], Awaitable[None]]
+    promised: Callable[[Claim], bool] = lambda _claim: False
 
 
 def uses(pod: Pod, claim: Claim) -> bool:
@@ -100,6 +105,8 @@ def decide_claim_protection(key: str, world: ProtectionWorld) -> Action:
     users = sorted(pod.name for pod in world.pods.by_index("claim", key) if uses(pod, claim))
     if users:
         return Wait(reason=f"used by pods {', '.join(users)}")
+    if world.promised(claim):
+        return Wait(reason="the volume that was chosen for it is being taken back")
     if world.live.proves_unused(claim):
         body = {"metadata": {"finalizers": without_finalizer(claim, CLAIM_PROTECTION)}}
         return Patch(kind=CLAIMS, target=claim, body=body, why="no pod uses the claim")

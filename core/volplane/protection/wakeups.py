@@ -1,0 +1,61 @@
+"""Who wakes the protection of a claim or volume: listeners of the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from volplane.kube.cache import Cache
+from volplane.kube.names import CLAIM_PROTECTION
+from volplane.kube.objects import Claim, Pod, Volume
+from volplane.protection.claims import LivePods
+
+__all__ = ["ProtectionWakeups"]
+
+
+class Queue(Protocol):
+    def enqueue(self, key: str, after: float = 0.0) -> None: ...
+
+
+class ProtectionWakeups:
+    """Queues what a change may concern."""
+
+    def __init__(
+        self,
+        *,
+        claims: Queue,
+        volumes: Queue,
+        known: Cache[Claim],
+        live: LivePods,
+        claims_of_pod: Callable[[Pod], Iterable[str]],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """claims, volumes: the queues. known: the cache of claims."""
+        self._claims = claims
+        self._volumes = volumes
+        self._known = known
+        self._live = live
+        self._claims_of_pod = claims_of_pod
+        self._monotonic = monotonic
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        self._live.follow(old, new, self._monotonic())
+        if new is not None and new.terminating == new.has_finalizer(CLAIM_PROTECTION):
+            self._claims.enqueue(new.key)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if new is not None:
+            self._volumes.enqueue(new.key)
+        reference = old.spec.claim_ref if old is not None else None
+        if reference is not None and reference.uid:
+            self._wake_dying(f"{reference.namespace}/{reference.name}")
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            for key in self._claims_of_pod(pod) if pod is not None else ():
+                self._wake_dying(key)
+
+    def _wake_dying(self, key: str) -> None:
+        claim = self._known.get(key)
+        if claim is not None and claim.terminating:
+            self._claims.enqueue(key)
