@@ -165,6 +165,7 @@ class ControlPlane:
             pods=self.pods,
             live=live,
             list_pods=list_pods,
+            monotonic=clock.monotonic,
             promised=lambda claim: promised(claim, self.world),
         )
         claims = Runner(

@@ -122,4 +122,24 @@ VOLUME_DIFFERENCES: dict[str, Difference] = {
     ),
 }
 
-__all__ = ["VOLUME_DIFFERENCES", "Difference", "Gone"]
+
+def _without_condition(claim: str = "pvc1") -> Difference:
+    return Difference(
+        "A5",
+        "The alpha condition `Unused` (gate PersistentVolumeClaimUnusedSinceTime, off by default) is not offered.",
+        {
+            f"then/claims/{claim}/conditions": [],
+            "then/writes": [],
+            "then/writeCount": 0,
+            "then/liveLists": [],
+        },
+    )
+
+
+PROTECTION_DIFFERENCES: dict[str, Difference] = {
+    row: _without_condition() for row in ("PVC-20", "PVC-21", "PVC-22", "PVC-23", "PVC-27")
+}
+"""items are parts of the reference attach-and-protection."""
+
+
+__all__ = ["PROTECTION_DIFFERENCES", "VOLUME_DIFFERENCES", "Difference", "Gone"]

@@ -146,8 +146,8 @@ class UnreliableTransport:
         return (call.resource, f"{call.namespace}/{call.name}".lstrip("/")) in self._rules.absent
 
     def _shown(self, call: Call, body: bytes) -> bytes:
-        if not self._rules.hidden:
-            return body
+        if not self._rules.hidden or call.namespace:
+            return body  # a live list shows everything, only what fills caches does not
         listing = json.loads(body)
         listing["items"] = [item for item in listing["items"] if not self._hides(call.resource, item)]
         return json.dumps(listing).encode()

@@ -127,9 +127,11 @@ class Laboratory:
 
     async def start(self) -> None:
         plane = await self.build()
+        self.run(plane)
+        await plane.wait_synced()
+
+    def run(self, plane: ControlPlane) -> None:
         self._running = asyncio.create_task(plane.run(), name="control plane")
-        while not plane.synced:
-            await asyncio.sleep(0.001)
 
     async def kill(self) -> None:
         """SIGKILL: what is under way reaches nothing any more."""

@@ -319,7 +319,7 @@ def changed(row: Json, edits: Mapping[str, Any]) -> Json:
 
 def _step_into(place: Any, part: str) -> Any:
     if isinstance(place, list):
-        return next(entry for entry in place if entry["metadata"]["name"] == part)
+        return next(entry for entry in place if entry.get("metadata", entry)["name"] == part)
     return place.setdefault(part, {}) if place.get(part) is not None else place.__setitem__(part, {}) or place[part]
 
 

@@ -19,6 +19,8 @@ from volplane.kube.objects import Claim, KubeObject, Pod
 
 __all__ = ["LivePods", "ProtectionWorld", "decide_claim_protection", "without_finalizer"]
 
+BELIEVED = 30.0
+"""Seconds after which a user that only a live list showed is looked for again."""
 OPERATION_DRIVER = "volplane.dev/protection"
 """Not a driver: the lane in the operation registry on which live lists run, one a namespace."""
 
@@ -51,10 +53,18 @@ class LivePods:
             return False
         return not any(uses(pod, claim) for pod in self.used[claim.namespace])
 
-    def is_fresh(self, claim: Claim) -> bool:
+    def valid_for(self, claim: Claim, now: float) -> float:
+        """Seconds for which a list that showed a user of this claim is believed; 0 = another list is needed."""
         since = self.terminating_since.get(claim.uid)
         started = self.started.get(claim.namespace)
-        return since is not None and started is not None and started >= since
+        if since is None or started is None or started < since:
+            return 0.0
+        return max(started + BELIEVED - now, 0.0)
+
+    def doubt(self, namespace: str) -> None:
+        """A pod of the namespace changed: what a list showed of its use may be over."""
+        self.started.pop(namespace, None)
+        self.used.pop(namespace, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +79,7 @@ class ProtectionWorld:
     pods: Cache[Pod]
     live: LivePods
     list_pods: Callable[[str], Awaitable[None]]
+    monotonic: Callable[[], float]
     promised: Callable[[Claim], bool] = lambda _claim: False
 
 
@@ -110,9 +121,9 @@ def decide_claim_protection(key: str, world: ProtectionWorld) -> Action:
     if world.live.proves_unused(claim):
         body = {"metadata": {"finalizers": without_finalizer(claim, CLAIM_PROTECTION)}}
         return Patch(kind=CLAIMS, target=claim, body=body, why="no pod uses the claim")
-    if world.live.is_fresh(claim):
-        # The list found a user that the cache does not show yet: when the watch brings it, this key comes again.
-        return Wait(reason="a pod that is not in the cache yet uses it", seconds=1.0)
+    if (left := world.live.valid_for(claim, world.monotonic())) > 0:
+        # The list found a user that the cache does not show yet, or no more: what the watch brings decides, or a new list.
+        return Wait(reason="a pod that is not in the cache uses it", seconds=left)
     namespace = claim.namespace
     return Run(
         name=f"unprotect-{claim.key}[{claim.uid}]",

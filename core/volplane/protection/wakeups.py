@@ -48,14 +48,17 @@ class ProtectionWakeups:
             self._volumes.enqueue(new.key)
         reference = old.spec.claim_ref if old is not None else None
         if reference is not None and reference.uid:
-            self._wake_dying(f"{reference.namespace}/{reference.name}")
+            key = f"{reference.namespace}/{reference.name}"
+            if self._is_dying(key):
+                self._claims.enqueue(key)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
             for key in self._claims_of_pod(pod) if pod is not None else ():
-                self._wake_dying(key)
+                if self._is_dying(key):
+                    self._live.doubt(key.partition("/")[0])
+                    self._claims.enqueue(key)
 
-    def _wake_dying(self, key: str) -> None:
+    def _is_dying(self, key: str) -> bool:
         claim = self._known.get(key)
-        if claim is not None and claim.terminating:
-            self._claims.enqueue(key)
+        return claim is not None and claim.terminating

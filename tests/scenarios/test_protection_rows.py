@@ -1,0 +1,231 @@
+"""Rows of in-use protection (reference attach-and-protection, part G), against the control plane with protection alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+import pytest
+
+from scenarios.differences import PROTECTION_DIFFERENCES
+from scenarios.faults import Call, Fault, refusal
+from scenarios.files import scenario_rows
+from scenarios.laboratory import PATHS, Json, Laboratory, at_work
+from volplane.kube.client import Client
+from volplane.kube.inprocess import InProcessTransport
+from volplane.kube.objects import Pod
+from volplane.node.scheduler import Scheduler
+from volplane.node.sight import Sight
+from volplane.testing import clock
+
+GROUPS = ("pvc-protection", "pv-protection")
+ROWS = [row for row in scenario_rows("attach-protection.json") if row["group"] in GROUPS]
+ORDER = ("nodes", "pods", "claims", "volumes")
+KINDS = {"persistentvolumeclaims": "claims", "persistentvolumes": "volumes", "pods": "pods", "nodes": "nodes"}
+RESOURCES = {kind: resource for resource, kind in KINDS.items()}
+GUARDS = {"claims": "kubernetes.io/pvc-protection", "volumes": "kubernetes.io/pv-protection"}
+NOTHING_ELSE = {"binder": False, "provisioner": False, "reclaimer": False}
+_UID = re.compile(r"\$\(uid:([^)]+)\)")
+
+
+async def _resolved(lab: Laboratory, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: await _resolved(lab, entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [await _resolved(lab, entry) for entry in value]
+    if isinstance(value, str) and (found := _UID.fullmatch(value)):
+        kind, name, namespace = _place(found[1])
+        return (await lab.see(kind, name, namespace))["metadata"]["uid"]
+    return value
+
+
+def _place(reference: str) -> tuple[str, str, str]:
+    """(kind, name, namespace) of `pods/default/pod1` or `persistentvolumes/pv-1`."""
+    resource, *namespace, name = reference.split("/")
+    return KINDS[resource], name, namespace[0] if namespace else "default"
+
+
+async def _prepare(lab: Laboratory, row: Json) -> None:
+    for kind in ORDER:
+        for given in row["given"].get(kind, ()):
+            body = await _resolved(lab, given)
+            body["metadata"].pop("uid", None)
+            body.setdefault("spec", {})
+            await lab.create(kind, body)
+
+
+def _inject(lab: Laboratory, row: Json) -> None:
+    inject = row.get("inject") or {}
+    for lag in inject.get("informerLag", ()):
+        assert lag["mode"] == "withhold-all"
+        lab.rules.hidden.add((lag["resource"], "*"))
+    for fault in inject.get("apiFaults", ()):
+        what = f"{fault['verb']} {fault['resource']}" + (f"/{fault['subresource']}" if "subresource" in fault else "")
+        before = refusal(fault["status"], "Forbidden", "by the scenario")
+        lab.rules.faults.append(Fault(lambda c, w=what: c.what == w, times=fault["times"], before=before))
+
+
+@asynccontextmanager
+async def _scheduler(lab: Laboratory, row: Json) -> AsyncIterator[None]:
+    if ((row.get("inject") or {}).get("config") or {}).get("scheduler") != "running":
+        yield
+        return
+    client, sight = Client(InProcessTransport(lab.server)), Sight()
+    following = asyncio.create_task(sight.follow(client, random.Random(3)))
+    await sight.wait_synced()
+    scheduling = asyncio.create_task(Scheduler(client, sight, recorder=lab, now=clock.now).run())
+    try:
+        yield
+    finally:
+        for task in (scheduling, following):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def _take(lab: Laboratory, step: Json, row: Json) -> None:
+    match step["op"]:
+        case "start":
+            await lab.start()
+        case "settle":
+            await lab.settle(float(step["within"].removesuffix("s")))
+        case "expect":
+            wrong = await _shortfalls(lab, step["then"])
+            assert not wrong, wrong
+        case "create":
+            await lab.create(KINDS[_resource(step["object"])], await _resolved(lab, step["object"]))
+        case "delete":
+            kind, name, namespace = _place(step["ref"])
+            await lab.delete(kind, name, namespace, grace=step.get("gracePeriodSeconds"))
+        case "patch":
+            kind, name, namespace = _place(step["ref"])
+            await lab.patch(kind, name, step["merge"], namespace, subresource=step.get("subresource", ""))
+        case "deliver":
+            await _deliver(lab, step)
+        case op:
+            raise AssertionError(f"unknown step {op}")
+
+
+def _resource(body: Json) -> str:
+    return {"Pod": "pods", "PersistentVolume": "persistentvolumes", "PersistentVolumeClaim": "persistentvolumeclaims"}[
+        body["kind"]
+    ]
+
+
+async def _deliver(lab: Laboratory, step: Json) -> None:
+    """One event of the pod watch, as the first thing that the controller hears; lists and watches bring no more pods."""
+    lab.rules.hidden.add(("pods", "*"))
+    plane = await lab.build()
+    for version, key in enumerate(("old", "new"), start=10**9):
+        if key in step:
+            body = {**step[key], "metadata": {"uid": "uid0", **step[key]["metadata"], "resourceVersion": str(version)}}
+            plane.pods.observe(msgspec.convert(body, Pod))
+    if step["event"] == "delete":
+        plane.pods.observe_deleted("default/pod1", "uid0")
+    lab.run(plane)
+
+
+# --- comparing ---------------------------------------------------------------------------------------------------
+
+
+async def _shortfalls(lab: Laboratory, then: Json) -> list[str]:
+    wrong: list[str] = []
+    for kind in ("claims", "volumes", "pods"):
+        for fact in then.get(kind, ()):
+            wrong += _differences(kind, await lab.get(kind, fact["name"], fact.get("namespace", "default")), fact)
+    writes = [c for c in lab.rules.calls if c.verb in ("create", "update", "delete")]
+    count = then.get("writeCount")
+    if count is not None and len(writes) != count:
+        wrong.append(f"{len(writes)} writes, expected {count}: {[c.what for c in writes]}")
+    wrong += _wrong_writes(writes, then) + _wrong_lists(lab, then)
+    return wrong
+
+
+def _differences(kind: str, found: Json | None, fact: Json) -> list[str]:
+    where = f"{kind}/{fact['name']}"
+    if found is None or not fact.get("exists", True):
+        return [] if (found is not None) == fact.get("exists", True) else [f"{where} exists: {found is not None}"]
+    meta, status = found["metadata"], found.get("status", {})
+    facts = {
+        "finalizers": meta.get("finalizers") or [],
+        "terminating": "deletionTimestamp" in meta,
+        "phase": status.get("phase"),
+        "nodeName": found.get("spec", {}).get("nodeName", ""),
+    }
+    wrong = [f"{where}: {k} is {v}, expected {fact[k]}" for k, v in facts.items() if k in fact and fact[k] != v]
+    conditions = status.get("conditions") or []
+    if "conditions" in fact and conditions != fact["conditions"]:
+        wrong.append(f"{where}: conditions are {conditions}")
+    if "condition" in fact and not any(_is_condition(c, fact["condition"]) for c in conditions):
+        wrong.append(f"{where}: no condition {fact['condition']} in {conditions}")
+    return wrong
+
+
+def _is_condition(found: Json, expected: Json) -> bool:
+    text = expected.get("messageContains", "")
+    same = all(found.get(key) == value for key, value in expected.items() if key != "messageContains")
+    return same and text in found.get("message", "")
+
+
+def _wrong_writes(writes: list[Call], then: Json) -> list[str]:
+    if "writes" not in then:
+        return []
+    made = [_told(call) for call in writes]
+    expected = [_expected(entry) for entry in then["writes"]]
+    if then.get("writeOrder") == "any":
+        made, expected = sorted(made, key=str), sorted(expected, key=str)
+    return [] if made == expected else [f"writes were {made}, expected {expected}"]
+
+
+def _told(call: Call) -> tuple[Any, ...]:
+    outcome = "ok" if call.status < 300 else f"injected-{call.status}"
+    finalizers = ((call.body or {}).get("metadata") or {}).get("finalizers") or []
+    return call.verb, call.resource, call.namespace, call.name, outcome, tuple(finalizers)
+
+
+def _expected(entry: Json) -> tuple[Any, ...]:
+    resource = entry["resource"] + (f"/{entry['subresource']}" if "subresource" in entry else "")
+    finalizers = tuple((entry.get("effect") or {}).get("finalizers") or ())
+    return entry["verb"], resource, entry.get("namespace", ""), entry["name"], entry["outcome"], finalizers
+
+
+def _wrong_lists(lab: Laboratory, then: Json) -> list[str]:
+    wrong = []
+    listed = [
+        call.namespace for call in lab.rules.calls if call.verb == "list" and call.resource == "pods" and call.namespace
+    ]
+    for entry in then.get("liveLists", ()):
+        count = listed.count(entry["namespace"])
+        least, most = entry.get("min", entry.get("count")), entry.get("max", entry.get("count"))
+        if not least <= count <= most:
+            wrong.append(f"pods of {entry['namespace']} were listed {count} times, expected {least} to {most}")
+    if then.get("liveLists") == [] and listed:
+        wrong.append(f"pods of {listed} were listed live")
+    return wrong
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row["id"]) for row in ROWS])
+def test_protection_does_what_the_scenario_says(row: Json) -> None:
+    difference = PROTECTION_DIFFERENCES.get(row["id"])
+    row = difference.applied(row) if difference is not None else row
+
+    async def body(lab: Laboratory) -> None:
+        await _prepare(lab, row)
+        _inject(lab, row)
+        async with _scheduler(lab, row):
+            for step in row["steps"]:
+                await _take(lab, step, row)
+        wrong = await _shortfalls(lab, row["then"])
+        assert not wrong, "\n".join([*wrong, f"reasons: {lab.reasons()}"])
+
+    controllers = frozenset({"protection"})
+    at_work(lambda: Laboratory(controllers=controllers, settings=NOTHING_ELSE, disabled_admission=()), body)
+
+
+def test_every_kind_of_object_has_a_path() -> None:
+    assert set(KINDS.values()) <= set(PATHS)
