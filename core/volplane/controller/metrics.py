@@ -69,6 +69,10 @@ class Metrics:
         self._retroactive_errors = make.counter("retroactive_storageclass_errors_total", "Of those, refused")
         self._drivers = make.gauge("volplane_driver_healthy", "1 = usable", "driver")
         self._findings = make.gauge("volplane_leak_findings", "Findings of the leak check", "driver", "verdict")
+        self._leak_checks = make.counter("volplane_leak_checks_total", "Checks for leaks", "driver", "result")
+        self._leak_checked = make.gauge(
+            "volplane_leak_check_last_success_timestamp_seconds", "End of the last complete check", "driver"
+        )
         self._inventory = {
             "total_pv": make.gauge("pv_collector_total_pv_count", "Volumes", "plugin_name", "volume_mode"),
             "bound_pv": make.gauge("pv_collector_bound_pv_count", "Bound volumes", "storage_class"),
@@ -160,6 +164,12 @@ class Metrics:
 
     def driver_healthy(self, driver: str, healthy: bool) -> None:
         self._drivers.set(healthy, driver)
+
+    def leak_checked(self, driver: str, at: float | None) -> None:
+        """A check for leaks is over. at: Unix time of its end, None if it failed."""
+        self._leak_checks.add(driver, "failed" if at is None else "complete")
+        if at is not None:
+            self._leak_checked.set(at, driver)
 
     def leak_findings(self, driver: str, verdict: str, count: int) -> None:
         self._findings.set(count, driver, verdict)

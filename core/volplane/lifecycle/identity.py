@@ -17,7 +17,15 @@ from volplane.lifecycle.sources import handle_in
 from volplane.loading.driver import Driver
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 
-__all__ = ["asset_identity", "asset_key", "context_of", "owner_of_claim", "provision_request", "volume_identity"]
+__all__ = [
+    "asset_identity",
+    "asset_key",
+    "context_of",
+    "owner_of_claim",
+    "provision_request",
+    "segments_of",
+    "volume_identity",
+]
 
 NANOS = 10**9
 NAME_PREFIX = "pvc-"
@@ -131,7 +139,7 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
         attributes=dict((volume.spec.csi or {}).get("volumeAttributes") or {}),
         volume_mode=VolumeMode(volume.spec.volume_mode or "Filesystem"),
         access_modes=_modes(volume.spec.access_modes),
-        node_affinity=_segments(volume),
+        node_affinity=segments_of(volume),
     )
 
 
@@ -147,7 +155,7 @@ def _owner_of(volume: Volume, cluster_id: str) -> Ownership | None:
     )
 
 
-def _segments(volume: Volume) -> tuple[Segment, ...]:
+def segments_of(volume: Volume) -> tuple[Segment, ...]:
     """Node affinity as segments, as far as it is one: `In` with a single value each."""
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:

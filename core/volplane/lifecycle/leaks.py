@@ -101,6 +101,14 @@ class Comparison:
         else:
             self._pointed_at.update(_targets(volume))
 
+    def forget_objects(self) -> None:
+        """Keep the assets, and compare them with other claims and volumes."""
+        self._claims.clear()
+        self._volumes.clear()
+        self._made_here.clear()
+        self._pointed_at.clear()
+        self._present.clear()
+
     def findings(self) -> Iterator[Finding | None]:
         """A step for each asset, in the order of the listing, then for each volume: what does not fit, or None."""
         for asset in self._assets:

@@ -1,0 +1,112 @@
+"""Taking assets over from another cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from volplane import Unavailable
+from volplane.errors import ConfigurationError
+from volplane.kube import names
+from volplane.kube.kinds import VOLUMES
+
+Tell = Callable[[Any], Any]
+OURS = {names.PROVISIONED_BY: "shelf.example.com", names.HANDLE: "shelf/pvc-u1"}
+
+
+async def restored(cluster: Any, shelf: Any) -> None:
+    """One asset of cluster "old" with its volume, one without; one of a third cluster."""
+    shelf.put("u1", cluster="old")
+    shelf.put("u2", cluster="old")
+    shelf.put("u3", cluster="third")
+    await cluster.volume("pvc-u1", "/shelves/pvc-u1", annotations=OURS)
+    await asyncio.sleep(1)
+
+
+def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(tell: Tell) -> None:
+    async def story(cluster: Any, shelf: Any) -> None:
+        await restored(cluster, shelf)
+        plan = await cluster.adoption.plan("old")
+        assert [(each.handle, each.obstacle) for each in plan] == [
+            ("shelf/pvc-u1", ""),
+            ("shelf/pvc-u2", "no volume of this cluster has its name"),
+        ]
+        assert "adopt" not in shelf.calls
+        plan = await cluster.adoption.start("old")
+        await asyncio.sleep(1)
+        outcome = cluster.adoption.outcome(plan[0])
+        assert (outcome.state, outcome.detail) == ("done", "carries the marks of cluster here")
+        assert cluster.adoption.outcome(plan[1]) is None
+        assert {uid: shelf.assets[f"shelf/pvc-{uid}"].owner.cluster_id for uid in ("u1", "u2", "u3")} == {
+            "u1": "here",
+            "u2": "old",
+            "u3": "third",
+        }
+        assert [each.handle for each in await cluster.adoption.plan("old")] == ["shelf/pvc-u2"]
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "obstacle"),
+    [
+        ({names.PROVISIONED_BY: "other.example.com"}, "volume pvc-u1 was made by other.example.com"),
+        ({}, "volume pvc-u1 was made by a person"),
+        ({**OURS, names.HANDLE: "shelf/x"}, "volume pvc-u1 points at shelf/x"),
+    ],
+)
+def test_another_volume_of_that_name_is_no_reason(tell: Tell, annotations: Any, obstacle: str) -> None:
+    async def story(cluster: Any, shelf: Any) -> None:
+        shelf.put("u1", cluster="old")
+        await cluster.volume("pvc-u1", annotations=annotations)
+        await asyncio.sleep(1)
+        (each,) = await cluster.adoption.start("old")
+        assert each.obstacle == obstacle
+        await asyncio.sleep(1)
+        assert "adopt" not in shelf.calls
+
+    tell(story)
+
+
+def test_a_volume_that_goes_meanwhile_is_no_reason(tell: Tell) -> None:
+    async def story(cluster: Any, shelf: Any) -> None:
+        await restored(cluster, shelf)
+        for name in ("a", "b"):
+            cluster.registry.start(
+                name, driver="shelf.example.com", asset=name, run=lambda: asyncio.sleep(30), requeue=lambda: None
+            )
+        plan = await cluster.adoption.start("old")
+        assert cluster.adoption.outcome(plan[0]).state == "running"
+        await cluster.client.delete(VOLUMES, "pvc-u1")
+        await asyncio.sleep(60)
+        assert cluster.adoption.outcome(plan[0]).detail == "volume pvc-u1 is gone"
+        assert "adopt" not in shelf.calls
+
+    tell(story)
+
+
+def test_a_failure_is_told(tell: Tell) -> None:
+    async def story(cluster: Any, shelf: Any) -> None:
+        await restored(cluster, shelf)
+        shelf.answers["adopt"] = [Unavailable("the shelf is away")]
+        plan = await cluster.adoption.start("old")
+        await asyncio.sleep(0.2)
+        assert cluster.adoption.outcome(plan[0]).detail == "the shelf is away"
+
+    tell(story)
+
+
+def test_what_cannot_be_asked_is_refused_with_what_would_be_right(tell: Tell) -> None:
+    async def story(cluster: Any, shelf: Any) -> None:
+        with pytest.raises(ConfigurationError, match='--from is "here"; it must be the id of another cluster'):
+            await cluster.adoption.plan("here")
+        with pytest.raises(ConfigurationError, match='--driver: "x" is not configured here; drivers are shelf'):
+            await cluster.adoption.plan("old", "x")
+        await cluster.drivers.stop_all()
+        with pytest.raises(Unavailable, match="driver shelf.example.com cannot be asked"):
+            await cluster.adoption.plan("old")
+
+    tell(story)

@@ -1,0 +1,206 @@
+"""What a listing has to do with claims and volumes: every verdict, and what is no finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from volplane import ListedAsset, Ownership, VolumeSource
+from volplane.kube import names
+from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeSpec
+from volplane.lifecycle.leaks import Comparison, Finding, Observations, Verdict
+
+HERE = "here"
+MIB = 2**20
+
+
+def asset(uid: str = "u1", *, cluster: str | None = HERE, **fields: Any) -> ListedAsset:
+    name = f"pvc-{uid}"
+    owner = Ownership(cluster_id=cluster, claim_uid=uid, volume_name=name) if cluster else None
+    given = {"handle": f"h/{name}", "name": name, "capacity_bytes": MIB, "owner": owner}
+    return ListedAsset(**{**given, **fields})
+
+
+def volume(
+    name: str = "pvc-u1", *, handle: str | None = "", by: str | None = "d", going: bool = False, **spec: Any
+) -> Volume:
+    annotations = {names.PROVISIONED_BY: by} if by else {}
+    if handle is not None:
+        annotations[names.HANDLE] = handle or f"h/{name}"
+    return Volume(
+        metadata=Metadata(
+            name=name,
+            uid=f"uid-{name}",
+            annotations=annotations,
+            deletion_timestamp="2026-01-01T00:00:00Z" if going else None,
+        ),
+        spec=VolumeSpec(capacity={"storage": "1Mi"}, **spec),
+    )
+
+
+def claim(uid: str = "u1", *, volume_name: str = "", held: bool = False) -> Claim:
+    finalizers = [names.PROVISIONING_FINALIZER] if held else []
+    return Claim(
+        metadata=Metadata(name="c", namespace="default", uid=uid, finalizers=finalizers),
+        spec=ClaimSpec(volume_name=volume_name),
+    )
+
+
+def judged(
+    assets: Iterable[ListedAsset] = (), claims: Iterable[Claim] = (), volumes: Iterable[Volume] = (), **options: Any
+) -> list[tuple[str, str, str]]:
+    comparison = Comparison("d", HERE, **options)
+    for each in assets:
+        comparison.add_asset(each)
+    for each_claim in claims:
+        comparison.add_claim(each_claim)
+    for each_volume in volumes:
+        comparison.add_volume(each_volume)
+    return [(f.verdict.value, f.handle, f.volume) for f in comparison.findings() if f is not None]
+
+
+PATH = VolumeSource(kind="local", fields={"path": "/srv/a"})
+
+NOTHING: dict[str, dict[str, Any]] = {
+    "an asset and its volume": {"assets": [asset()], "volumes": [volume()]},
+    "an asset in the making": {"assets": [asset()], "claims": [claim(held=True)]},
+    "an asset whose claim is not bound yet": {"assets": [asset()], "claims": [claim()]},
+    "a larger asset": {"assets": [asset(capacity_bytes=2 * MIB)], "volumes": [volume()]},
+    "an asset on its way out": {"assets": [asset(capacity_bytes=0)], "volumes": [volume(going=True)]},
+    "a volume on its way out": {"volumes": [volume(going=True)]},
+    "another driver's volume": {"volumes": [volume(by="e")]},
+    "a volume made by hand": {"volumes": [volume(by=None)]},
+    "an asset of a renamed driver": {"assets": [asset(capacity_bytes=0)], "volumes": [volume(by="e")]},
+    "an asset that a person made a volume of": {
+        "assets": [asset(source=PATH)],
+        "volumes": [volume("mine", by=None, handle=None, host_path={"path": "/srv/a/"})],
+    },
+    "an asset into which a person's volume points": {
+        "assets": [asset(source=PATH)],
+        "volumes": [volume("mine", by=None, handle=None, nfs={"server": "s", "path": "/srv/a/b/c"})],
+    },
+    "an asset that a person made a csi volume of": {
+        "assets": [asset(handle="vol-1")],
+        "volumes": [volume("mine", by=None, handle=None, csi={"driver": "x", "volumeHandle": "vol-1"})],
+    },
+    "an asset whose volume was restored under another name": {
+        "assets": [asset()],
+        "volumes": [volume("restored", handle="h/pvc-u1", by="e")],
+    },
+}
+
+
+@pytest.mark.parametrize("case", NOTHING)
+def test_it_is_no_finding(case: str) -> None:
+    assert judged(**NOTHING[case]) == []
+
+
+FINDINGS: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
+    "an asset to which nothing leads": ({"assets": [asset()]}, [("orphan", "h/pvc-u1", "")]),
+    "an asset whose claim took another volume": (
+        {"assets": [asset()], "claims": [claim(volume_name="v2")], "volumes": [volume("v2", by=None)]},
+        [("orphan", "h/pvc-u1", "")],
+    ),
+    "an asset beneath the directory of a person's volume": (
+        {"assets": [asset(source=PATH)], "volumes": [volume("all", by=None, handle=None, host_path={"path": "/srv"})]},
+        [("orphan", "h/pvc-u1", "")],
+    ),
+    "an asset whose volume was lost": (
+        {"assets": [asset()], "claims": [claim(volume_name="pvc-u1")]},
+        [("drifted", "h/pvc-u1", "")],
+    ),
+    "a volume without asset": ({"volumes": [volume()]}, [("ghost", "h/pvc-u1", "pvc-u1")]),
+    "a volume that never had a handle": ({"volumes": [volume(handle=None)]}, [("ghost", "", "pvc-u1")]),
+    "a smaller asset": (
+        {"assets": [asset(capacity_bytes=1)], "volumes": [volume()]},
+        [("drifted", "h/pvc-u1", "pvc-u1")],
+    ),
+    "an asset under another handle": (
+        {"assets": [asset()], "volumes": [volume(handle="h/other")]},
+        [("drifted", "h/pvc-u1", "pvc-u1")],
+    ),
+    "a volume that points at another's asset": (
+        {"assets": [asset()], "volumes": [volume(), volume("copy", handle="h/pvc-u1")]},
+        [("drifted", "h/pvc-u1", "copy")],
+    ),
+    "an asset without marks": ({"assets": [asset(cluster=None)]}, [("foreign", "h/pvc-u1", "")]),
+    "another cluster's asset": ({"assets": [asset(cluster="there")]}, [("foreign", "h/pvc-u1", "")]),
+    "another cluster's asset, restored here": (
+        {"assets": [asset(cluster="there")], "volumes": [volume()]},
+        [("foreign", "h/pvc-u1", "pvc-u1")],
+    ),
+    "another cluster's asset of the same name elsewhere": (
+        {"assets": [asset(cluster="there")], "volumes": [volume(handle="h/mine")]},
+        [("foreign", "h/pvc-u1", ""), ("ghost", "h/mine", "pvc-u1")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FINDINGS)
+def test_it_is_a_finding(case: str) -> None:
+    given, expected = FINDINGS[case]
+    assert judged(**given) == expected
+
+
+def test_a_volume_that_came_after_the_listing_began_is_no_ghost() -> None:
+    assert judged(volumes=[volume()], known=set()) == []
+    assert judged(volumes=[volume()], known={"uid-pvc-u1"}) == [("ghost", "h/pvc-u1", "pvc-u1")]
+
+
+def test_a_volume_out_of_reach_is_no_ghost() -> None:
+    assert judged(volumes=[volume()], in_reach=lambda _volume: False) == []
+
+
+def test_a_restored_asset_says_what_to_do() -> None:
+    comparison = Comparison("d", HERE)
+    comparison.add_asset(asset(cluster="there"))
+    comparison.add_volume(volume())
+    (finding, _) = comparison.findings()
+    assert finding is not None
+    assert "volplane adopt --from there" in finding.detail
+
+
+# --- observations -----------------------------------------------------------------------------------------------
+
+
+def orphan(handle: str = "h") -> Finding:
+    return Finding(verdict=Verdict.ORPHAN, driver="d", handle=handle, volume="", detail="")
+
+
+def test_an_observation_counts_from_the_end_of_the_first_listing_to_the_start_of_the_second() -> None:
+    seen = Observations(grace=300)
+    assert seen.add("d", [orphan()], began=0, ended=100) == [orphan()]
+    assert not seen.confirmed(orphan())
+    assert seen.add("d", [orphan()], began=399, ended=500) == []
+    assert not seen.confirmed(orphan())
+    seen.add("d", [orphan()], began=400, ended=500)
+    assert seen.confirmed(orphan())
+    assert seen.first_seen(orphan()) == 100
+
+
+def test_time_alone_confirms_nothing() -> None:
+    seen = Observations(grace=300)
+    seen.add("d", [orphan()], began=0, ended=1)
+    seen.add("other", [], began=1000, ended=1001)
+    assert not seen.confirmed(orphan())
+
+
+def test_a_gap_starts_anew_and_other_drivers_do_not_matter() -> None:
+    seen = Observations(grace=300)
+    seen.add("d", [orphan(), orphan("i")], began=0, ended=1)
+    seen.add("e", [], began=100, ended=101)
+    seen.add("d", [orphan("i")], began=200, ended=201)
+    assert seen.add("d", [orphan(), orphan("i")], began=600, ended=601) == [orphan()]
+    assert [seen.confirmed(finding) for finding in seen.findings()] == [False, True]
+    assert seen.count("d", Verdict.ORPHAN) == 2
+
+
+def test_what_was_repaired_is_forgotten() -> None:
+    seen = Observations(grace=300)
+    seen.add("d", [orphan()], began=0, ended=1)
+    seen.settled(orphan())
+    seen.settled(orphan())
+    assert seen.findings() == []
+    assert not seen.confirmed(orphan())
