@@ -1,0 +1,80 @@
+"""What is on the assets: whose data, who has them mounted. Kept beside the backends, so that it holds for any of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+__all__ = ["Disk", "Disks", "source_key", "source_of"]
+
+_PATHS: Final = frozenset({"hostPath", "local"})
+_NO_SOURCES: Final = frozenset(
+    {
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+        "name",
+    }
+)
+
+
+def source_key(kind: str, fields: Mapping[str, Any]) -> str:
+    """One text for one asset, however a volume or a pod spells its source."""
+    if kind in _PATHS:
+        return f"path:{fields.get('path')}"
+    if kind == "csi":
+        return f"csi:{fields.get('driver')}:{fields.get('volumeHandle')}"
+    if kind == "nfs":
+        return f"nfs:{fields.get('server')}:{fields.get('path')}"
+    return f"{kind}:{json.dumps(fields, sort_keys=True, default=str)}"
+
+
+def source_of(spec: Mapping[str, Any]) -> str:
+    """`source_key` of a volume's spec, or of an entry of a pod's volumes."""
+    for kind, fields in spec.items():
+        if kind not in _NO_SOURCES and isinstance(fields, dict):
+            return source_key(kind, fields)
+    return ""
+
+
+@dataclass(slots=True, eq=False)
+class Disk:
+    """One asset.
+
+    made_for: claim uid, "" for one that a person made. data: uids of claims whose pods wrote and nobody erased since.
+    waived: whose data a person gave away. mounts: uid of pod -> uid of its claim. kept: why it may stay without an owner.
+    """
+
+    key: str
+    driver: str
+    made_for: str
+    generation: int
+    overlap: bool
+    """Two processes believed to lead when it was made."""
+    data: set[str] = field(default_factory=set)
+    waived: set[str] = field(default_factory=set)
+    mounts: dict[str, str] = field(default_factory=dict)
+    kept: str = ""
+
+    def foreign_data(self, claim_uid: str = "") -> set[str]:
+        """Data that a holder of this claim has no right to see."""
+        return self.data - self.waived - {claim_uid}
+
+
+class Disks:
+    """All assets that exist, by `source_key`."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Disk] = {}
+
+    def of(self, spec: Mapping[str, Any]) -> Disk | None:
+        """The asset that a volume's spec or a pod's volume points at."""
+        return self.by_key.get(source_of(spec))

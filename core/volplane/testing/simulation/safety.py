@@ -1,0 +1,236 @@
+"""What may never happen: checked at every commit of the API server and at every effect on an asset."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Final
+
+from volplane.assets import Ownership
+from volplane.kube import names
+from volplane.lifecycle.intents import read_recycle_intent
+from volplane.lifecycle.scrubber import SCRUB_GATE
+from volplane.testing.simulation.disks import Disk, Disks, source_of
+from volplane.testing.simulation.loop import WHO
+from volplane.testing.simulation.truth import Commit, Json, Truth, annotations_of, reference_of
+from volplane.testing.simulation.verdict import Verdict
+
+__all__ = ["BEGAN", "Safety", "recycles"]
+
+BEGAN: Final[ContextVar[float]] = ContextVar("volplane_simulation_began", default=0.0)
+"""Loop time at which the hook call that runs now was begun."""
+
+FRESH: Final = 15.0
+"""Seconds for which a live read may lie back when the hook that it justifies begins: as long as a few slow requests."""
+_SCRUB_VOLUME: Final = "volplane.dev/scrub-volume"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def recycles(volume: Json) -> bool:
+    """Whether a release of the volume must lead to a scrub."""
+    policy = volume["spec"].get("persistentVolumeReclaimPolicy")
+    return policy == "Recycle" or (policy == "Delete" and annotations_of(volume).get(names.ON_RELEASE) == "recycle")
+
+
+def _offered(volume: Json | None) -> bool:
+    """Whether nothing keeps a claim from taking it."""
+    if volume is None or "deletionTimestamp" in volume["metadata"]:
+        return False
+    return not reference_of(volume).get("uid") and names.INTENT not in annotations_of(volume)
+
+
+class Safety:
+    """The invariants. Listens to `truth`; backends and nodes report what they do to assets."""
+
+    def __init__(self, truth: Truth, disks: Disks, verdict: Verdict) -> None:
+        self.reads: dict[tuple[str, str], float] = {}
+        """(process, volume) -> loop time at which the server answered its last live read."""
+        self.overlap = False
+        """Two processes believe to lead."""
+        self.touched: set[str] = set()
+        """Uids of volumes whose reference or intent a person changed."""
+        self._truth = truth
+        self._disks = disks
+        self._verdict = verdict
+        self._policies: dict[str, float] = {}
+        self._born: dict[str, float] = {}
+        truth.listeners.append(self._committed)
+
+    # --- commits ------------------------------------------------------------------------------------------------
+
+    def _committed(self, commit: Commit) -> None:
+        match commit.kind:
+            case "volume":
+                self._follow_volume(commit)
+                if commit.by_controller:
+                    self._check_volume(commit)
+            case "claim" if commit.by_controller and commit.new is not None:
+                self._check_claim(commit.name, commit.old, commit.new)
+            case "pod" if commit.by_controller and commit.old is not None and commit.new is not None:
+                self._check_gate(commit.old, commit.new)
+
+    def _follow_volume(self, commit: Commit) -> None:
+        new, old = commit.new, commit.old
+        if new is None:
+            return
+        uid = new["metadata"]["uid"]
+        if old is None:
+            self._born[uid] = _now()
+            return
+        if not commit.by_controller:
+            if reference_of(old) != reference_of(new) or _intent(old) != _intent(new):
+                self.touched.add(uid)
+            if _policy(old) != _policy(new):
+                self._policies[uid] = _now()
+
+    def _check_volume(self, commit: Commit) -> None:
+        old, new = commit.old, commit.new
+        if old is not None:
+            self._check_kept(commit.name, old, new)
+        if new is None:
+            return
+        disk = self._disks.of(new["spec"])
+        if disk is None:
+            return
+        if _offered(new) and not _offered(old) and (data := disk.foreign_data()):
+            self._verdict.broke("unscrubbed", f"volume {commit.name} is offered again with the data of {_all(data)}")
+        taker = reference_of(new).get("uid")
+        if taker and (old is None or reference_of(old).get("uid") != taker) and (data := disk.foreign_data(taker)):
+            self._verdict.broke("unscrubbed", f"volume {commit.name} is given away with the data of {_all(data)}")
+
+    def _check_kept(self, name: str, old: Json, new: Json | None) -> None:
+        """A volume whose claim lives and points at it stays as it is."""
+        claim = self._truth.claim_of(old)
+        if claim is None:
+            return
+        pointer = claim["spec"].get("volumeName", "")
+        ours = old["metadata"]["name"]
+        if new is None or ("deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]):
+            # What a person asked to delete before the bind was complete may go.
+            asked = new is None and "deletionTimestamp" in old["metadata"]
+            if pointer == ours or (not pointer and not asked):
+                self._verdict.broke("bound-stays-bound", f"volume {name} is deleted while its claim lives")
+            return
+        uid = reference_of(new).get("uid")
+        if uid == claim["metadata"]["uid"] or names.BIND_COMPLETED not in annotations_of(claim) or pointer != ours:
+            return
+        if uid:
+            self._verdict.broke("one-claim-per-volume", f"volume {name} is taken from its claim and given to another")
+        else:
+            self._verdict.broke("bound-stays-bound", f"volume {name} is taken from its claim")
+
+    def _check_claim(self, name: str, old: Json | None, new: Json) -> None:
+        volume = self._truth.volumes.get(new["spec"].get("volumeName", ""))
+        if volume is None:
+            return
+        uid = new["metadata"]["uid"]
+        holder = reference_of(volume).get("uid")
+        phase = new.get("status", {}).get("phase")
+        if phase == "Lost" and (old or {}).get("status", {}).get("phase") != "Lost" and holder == uid:
+            self._verdict.broke("bound-stays-bound", f"claim {name} is declared lost, but its volume is there")
+        completed = names.BIND_COMPLETED in annotations_of(new)
+        if not completed or (old is not None and names.BIND_COMPLETED in annotations_of(old)):
+            return
+        other = self._truth.claim_of(volume)
+        if holder != uid and other is not None and volume["metadata"]["uid"] not in self.touched:
+            text = (
+                f"claim {name} completes a bind to {self._truth.spell(volume['metadata']['name'])}, which is another's"
+            )
+            self._verdict.broke("one-claim-per-volume", text)
+
+    def _check_gate(self, old: Json, new: Json) -> None:
+        """A scrubber pod is let go only while the volume names it."""
+        if not _gated(old) or _gated(new):
+            return
+        volume = self._truth.volumes.get(annotations_of(new).get(_SCRUB_VOLUME, ""))
+        intent = read_recycle_intent(_intent(volume)) if volume is not None else None
+        if volume is not None and volume["metadata"]["uid"] in self.touched:
+            return
+        if intent is None or intent.pod != new["metadata"]["uid"]:
+            name = self._truth.spell(new["metadata"]["name"])
+            self._verdict.broke("permit", f"pod {name} is let go, but the volume's intent does not name it")
+
+    # --- effects ------------------------------------------------------------------------------------------------
+
+    def made(self, driver: str, key: str, owner: Ownership | None) -> Disk:
+        """An asset came to be. key: `source_key`. owner: None for one that a person made."""
+        twins = [
+            disk
+            for disk in self._disks.by_key.values()
+            if owner is not None and disk.made_for == owner.claim_uid and disk.generation == owner.generation
+        ]
+        disk = Disk(
+            key,
+            driver,
+            owner.claim_uid if owner is not None else "",
+            owner.generation if owner is not None else 0,
+            self.overlap,
+        )
+        self._disks.by_key[key] = disk
+        if twins and owner is not None:
+            text = f"{key} is made while {twins[0].key} exists, both generation {owner.generation} of one claim"
+            self._verdict.broke("one-asset-per-generation", text)
+        return disk
+
+    def unmade(self, key: str) -> None:
+        """An asset is destroyed, with what is on it."""
+        disk = self._disks.by_key.pop(key, None)
+        if disk is None:
+            return
+        self._check_unused(disk, "deleted")
+        who, began = WHO.get(), BEGAN.get()
+        for volume in self._volumes_on(key):
+            changed = self._policies.get(volume["metadata"]["uid"])
+            if changed is None or changed >= began or _policy(volume) == "Delete":
+                continue
+            read = self.reads.get((who, volume["metadata"]["name"]), float("-inf"))
+            if read >= changed or began - read > FRESH:
+                self._verdict.broke("policy-ignored", f"{key} is deleted, though its policy is {_policy(volume)} now")
+
+    def erased(self, key: str) -> None:
+        """An asset's contents are erased, by its backend or by a scrubber pod."""
+        disk = self._disks.by_key.get(key)
+        if disk is None:
+            return
+        self._check_unused(disk, "erased")
+        disk.data.clear()
+
+    def seen(self, disk: Disk, claim_uid: str, pod: str) -> None:
+        """A pod of the claim reads and writes the asset."""
+        if data := disk.foreign_data(claim_uid):
+            self._verdict.broke("unscrubbed", f"pod {pod} sees on {disk.key} the data of {_all(data)}")
+        disk.data.add(claim_uid)
+
+    def _check_unused(self, disk: Disk, what: str) -> None:
+        if disk.mounts:
+            self._verdict.broke("asset-in-use", f"{disk.key} is {what} while a pod has it mounted")
+        for volume in self._volumes_on(disk.key):
+            name = self._truth.spell(volume["metadata"]["name"])
+            claim = self._truth.claim_of(volume)
+            if claim is not None and claim["spec"].get("volumeName", "") in ("", volume["metadata"]["name"]):
+                self._verdict.broke("asset-in-use", f"{disk.key} is {what} while volume {name} is bound to a claim")
+            alive = "deletionTimestamp" not in volume["metadata"]
+            if what == "deleted" and alive and self._born.get(volume["metadata"]["uid"], 0.0) < BEGAN.get() - FRESH:
+                self._verdict.broke("asset-in-use", f"{disk.key} is deleted while volume {name} exists")
+
+    def _volumes_on(self, key: str) -> list[Json]:
+        return [volume for volume in self._truth.volumes.values() if source_of(volume["spec"]) == key]
+
+
+def _policy(volume: Json) -> str:
+    return str(volume["spec"].get("persistentVolumeReclaimPolicy", ""))
+
+
+def _intent(volume: Json) -> str | None:
+    return annotations_of(volume).get(names.INTENT)
+
+
+def _gated(pod: Json) -> bool:
+    return any(gate.get("name") == SCRUB_GATE for gate in pod["spec"].get("schedulingGates") or ())
+
+
+def _all(uids: set[str]) -> str:
+    return ", ".join(sorted(uids))

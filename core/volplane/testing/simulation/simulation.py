@@ -1,0 +1,289 @@
+"""One run of one schedule, from the first action until everything is quiet, or until something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from volplane.apiserver.server import ApiServer
+from volplane.controller.actions import Notice
+from volplane.loading.building import build_driver
+from volplane.loading.contract import Plugin
+from volplane.loading.driver import Driver
+from volplane.testing import clock
+from volplane.testing.simulation.backends import ZONE, LookingBackend, SimulatedBackend
+from volplane.testing.simulation.chance import Fate
+from volplane.testing.simulation.cluster import NODES, Cluster
+from volplane.testing.simulation.disks import Disks, source_key
+from volplane.testing.simulation.hooks import Turbulence, latency_of, turbulent
+from volplane.testing.simulation.liveness import Liveness
+from volplane.testing.simulation.loop import ScheduleLoop
+from volplane.testing.simulation.network import Network
+from volplane.testing.simulation.people import People
+from volplane.testing.simulation.plan import ALPHA, BETA, Action, Plan
+from volplane.testing.simulation.process import NAMESPACE, Process, ProcessParts, WallClock
+from volplane.testing.simulation.safety import Safety
+from volplane.testing.simulation.stage import Stage
+from volplane.testing.simulation.trace import Trace
+from volplane.testing.simulation.truth import Truth
+from volplane.testing.simulation.verdict import Verdict, Violation
+
+__all__ = ["Outcome", "Trial", "simulate"]
+
+LIMIT: Final = 8 * 3600.0
+"""Virtual seconds a run may take."""
+QUIET: Final = 100.0
+"""Virtual seconds without a write after which a world that owes nothing counts as quiet."""
+MOST_CRASHES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A schedule to run. actions: numbers of those that happen; faults: names of those that may; None = all of the plan's."""
+
+    plan: Plan
+    actions: frozenset[int] | None = None
+    faults: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a trial ended. violation: None = well. done: numbers of the actions; fired: names of the faults that struck."""
+
+    trial: Trial
+    violation: Violation | None
+    trace: Trace
+    done: tuple[int, ...]
+    fired: tuple[str, ...]
+    seconds: float
+    """Virtual."""
+
+
+def simulate(trial: Trial) -> Outcome:
+    """Run a trial. The same trial always runs the same way."""
+    with asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=trial.plan.seed, limit=LIMIT)) as runner:
+        return runner.run(_begin(trial))
+
+
+async def _begin(trial: Trial) -> Outcome:
+    return await _Simulation(trial).run()
+
+
+class _Simulation:
+    """Needs a running ScheduleLoop from the start."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._plan = plan = trial.plan
+        chosen = trial.actions
+        self._actions = [action for action in plan.actions if chosen is None or action.number in chosen]
+        self._loop = asyncio.get_running_loop()
+        self._trace = Trace()
+        self._verdict = Verdict(self._trace)
+        self._fate = Fate(plan.seed, only=trial.faults)
+        self._server = ApiServer(now=clock.now, random=Random(plan.seed))  # noqa: S311 -- uids
+        self._prepare()
+        self._truth = Truth(self._server, self._trace)
+        self._disks = Disks()
+        self._safety = Safety(self._truth, self._disks, self._verdict)
+        self._stage = stage = Stage(
+            fate=self._fate,
+            trace=self._trace,
+            truth=self._truth,
+            disks=self._disks,
+            safety=self._safety,
+            verdict=self._verdict,
+        )
+        self._turbulence = Turbulence(stage, plan.hooks, self._crash_named)
+        self._backends: dict[str, SimulatedBackend] = {
+            ALPHA: LookingBackend(ALPHA, plan.alpha, self._fate),
+            BETA: SimulatedBackend(BETA, plan.beta, self._fate),
+        }
+        self._drivers = [self._driver(backend) for backend in self._backends.values()]
+        self._people = People(stage, self._backends)
+        self._cluster = Cluster(stage, plan.pods)
+        self._wall = WallClock()
+        self._living: list[Process] = []
+        self._epoch = 0
+        self._crashes = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self) -> Outcome:
+        self._loop.set_exception_handler(self._unhandled)
+        self._spawn(self._cluster.run())
+        self._start_process()
+        try:
+            await self._play()
+            await self._come_to_rest()
+        finally:
+            await self._end()
+        return Outcome(
+            trial=self._trial,
+            violation=self._verdict.violation,
+            trace=self._trace,
+            done=tuple(action.number for action in self._actions),
+            fired=tuple(self._fate.fired),
+            seconds=self._loop.time(),
+        )
+
+    async def _end(self) -> None:
+        for process in self._living:
+            process.kill()
+        for task in self._tasks:
+            task.cancel()
+        self._server.close()
+        await asyncio.sleep(0)
+
+    def _spawn(self, coro: Coroutine[Any, Any, Any]) -> None:
+        task = self._loop.create_task(coro)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _unhandled(self, _: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        self._verdict.broke("no-internal-error", f"{context['message']}: {context.get('exception')!r}")
+
+    # --- the world ----------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        metadata: list[tuple[str, Any]] = [("Namespace", {"name": NAMESPACE})]
+        metadata += [("Node", {"name": name, "labels": {ZONE: zone}}) for name, zone in NODES.items()]
+        for kind, meta in metadata:
+            body = json.dumps({"apiVersion": "v1", "kind": kind, "metadata": meta}).encode()
+            self._server.handle("POST", f"/api/v1/{kind.lower()}s", {}, {"content-type": "application/json"}, body)
+
+    def _driver(self, backend: SimulatedBackend) -> Driver:
+        def key(handle: str) -> str:
+            return source_key("hostPath", {"path": handle})
+
+        def mounted(handle: str) -> bool:
+            disk = self._disks.by_key.get(key(handle))
+            return disk is not None and bool(disk.mounts)
+
+        told = backend.listeners
+        told.made = lambda stored: self._made(backend.name, key(stored.handle), stored.owner)
+        told.unmade = lambda stored: self._safety.unmade(key(stored.handle))
+        told.erased = lambda stored: self._safety.erased(key(stored.handle))
+        plugin = Plugin(kind="backend", name=backend.name.partition(".")[0], factory=lambda _options: backend)
+        return build_driver(backend.name, plugin, {}, [turbulent(self._turbulence)])
+
+    def _made(self, driver: str, key: str, owner: Any) -> None:
+        self._trace.note(driver, f"makes {key} for {self._truth.spell(owner.volume_name)}")
+        self._safety.made(driver, key, owner)
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    def _start_process(self) -> None:
+        self._epoch += 1
+        name = f"p{self._epoch}"
+        network = Network(name, self._stage, self._plan.network, crash=lambda why: self._crash_named(name, why))
+        process = Process(
+            name,
+            ProcessParts(
+                drivers=self._drivers,
+                network=network,
+                latency=latency_of(name, self._stage, self._plan.hooks),
+                wall=self._wall,
+                verdict=self._verdict,
+                record=self._record,
+                fence=f"{self._epoch}/{name}",
+                seed=self._plan.seed,
+            ),
+        )
+        self._trace.note(name, "starts")
+        self._living.append(process)
+        self._safety.overlap = len(self._living) > 1
+        process.start()
+
+    def _crash_named(self, name: str, why: str) -> None:
+        for process in self._living:
+            if process.name == name and self._crashes < MOST_CRASHES:
+                self._crash(process, why)
+                return
+
+    def _crash(self, process: Process, why: str) -> None:
+        self._crashes += 1
+        self._trace.note("fault", f"{process.name} dies: {why}")
+        self._living.remove(process)
+        self._safety.overlap = len(self._living) > 1
+        process.kill()
+        if not self._living:
+            pause = self._fate.between(0.0, 3.0, f"{process.name} restart") ** 2
+            self._loop.call_later(pause, self._start_if_none)
+        else:
+            # Whoever is left takes the lease back.
+            self._epoch += 1
+            self._living[-1].fence = f"{self._epoch}/{self._living[-1].name}"
+
+    def _start_if_none(self) -> None:
+        if not self._living and self._verdict.violation is None:
+            self._start_process()
+
+    def _record(self, who: str, notice: Notice) -> None:
+        self._trace.note(who, f"tells {self._truth.spell(notice.about.name)}: {notice.reason}: {notice.message}")
+
+    # --- the schedule -------------------------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        for action in self._actions:
+            await self._until(action.at)
+            if self._verdict.violation is not None:
+                return
+            self._trace.note("user", action)
+            self._act(action)
+        await self._until(self._plan.calm)
+
+    async def _come_to_rest(self) -> None:
+        """Stop all faults; when nothing moves any more, ask whether that is right."""
+        self._trace.note("fault", "no more of them")
+        self._fate.calm.set()
+        self._turbulence.down.clear()
+        while len(self._living) > 1:
+            left = int(self._fate.number(f"who stays {len(self._living)}") * len(self._living))
+            self._crash(self._living[left], "another one leads")
+        version, since, end = -1, self._loop.time(), self._loop.time() + LIMIT / 2
+        while self._verdict.violation is None:
+            await self._until(self._loop.time() + 10.0)
+            process = self._living[0] if self._living else None
+            if process is None or not process.at_rest or self._cluster.busy or self._server.store.version != version:
+                version, since = self._server.store.version, self._loop.time()
+            elif self._loop.time() - since >= QUIET:
+                Liveness(self._stage, self._people, self._cluster).check(process)
+                return
+            if self._loop.time() > end:
+                told = process.reasons() if process is not None else {}
+                self._verdict.broke("comes-to-rest", f"after hours there is still something to do: {told}")
+
+    async def _until(self, when: float) -> None:
+        """Let time pass, unless something is found wrong."""
+        left = when - self._loop.time()
+        if left > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._verdict.found.wait()
+
+    def _act(self, action: Action) -> None:
+        match action.what:
+            case "crash":
+                if self._living:
+                    self._crash(self._living[min(action.detail["which"], len(self._living) - 1)], "killed")
+            case "second_leader":
+                if len(self._living) == 1:
+                    self._start_process()
+            case "outage":
+                change = self._turbulence.down.add if action.detail["down"] else self._turbulence.down.discard
+                change(action.detail["driver"])
+            case "set_clock":
+                self._wall.offset += action.detail["seconds"]
+            case "compact":
+                self._server.store.compact()
+            case "end_watches":
+                self._server.end_watches()
+            case _:
+                taking = self._people.act(action)
+                if asyncio.iscoroutine(taking):
+                    self._spawn(taking)

@@ -1,0 +1,42 @@
+"""What happened, in order: who wrote what, which hook did what, which fault struck."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+__all__ = ["Entry", "Trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line. at: virtual seconds. who: a process, `user`, `cluster` or `fault`. what: its text is made when read."""
+
+    at: float
+    who: str
+    what: object
+
+    def __str__(self) -> str:
+        return f"{self.at:11.4f}  {self.who:<10} {self.what}"
+
+
+class Trace:
+    """The lines of one run."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def note(self, who: str, what: object) -> None:
+        self.entries.append(Entry(asyncio.get_running_loop().time(), who, what))
+
+    def lines(self) -> Iterator[str]:
+        return map(str, self.entries)
+
+    def digest(self) -> str:
+        """Short mark of everything that happened: equal for equal schedules."""
+        mark = blake2b(digest_size=8)
+        for line in self.lines():
+            mark.update(line.encode())
+        return mark.hexdigest()
