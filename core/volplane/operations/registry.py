@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import logging
-from collections import deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from volplane.controller import logs
 from volplane.errors import BackoffError, OperationError, OperationInProgress
+from volplane.operations.entries import Lane, Operation, Pause, Requeue
 from volplane.operations.held import holding
 from volplane.operations.limits import DriverLimits, TokenBucket, retry_delay
 from volplane.operations.states import Again, Ended, OperationState, Phase
@@ -24,54 +23,6 @@ log = logging.getLogger(__name__)
 KEEP_FAILURES: Final = 600.0
 """Seconds after its next try was due that an operation's failures are forgotten if nobody started it again."""
 CANCEL_GRACE: Final = 1.0
-
-Requeue = Callable[[], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Operation:
-    name: str
-    driver: str
-    asset: str
-    node: str | None
-    run: Callable[[], Awaitable[None]]
-    requeue: Requeue
-    since: float
-    failures: int
-    phase: Phase = Phase.QUEUED
-    task: asyncio.Task[None] | None = None
-    error: BaseException | None = None
-    held: list[asyncio.Future[None]] = field(default_factory=list)
-    waiters: dict[str, Requeue] = field(default_factory=dict)
-    # Of who started it: by the time it runs, another operation's end may be what runs it.
-    context: contextvars.Context = field(default_factory=contextvars.copy_context)
-
-
-@dataclass(slots=True, eq=False)
-class _Pause:
-    """What is left of an operation between two runs. failures is 0 after `Again`."""
-
-    name: str
-    driver: str
-    asset: str
-    node: str | None
-    since: float
-    until: float
-    failures: int
-    error: str | None
-    requeue: Requeue
-    timer: asyncio.TimerHandle | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """One driver's queue: first come, first served, none of it shared with other drivers."""
-
-    limits: DriverLimits
-    bucket: TokenBucket | None
-    queue: deque[_Operation] = field(default_factory=deque)
-    running: int = 0
-    timer: asyncio.TimerHandle | None = None
 
 
 class OperationRegistry:
@@ -89,11 +40,11 @@ class OperationRegistry:
         """limits: per driver name; others get the defaults of `DriverLimits`. observe: told of every run that is over."""
         self._limits = dict(limits or {})
         self._observe = observe
-        self._operations: dict[str, _Operation] = {}
-        self._holders: dict[tuple[str, str], dict[str | None, _Operation]] = {}
-        self._pauses: dict[str, _Pause] = {}
+        self._operations: dict[str, Operation] = {}
+        self._holders: dict[tuple[str, str], dict[str | None, Operation]] = {}
+        self._pauses: dict[str, Pause] = {}
         self._paused: dict[tuple[str, str], set[str]] = {}
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._closed = False
         self._stopped: set[str] = set()
         self._released = asyncio.Event()
@@ -122,7 +73,7 @@ class OperationRegistry:
         self._refuse_busy(name, driver, asset, node, requeue)
         now = asyncio.get_running_loop().time()
         failures = self._end_pause(name, requeue, now)
-        operation = _Operation(name, driver, asset, node, run, requeue, now, failures)
+        operation = Operation(name, driver, asset, node, run, requeue, now, failures)
         operation.context.run(logs.bind, operation=name, driver=driver)
         self._reset_others(operation)
         self._operations[name] = operation
@@ -154,9 +105,16 @@ class OperationRegistry:
     def snapshot(self) -> tuple[OperationState, ...]:
         """Everything queued, running, overrun or waiting for its next try, oldest first."""
         now = asyncio.get_running_loop().time()
-        states = [self._state(o) for o in self._operations.values()]
-        states += [self._waiting_state(p) for p in self._pauses.values() if now < p.until]
+        states = [o.state() for o in self._operations.values()]
+        states += [p.state() for p in self._pauses.values() if now < p.until]
         return tuple(sorted(states, key=lambda s: (s.since, s.name)))
+
+    def counts(self) -> Counter[tuple[str, Phase]]:
+        """How many there are by driver and phase; costs less than a snapshot."""
+        now = asyncio.get_running_loop().time()
+        counted = Counter((o.driver, o.phase) for o in self._operations.values())
+        counted.update((p.driver, Phase.WAITING) for p in self._pauses.values() if now < p.until)
+        return counted
 
     async def drain(self, timeout: float, driver: str | None = None) -> tuple[str, ...]:  # noqa: ASYNC109 - not an error
         """Refuse new operations (of `driver`, or all), drop queued ones, wait for the rest at most `timeout` seconds.
@@ -188,7 +146,7 @@ class OperationRegistry:
 
     # --- exclusion and back-off ---------------------------------------------------------------------------------
 
-    def _conflicts(self, driver: str, asset: str, node: str | None) -> Iterator[_Operation]:
+    def _conflicts(self, driver: str, asset: str, node: str | None) -> Iterator[Operation]:
         for held_node, operation in self._holders.get((driver, asset), {}).items():
             if node is None or held_node is None or node == held_node:
                 yield operation
@@ -215,7 +173,7 @@ class OperationRegistry:
         self._drop(pause)
         return pause.failures
 
-    def _reset_others(self, operation: _Operation) -> None:
+    def _reset_others(self, operation: Operation) -> None:
         """A different operation on the asset changes the conditions: what failed before may be tried when it ends."""
         for name in sorted(self._paused.get((operation.driver, operation.asset), ())):
             pause = self._pauses[name]
@@ -224,22 +182,22 @@ class OperationRegistry:
                 self._drop(pause)
                 operation.waiters[name] = pause.requeue
 
-    def _pause(self, operation: _Operation, delay: float, failures: int, error: str | None) -> float:
+    def _pause(self, operation: Operation, delay: float, failures: int, error: str | None) -> float:
         loop = asyncio.get_running_loop()
         now = loop.time()
         o = operation
-        pause = _Pause(o.name, o.driver, o.asset, o.node, now, now + delay, failures, error, o.requeue)
+        pause = Pause(o.name, o.driver, o.asset, o.node, now, now + delay, failures, error, o.requeue)
         pause.timer = loop.call_at(pause.until, self._resume_pause, pause)
         self._pauses[o.name] = pause
         self._paused.setdefault((o.driver, o.asset), set()).add(o.name)
         return pause.until
 
-    def _resume_pause(self, pause: _Pause) -> None:
+    def _resume_pause(self, pause: Pause) -> None:
         loop = asyncio.get_running_loop()
         pause.timer = loop.call_later(KEEP_FAILURES, self._drop, pause)
         loop.call_soon(pause.requeue)
 
-    def _drop(self, pause: _Pause) -> None:
+    def _drop(self, pause: Pause) -> None:
         if pause.timer is not None:
             pause.timer.cancel()
         del self._pauses[pause.name]
@@ -250,15 +208,15 @@ class OperationRegistry:
 
     # --- running ------------------------------------------------------------------------------------------------
 
-    def _lane(self, driver: str, now: float) -> _Lane:
+    def _lane(self, driver: str, now: float) -> Lane:
         lane = self._lanes.get(driver)
         if lane is None:
             limits = self.limits(driver)
             bucket = None if limits.rate is None else TokenBucket(limits.rate, now)
-            lane = self._lanes[driver] = _Lane(limits, bucket)
+            lane = self._lanes[driver] = Lane(limits, bucket)
         return lane
 
-    def _pump(self, lane: _Lane) -> None:
+    def _pump(self, lane: Lane) -> None:
         loop = asyncio.get_running_loop()
         while lane.queue and lane.running < lane.limits.concurrency:
             wait = lane.bucket.wait(loop.time()) if lane.bucket else 0.0
@@ -276,15 +234,15 @@ class OperationRegistry:
             ended = functools.partial(self._run_ended, operation)
             operation.task.add_done_callback(ended, context=operation.context)
 
-    def _refilled(self, lane: _Lane) -> None:
+    def _refilled(self, lane: Lane) -> None:
         lane.timer = None
         self._pump(lane)
 
-    async def _drive(self, operation: _Operation) -> None:
+    async def _drive(self, operation: Operation) -> None:
         holding(operation.held)
         await operation.run()
 
-    def _run_ended(self, operation: _Operation, task: asyncio.Task[None]) -> None:
+    def _run_ended(self, operation: Operation, task: asyncio.Task[None]) -> None:
         operation.error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
         pending = {f for f in operation.held if not f.done()}
         if not pending:
@@ -301,7 +259,7 @@ class OperationRegistry:
         for call in pending.copy():
             call.add_done_callback(returned)
 
-    def _release(self, operation: _Operation) -> None:
+    def _release(self, operation: Operation) -> None:
         loop = asyncio.get_running_loop()
         lane = self._lanes[operation.driver]
         lane.running -= 1
@@ -324,7 +282,7 @@ class OperationRegistry:
         self._pump(lane)
         self._observe(ended)
 
-    def _schedule(self, operation: _Operation) -> float | None:
+    def _schedule(self, operation: Operation) -> float | None:
         """Queue the object again: now, or when its back-off ends (the loop time of which is returned)."""
         loop = asyncio.get_running_loop()
         error = operation.error
@@ -342,7 +300,7 @@ class OperationRegistry:
         log.debug("%s failed", operation.name, exc_info=error)
         return self._pause(operation, delay, failures, text)
 
-    def _remove(self, operation: _Operation) -> None:
+    def _remove(self, operation: Operation) -> None:
         del self._operations[operation.name]
         holders = self._holders[operation.driver, operation.asset]
         del holders[operation.node]
@@ -351,7 +309,7 @@ class OperationRegistry:
 
     # --- shutting down and looking in ---------------------------------------------------------------------------
 
-    def _of(self, driver: str | None) -> list[_Operation]:
+    def _of(self, driver: str | None) -> list[Operation]:
         return [o for o in self._operations.values() if driver in (None, o.driver)]
 
     def _drop_queued(self, driver: str | None) -> None:
@@ -368,28 +326,3 @@ class OperationRegistry:
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_GRACE)
         return tuple(sorted(o.name for o in left))
-
-    def _state(self, operation: _Operation) -> OperationState:
-        return OperationState(
-            name=operation.name,
-            driver=operation.driver,
-            asset=operation.asset,
-            node=operation.node,
-            phase=operation.phase,
-            since=operation.since,
-            failures=operation.failures,
-            error=str(operation.error) if operation.error is not None else None,
-        )
-
-    def _waiting_state(self, pause: _Pause) -> OperationState:
-        return OperationState(
-            name=pause.name,
-            driver=pause.driver,
-            asset=pause.asset,
-            node=pause.node,
-            phase=Phase.WAITING,
-            since=pause.since,
-            next_try=pause.until,
-            failures=pause.failures,
-            error=pause.error,
-        )

@@ -106,7 +106,7 @@ def test_what_cannot_be_asked_is_refused_with_what_would_be_right(tell: Tell) ->
         with pytest.raises(ConfigurationError, match='--driver: "x" is not configured here; drivers are shelf'):
             await cluster.adoption.plan("old", "x")
         await cluster.drivers.stop_all()
-        with pytest.raises(Unavailable, match="driver shelf.example.com cannot be asked"):
+        with pytest.raises(Unavailable, match=r"driver shelf\.example\.com cannot be asked"):
             await cluster.adoption.plan("old")
 
     tell(story)

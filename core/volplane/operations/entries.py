@@ -1,0 +1,87 @@
+"""What the operation registry keeps: operations, pauses between their runs, and each driver's queue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from volplane.operations.limits import DriverLimits, TokenBucket
+from volplane.operations.states import OperationState, Phase
+
+__all__ = ["Lane", "Operation", "Pause", "Requeue"]
+
+Requeue = Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    name: str
+    driver: str
+    asset: str
+    node: str | None
+    run: Callable[[], Awaitable[None]]
+    requeue: Requeue
+    since: float
+    failures: int
+    phase: Phase = Phase.QUEUED
+    task: asyncio.Task[None] | None = None
+    error: BaseException | None = None
+    held: list[asyncio.Future[None]] = field(default_factory=list)
+    waiters: dict[str, Requeue] = field(default_factory=dict)
+    # Of who started it: by the time it runs, another operation's end may be what runs it.
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+
+    def state(self) -> OperationState:
+        return OperationState(
+            name=self.name,
+            driver=self.driver,
+            asset=self.asset,
+            node=self.node,
+            phase=self.phase,
+            since=self.since,
+            failures=self.failures,
+            error=str(self.error) if self.error is not None else None,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Pause:
+    """What is left of an operation between two runs. failures is 0 after `Again`."""
+
+    name: str
+    driver: str
+    asset: str
+    node: str | None
+    since: float
+    until: float
+    failures: int
+    error: str | None
+    requeue: Requeue
+    timer: asyncio.TimerHandle | None = None
+
+    def state(self) -> OperationState:
+        return OperationState(
+            name=self.name,
+            driver=self.driver,
+            asset=self.asset,
+            node=self.node,
+            phase=Phase.WAITING,
+            since=self.since,
+            next_try=self.until,
+            failures=self.failures,
+            error=self.error,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One driver's queue: first come, first served, none of it shared with other drivers."""
+
+    limits: DriverLimits
+    bucket: TokenBucket | None
+    queue: deque[Operation] = field(default_factory=deque)
+    running: int = 0
+    timer: asyncio.TimerHandle | None = None
