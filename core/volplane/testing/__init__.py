@@ -1,0 +1,40 @@
+"""The testing kit: a whole cluster in the process, backends that fail on demand, the conformance suite, virtual time.
+
+Nothing here needs pytest; with pytest, its plugin comes with volplane. Names are imported when they are first used,
+because pytest loads this package in every run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from volplane.testing.clock import run
+    from volplane.testing.conformance import RULES, BackendConformance, Report, Subject, run_rules
+    from volplane.testing.memory import MemoryBackend, MemoryStorage
+
+__all__ = [
+    "RULES",
+    "BackendConformance",
+    "MemoryBackend",
+    "MemoryStorage",
+    "Report",
+    "Subject",
+    "run",
+    "run_rules",
+]
+
+_HOMES = {
+    "clock": ("run",),
+    "conformance": ("RULES", "BackendConformance", "Report", "Subject", "run_rules"),
+    "memory": ("MemoryBackend", "MemoryStorage"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that has the name."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

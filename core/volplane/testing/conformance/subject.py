@@ -1,0 +1,79 @@
+"""What is tested, and what the kit may know of it and do with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from volplane.assets import Asset, Segment, VolumeSource
+from volplane.requests import NodeIdentity
+
+__all__ = ["Subject"]
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A backend on a storage of its own. `factory(options)` makes an instance, as for a driver; every instance that is
+    made works on the same storage, so a fresh one is what a restart leaves.
+
+    Only the first two fields are needed; each of the others lets more rules say something. Sizes are bytes, times seconds.
+    """
+
+    factory: Callable[[Mapping[str, Any]], object]
+    """The backend's class, or whatever its entry point names."""
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """As in the configuration file; they are checked and typed by `options_schema`."""
+    _: KW_ONLY
+    driver_name: str = "conformance.example.com"
+    cluster_id: str = "conformance"
+    node_name: str | None = None
+    """Given to `start`, as by `--node-name`."""
+
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Of a class, as strings."""
+    other_parameters: Mapping[str, str] | None = None
+    """Legal parameters that ask for a different asset."""
+    mutable_parameters: Mapping[str, str] = field(default_factory=dict)
+    """What `modify` shall be asked for."""
+    capacity_bytes: int = GIB
+    """A size of which a dozen assets fit."""
+    too_large_bytes: int | None = None
+    """A size that never fits; None: far more than any storage has."""
+    segments: tuple[Segment, ...] = ()
+    """Places in which assets can be made; the first is used by rules that need only one."""
+    nodes: tuple[NodeIdentity, ...] = (NodeIdentity(name="node-1"), NodeIdentity(name="node-2"))
+    """Nodes to which assets can be attached; two are enough."""
+    static_source: VolumeSource | None = None
+    """A source that a person could write and that is this backend's, without an asset of ours behind it."""
+    foreign_sources: tuple[VolumeSource, ...] = ()
+    """Sources of the backend's own kind that are not its own (another server, another root)."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Texts from the options that may be seen nowhere."""
+    page_assets: int = 5
+    """How many assets do not fit on one page of `list_assets`; make the page small by an option of the backend."""
+
+    advance: Callable[[float], None] = time.sleep
+    """Let so many seconds pass: for asynchronous backends on an injected clock."""
+    inspect: Callable[[], object] | None = None
+    """A picture of the storage: equal pictures mean that nothing was changed."""
+    fill: Callable[[Asset], None] | None = None
+    """Write something into the asset, as a pod would."""
+    is_empty: Callable[[Asset], bool] | None = None
+    """Whether nothing of what was ever written into the asset can be read from it."""
+    use: Callable[[Asset], AbstractContextManager[object]] | None = None
+    """Hold the asset in use (mounted, open) while the block runs."""
+
+    real_crashes: bool = False
+    """The storage is outside of this process (files, a server): crashes are those of a child process (fork), which is
+    killed at a line of the backend. Else an exception is raised at the line."""
+    crash_points: int = 24
+    """At how many lines of a hook it is made to crash, spread evenly."""
+    storage_modules: tuple[str, ...] = ()
+    """Modules that play the storage (a fake cloud): no crash happens inside of them or beneath."""
+    patience: float = 60.0
+    """Real seconds a single hook call may take."""

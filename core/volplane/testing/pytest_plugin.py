@@ -1,0 +1,47 @@
+"""The pytest plugin of volplane: the conformance suite as tests, and virtual time. Importing it loads next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from volplane.testing.conformance import Verdict
+
+__all__ = ["conformance_verdicts", "pytest_terminal_summary", "virtual_time"]
+
+pytest.register_assert_rewrite("volplane.testing.conformance")
+
+_WAIVED = "waived"
+_PROPERTY = "volplane-conformance"
+
+
+@pytest.fixture(scope="class")
+def conformance_verdicts() -> Iterator[dict[str, Verdict]]:
+    """What was found so far by the rules of one `BackendConformance` class."""
+    verdicts: dict[str, Verdict] = {}
+    yield verdicts
+    verdicts.clear()
+
+
+@pytest.fixture
+def virtual_time() -> Callable[..., Any]:
+    """`virtual_time(main())` runs a coroutine to its end on a loop that never waits: see `volplane.testing.run`."""
+    from volplane.testing.clock import run  # noqa: PLC0415 - only tests that ask for it pay
+
+    return run
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name every waived rule with its reason, whatever the verbosity."""
+    rows = []
+    for report in terminalreporter.getreports("xfailed"):
+        for name, value in report.user_properties:
+            if name == _PROPERTY and str(value).startswith(_WAIVED):
+                rows.append(f"{report.nodeid}: {value}")
+    if rows:
+        terminalreporter.section("volplane conformance: waived rules")
+        for row in rows:
+            terminalreporter.write_line(row)
