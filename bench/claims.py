@@ -1,12 +1,14 @@
-"""Claims bound or provisioned per second, and what each costs the controller.
+"""Claims bound or provisioned per second, what each costs the controllers, and the share of what the server allows.
 
-    python bench/claims.py static 1000
-    python bench/claims.py dynamic 10000 --floor
+    python -m bench.claims static 1000
+    python -m bench.claims dynamic 10000 --runs 3 --json figures.json
 
-Three processes on loopback, as in real life: `volplane apiserver --memory`, the controllers (`--controllers all`) with a
-backend that does nothing but remember, and this one, which creates the objects and watches. Reported: claims/s from the
-first create to the last Bound, controller CPU per claim, API writes per claim by the controller, and its memory. With
-`--floor` a bare client sends the same writes to the same server, with no logic, and the share of that rate is shown.
+Every process on its own, as in real life: `volplane apiserver --memory`, the controllers (`--controllers all`) with a
+backend that only remembers, and this one, which creates the objects and watches the claims. All objects are created
+while the controllers are stopped. Then they go on; the time is that until the last claim is Bound, their CPU is that
+until they rest, events included. The floor is measured in the same way on a server of its own: the same objects, then
+a bare client sends the same writes with as many in flight, and no logic (`bench.floor`). Both alternate `--runs` times;
+medians are told, and the share is the median of the shares of the pairs.
 """
 
 from __future__ import annotations
@@ -14,228 +16,155 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
+import statistics
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from bench import people, processes
+from bench.objects import claim, claim_name, volume, volume_name
 
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
-from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.kinds import CLAIMS, VOLUMES
 
-DRIVER = "memory.volplane.dev"
-NAMESPACE = "default"
-IN_FLIGHT = 50
-TICKS = os.sysconf("SC_CLK_TCK")
-TIME_LIMIT = 900.0
+__all__ = ["BUDGETS", "floor", "median_of", "ours"]
 
-
-@dataclass(frozen=True)
-class Usage:
-    """CPU seconds and resident bytes of a process."""
-
-    cpu: float
-    memory: int
-
-    @classmethod
-    def of(cls, pid: int) -> Usage:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return cls((int(fields[11]) + int(fields[12])) / TICKS, pages * os.sysconf("SC_PAGE_SIZE"))
+BUDGETS = {"static": {"cpu_ms": 1.4, "writes": 4.0}, "dynamic": {"cpu_ms": 2.2, "writes": 5.0}}
+SHARE = 0.75
+MIB = 2**20
 
 
-@contextmanager
-def _child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+async def _volumes(client: Client, count: int) -> None:
+    await people.each(count, lambda number: client.create(VOLUMES, volume(volume_name(number))))
 
 
-def _written(metrics: str) -> float:
-    """API writes so far, events not counted, by the controller's own count."""
-    total = 0.0
-    for line in metrics.splitlines():
-        counted = line.startswith("rest_client_requests_total{") and 'resource="events"' not in line
-        if counted and any(f'method="{verb}"' in line for verb in ("create", "patch", "delete")):
-            total += float(line.rpartition(" ")[2])
-    return total
-
-
-def _metrics(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text: str = answer.read().decode()
-    return text
-
-
-def _claim(number: int, storage_class: str) -> dict[str, Any]:
-    spec = {
-        "storageClassName": storage_class,
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Gi"}},
-    }
-    return CLAIMS.body(metadata={"name": f"claim-{number:06}", "namespace": NAMESPACE}, spec=spec)
-
-
-def _volume(number: int) -> dict[str, Any]:
-    spec = {
-        "capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteOnce"],
-        "persistentVolumeReclaimPolicy": "Retain",
-        "hostPath": {"path": f"/srv/{number}"},
-    }
-    return VOLUMES.body(metadata={"name": f"volume-{number:06}"}, spec=spec)
-
-
-async def _each(count: int, act: Any) -> None:
-    """`act(number)` for all numbers, so many in flight at once."""
-    numbers = iter(range(count))
-
-    async def work() -> None:
-        for number in numbers:
-            await act(number)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(IN_FLIGHT):
-            group.create_task(work())
-
-
-async def _count(client: Client, path: str, phase: str) -> int:
-    listing = json.loads(await client.raw(path))
-    return sum(1 for item in listing["items"] if item["status"].get("phase") == phase)
-
-
-async def _until_bound(client: Client, count: int) -> None:
-    """Follow a watch (which costs this process, not the controller) until so many claims are Bound."""
-    bound: set[str] = set()
-    async with asyncio.timeout(TIME_LIMIT), client.watch(CLAIMS, version=0, seconds=int(TIME_LIMIT)) as changes:
-        async for change in changes:
-            item = change.object
-            if item is not None and item.status.phase == "Bound":
-                bound.add(item.key)
-                if len(bound) >= count:
-                    return
-
-
-async def measure(kind: str, count: int, kubeconfig: Path, controller: int, port: int) -> dict[str, float]:
-    """Create everything and wait until all claims are bound."""
-    transport = await HttpTransport.connect(kubeconfig)
-    client = Client(transport, deadline=120.0)
+async def _claims(client: Client, kind: str, count: int) -> None:
     storage_class = "" if kind == "static" else "memory"
-    await client.create(STORAGE_CLASSES, STORAGE_CLASSES.body(metadata={"name": "memory"}, provisioner=DRIVER))
+    await people.each(count, lambda number: client.create(CLAIMS, claim(claim_name(number), storage_class)))
+
+
+async def _ours(
+    kind: str, count: int, client: Client, api: processes.Process, run: processes.Controller
+) -> dict[str, float]:
     if kind == "static":
-        await _each(count, lambda number: client.create(VOLUMES, _volume(number)))
-        while await _count(client, VOLUMES.path(), "Available") < count:
-            await asyncio.sleep(0.5)  # another process makes them so
-    before, written = Usage.of(controller), _written(_metrics(port))
+        await _volumes(client, count)
+        await people.until_phase(client, "Available", count)
+    else:
+        await people.create_class(client)
+    before, written, server = await asyncio.to_thread(run.quiet), run.writes(), api.usage()
+    run.pause()
+    await _claims(client, kind, count)
+    seen = people.Binding(client, count)
+    watching = asyncio.create_task(seen.follow((await client.list(CLAIMS)).version))
+    await asyncio.sleep(0.5)
+    created = api.usage()
     begun = time.perf_counter()
-    watching = asyncio.create_task(_until_bound(client, count))
-    await _each(count, lambda number: client.create(CLAIMS, _claim(number, storage_class)))
-    created = time.perf_counter() - begun
+    run.resume()
     await watching
-    took = time.perf_counter() - begun
-    after, wrote = Usage.of(controller), _written(_metrics(port))
-    await transport.close()
+    took = max(seen.at.values()) - begun
+    ended = api.usage()
+    after = await asyncio.to_thread(run.quiet)
+    wrote = run.writes()
+    del server
     return {
         "claims_per_second": count / took,
-        "seconds": took,
-        "creating_seconds": created,
-        "controller_cpu_ms_per_claim": (after.cpu - before.cpu) / count * 1000,
-        "writes_per_claim": (wrote - written) / count,
-        "controller_mib": after.memory / 2**20,
+        "cpu_ms": (after.cpu - before.cpu) / count * 1000,
+        "server_cpu_ms": (ended.cpu - created.cpu) / count * 1000,
+        "writes": (wrote[0] - written[0]) / count,
+        "events": (wrote[1] - written[1]) / count,
+        "memory_mib": after.memory / MIB,
+        "peak_mib": after.peak / MIB,
     }
 
 
-async def floor(count: int, kubeconfig: Path) -> float:
-    """Binds per second of a bare client: the same four writes, no logic, as many in flight."""
-    transport = await HttpTransport.connect(kubeconfig)
-    client = Client(transport, deadline=120.0)
-    await _each(count, lambda number: client.create(VOLUMES, _volume(number)))
-    await _each(count, lambda number: client.create(CLAIMS, _claim(number, "none")))
+def ours(kind: str, count: int) -> dict[str, float]:
+    """One measurement of the controllers in fresh processes."""
 
-    async def bind(number: int) -> None:
-        claim, volume = f"{NAMESPACE}/claim-{number:06}", f"volume-{number:06}"
-        reference = {"namespace": NAMESPACE, "name": f"claim-{number:06}", "kind": "PersistentVolumeClaim"}
-        await client.patch(VOLUMES, volume, {"spec": {"claimRef": reference}})
-        await client.patch(VOLUMES, volume, {"status": {"phase": "Bound"}}, subresource="status")
-        marks = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
-        await client.patch(CLAIMS, claim, {"metadata": {"annotations": marks}, "spec": {"volumeName": volume}})
-        status = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
-        await client.patch(CLAIMS, claim, {"status": status}, subresource="status")
+    async def main(kubeconfig: Path, api: processes.Process, run: processes.Controller) -> dict[str, float]:
+        async with people.connected(kubeconfig) as client:
+            return await _ours(kind, count, client, api, run)
 
-    begun = time.perf_counter()
-    await _each(count, bind)
-    took = time.perf_counter() - begun
-    await transport.close()
-    return count / took
-
-
-@contextmanager
-def _server(directory: Path) -> Iterator[Path]:
-    kubeconfig = directory / "kubeconfig"
-    command = ("-m", "volplane", "apiserver", "--memory", "--port", "0", "--kubeconfig-out", str(kubeconfig))
-    with _child(*command) as process:
-        _wait_for(kubeconfig.exists, process)
-        yield kubeconfig
-
-
-def _wait_for(reached: Any, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 30
-    while not reached():
-        if process.poll() is not None or time.monotonic() > end:
-            raise SystemExit(f"a process did not start: {process.args!r}")
-        time.sleep(0.05)
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def run(kind: str, count: int, *, with_floor: bool, port: int) -> dict[str, float]:
-    """One measurement in fresh processes."""
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        with _server(directory) as kubeconfig:
-            controller = Path(__file__).with_name("controller.py")
-            with _child(str(controller), str(kubeconfig), str(port)) as process:
-                _wait_for(lambda: _answers(port), process)
-                figures = asyncio.run(measure(kind, count, kubeconfig, process.pid, port))
-        if with_floor and kind == "static":
-            with _server(directory / "floor") as kubeconfig:
-                figures["floor_binds_per_second"] = asyncio.run(floor(count, kubeconfig))
-            figures["share_of_floor"] = figures["claims_per_second"] / figures["floor_binds_per_second"]
+        kubeconfig = Path(name) / "kubeconfig"
+        with processes.server(kubeconfig) as api, processes.controller(kubeconfig) as run:
+            return asyncio.run(main(kubeconfig, api, run))
+
+
+async def _prepare_floor(kind: str, count: int, kubeconfig: Path) -> None:
+    async with people.connected(kubeconfig) as client:
+        if kind == "static":
+            await _volumes(client, count)
+            available = {"status": {"phase": "Available"}}
+            await people.each(
+                count, lambda number: client.patch(VOLUMES, volume_name(number), available, subresource="status")
+            )
+        await _claims(client, kind, count)
+
+
+async def _observe(count: int, kubeconfig: Path, bare: processes.Process) -> dict[str, float]:
+    async with people.connected(kubeconfig) as client:
+        seen = people.Binding(client, count)
+        watching = asyncio.create_task(seen.follow((await client.list(CLAIMS)).version))
+        await asyncio.sleep(0.5)
+        begun = time.perf_counter()
+        bare.tell("go")
+        await watching
+        took = max(seen.at.values()) - begun
+        spent = json.loads(await asyncio.to_thread(bare.line))
+    return {"floor_per_second": count / took, "floor_cpu_ms": spent["cpu"] / count * 1000}
+
+
+def floor(kind: str, count: int) -> dict[str, float]:
+    """One measurement of the bare client in fresh processes."""
+    with tempfile.TemporaryDirectory() as name:
+        kubeconfig = Path(name) / "kubeconfig"
+        with processes.server(kubeconfig):
+            asyncio.run(_prepare_floor(kind, count, kubeconfig))
+            with processes.child("-m", "bench.floor", kind, str(count), str(kubeconfig)) as bare:
+                bare.line()
+                return asyncio.run(_observe(count, kubeconfig, bare))
+
+
+def measure(kind: str, count: int, runs: int) -> list[dict[str, float]]:
+    """Controllers and floor in turn."""
+    figures = []
+    for _ in range(runs):
+        pair = {**ours(kind, count), **floor(kind, count)}
+        pair["share_of_floor"] = pair["claims_per_second"] / pair["floor_per_second"]
+        figures.append(pair)
     return figures
+
+
+def median_of(figures: list[dict[str, float]]) -> dict[str, float]:
+    """Each figure's median."""
+    return {name: statistics.median(one[name] for one in figures) for name in figures[0]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("static", "dynamic"))
     parser.add_argument("count", type=int)
-    parser.add_argument("--floor", action="store_true", help="also measure a bare client")
-    parser.add_argument("--port", type=int, default=19810)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="keep the figures of every run in this file")
     chosen = parser.parse_args()
-    figures = run(chosen.kind, chosen.count, with_floor=chosen.floor, port=chosen.port)
-    print(f"{chosen.kind} N={chosen.count}")
-    for name, value in figures.items():
-        print(f"  {name:30} {value:10.2f}")
+    busy = processes.load()
+    figures = measure(chosen.kind, chosen.count, chosen.runs)
+    median = median_of(figures)
+    processes.report(
+        f"{chosen.kind}, {chosen.count} claims, median of {chosen.runs} ({processes.machine()}; {busy})",
+        {
+            "claims/s": median["claims_per_second"],
+            "claims/s of a bare client": median["floor_per_second"],
+            f"share of that (at least {SHARE})": median["share_of_floor"],
+            f"controller CPU per claim, ms (at most {BUDGETS[chosen.kind]['cpu_ms']})": median["cpu_ms"],
+            "bare client's CPU per claim, ms": median["floor_cpu_ms"],
+            "API server's CPU per claim, ms": median["server_cpu_ms"],
+            f"API writes per claim ({BUDGETS[chosen.kind]['writes']:g})": median["writes"],
+            "events written per claim": median["events"],
+            "controller memory, MiB": median["memory_mib"],
+        },
+    )
+    processes.keep(chosen.json, figures)
 
 
 if __name__ == "__main__":

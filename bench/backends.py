@@ -1,0 +1,112 @@
+"""Backends that cost nothing, so that what is measured is everything but the backend."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from volplane import (
+    Absent,
+    Asset,
+    BackendSpec,
+    DeleteRequest,
+    DescribeRequest,
+    Done,
+    DriverInfo,
+    FindRequest,
+    OwnsRequest,
+    PodScrub,
+    ProvisionRequest,
+    RecycleRequest,
+    ResourceExhausted,
+    VolumeSource,
+    hookimpl,
+)
+from volplane.loading.contract import Plugin
+
+__all__ = ["PLUGINS", "FailingBackend", "HangingBackend", "MemoryBackend"]
+
+
+class MemoryBackend(BackendSpec):
+    """Assets are entries of a dict. It owns all static hostPath volumes and has them scrubbed by pods."""
+
+    default_driver_name = "memory.volplane.dev"
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._assets: dict[str, Asset] = {}
+        self._lock = threading.Lock()
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        return DriverInfo(version="1")
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset:
+        source = VolumeSource(kind="hostPath", fields={"path": f"/srv/{request.name}"})
+        asset = Asset(handle=request.name, source=source, capacity_bytes=request.capacity_bytes)
+        with self._lock:
+            return self._assets.setdefault(request.name, asset)
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done:
+        with self._lock:
+            self._assets.pop(request.volume.handle, None)
+        return Done()
+
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        return self._assets.get(request.name) or Absent()
+
+    @hookimpl
+    def owns(self, request: OwnsRequest) -> bool:
+        return request.context.driver == self.default_driver_name and request.source.kind == "hostPath"
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> PodScrub:
+        return PodScrub()
+
+
+class HangingBackend(BackendSpec):
+    """Every `provision` blocks for ever: a filer that does not answer."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._never = threading.Event()
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        return DriverInfo(version="1")
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset:
+        self._never.wait()
+        raise AssertionError(request)
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done:
+        return Done()
+
+
+class FailingBackend(BackendSpec):
+    """Every `provision` is refused: a pool that is full."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        pass
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        return DriverInfo(version="1")
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset:
+        raise ResourceExhausted("the pool is full")
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done:
+        return Done()
+
+
+PLUGINS = tuple(
+    Plugin(kind="backend", name=name, factory=factory, distribution="bench")
+    for name, factory in (("memory", MemoryBackend), ("hanging", HangingBackend), ("failing", FailingBackend))
+)

@@ -1,0 +1,180 @@
+"""A bare client: the writes of a bind or of a provisioning with no logic, no cache and no watch.
+
+python -m bench.floor static|dynamic COUNT KUBECONFIG
+
+The objects exist already, named as in `bench.objects`. It prints `ready`, waits for a line, sends, and prints its wall
+and CPU seconds as JSON. Bodies are prepared before; of the answers only the status is looked at. The writes are those
+that the controllers send, less their preconditions and events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import ssl
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+import yarl
+from bench.objects import DRIVER, NAMESPACE, claim_name, volume_name
+
+from volplane.cli import running
+
+__all__: list[str] = []
+
+IN_FLIGHT = 64
+"""As many as a runner of the controllers has workers."""
+CLAIMS = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
+VOLUMES = "/api/v1/persistentvolumes"
+PATCH, CREATE = "application/merge-patch+json", "application/json"
+MARKS = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+SEALED = json.dumps({"intent": {"v": 1, "driver": DRIVER}, "seal": "0" * 64})
+PROTECTED = "kubernetes.io/pvc-protection"
+
+
+@dataclass(frozen=True)
+class Write:
+    """One request, ready to send."""
+
+    method: str
+    path: str
+    content_type: str
+    body: bytes
+
+
+def _patch(path: str, body: dict[str, Any]) -> Write:
+    return Write("PATCH", path, PATCH, json.dumps(body).encode())
+
+
+def _reference(number: int, uid: str) -> dict[str, str]:
+    return {
+        "kind": "PersistentVolumeClaim",
+        "apiVersion": "v1",
+        "namespace": NAMESPACE,
+        "name": claim_name(number),
+        "uid": uid,
+        "resourceVersion": "1",
+    }
+
+
+def _end_of_bind(claim: str, volume: str, metadata: dict[str, Any]) -> Iterator[Write]:
+    status = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
+    yield _patch(f"{VOLUMES}/{volume}/status", {"status": {"phase": "Bound"}})
+    yield _patch(claim, {"metadata": metadata, "spec": {"volumeName": volume}})
+    yield _patch(f"{claim}/status", {"status": status})
+
+
+def bind(number: int, uid: str) -> Iterator[Write]:
+    """The four writes that bind a claim to a static volume."""
+    claim, volume = f"{CLAIMS}/{claim_name(number)}", volume_name(number)
+    marked = {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}
+    yield _patch(f"{VOLUMES}/{volume}", {"metadata": marked, "spec": {"claimRef": _reference(number, uid)}})
+    yield from _end_of_bind(claim, volume, {"annotations": MARKS})
+
+
+def provision(number: int, uid: str) -> Iterator[Write]:
+    """The five writes from an unbound claim to one that is bound to a volume made for it."""
+    claim, volume = f"{CLAIMS}/{claim_name(number)}", f"pvc-{uid}"
+    asked = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+    declared = {**dict.fromkeys(asked, DRIVER), "volplane.dev/intent": SEALED}
+    yield _patch(claim, {"metadata": {"annotations": declared, "finalizers": [PROTECTED, "volplane.dev/provisioning"]}})
+    made = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": volume,
+            "annotations": {
+                "pv.kubernetes.io/provisioned-by": DRIVER,
+                "pv.kubernetes.io/bound-by-controller": "yes",
+                "volplane.dev/handle": volume,
+                "volplane.dev/generation": "1",
+                "volplane.dev/driver": DRIVER,
+                "volplane.dev/schema-version": "1",
+            },
+            "finalizers": ["volplane.dev/reclaim"],
+        },
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "claimRef": _reference(number, uid),
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": "memory",
+            "volumeMode": "Filesystem",
+            "hostPath": {"path": f"/srv/{volume}"},
+        },
+    }
+    yield Write("POST", VOLUMES, CREATE, json.dumps(made).encode())
+    ended = {"annotations": {**MARKS, "volplane.dev/intent": None}, "finalizers": [PROTECTED]}
+    yield from _end_of_bind(claim, volume, ended)
+
+
+class BareClient:
+    """aiohttp and no more."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority), limit=200)
+        self._server = yarl.URL(cluster["server"])
+        self._headers = {
+            kind: {"authorization": f"Bearer {user['token']}", "accept": "application/json", "content-type": kind}
+            for kind in (PATCH, CREATE)
+        }
+        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def list(self, path: str) -> Any:
+        async with self._session.get(self._server.with_path(path), headers=self._headers[CREATE]) as answer:
+            return await answer.json()
+
+    async def send(self, write: Write) -> None:
+        """Raises if the server refuses."""
+        headers = self._headers[write.content_type]
+        url = self._server.with_path(write.path)
+        async with self._session.request(write.method, url, data=write.body, headers=headers) as answer:
+            said = await answer.read()
+            if answer.status not in (200, 201):
+                raise SystemExit(f"{write.method} {write.path}: {answer.status} {said[:300]!r}")
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+async def _main(kind: str, count: int, kubeconfig: Path) -> None:
+    client = BareClient(kubeconfig)
+    listed = await client.list(CLAIMS)
+    uids = {item["metadata"]["name"]: item["metadata"]["uid"] for item in listed["items"]}
+    make = bind if kind == "static" else provision
+    waiting = iter([list(make(number, uids[claim_name(number)])) for number in range(count)])
+
+    async def work() -> None:
+        for writes in waiting:
+            for write in writes:
+                await client.send(write)
+
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    cpu, wall = time.process_time(), time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(work())
+    spent = {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    print(json.dumps(spent), flush=True)
+    await client.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("static", "dynamic"))
+    parser.add_argument("count", type=int)
+    parser.add_argument("kubeconfig", type=Path)
+    chosen = parser.parse_args()
+    running.run(lambda _: _main(chosen.kind, chosen.count, chosen.kubeconfig))

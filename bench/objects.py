@@ -1,0 +1,160 @@
+"""The objects that the benchmarks create: small ones to work on, and typical ones to fill a cluster with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volplane.kube.kinds import CLAIMS, VOLUMES
+
+__all__ = ["DRIVER", "NAMESPACE", "bound_claim", "bound_volume", "claim", "claim_name", "volume", "volume_name"]
+
+DRIVER = "memory.volplane.dev"
+NAMESPACE = "default"
+FILLED_CLASS = "filled"
+"""Class of the objects a server is filled with, so that nothing that is measured may take them."""
+TIME = "2026-01-01T00:00:00Z"
+
+
+def claim_name(number: int) -> str:
+    return f"claim-{number:06}"
+
+
+def volume_name(number: int) -> str:
+    return f"volume-{number:06}"
+
+
+def claim(name: str, storage_class: str = "") -> dict[str, Any]:
+    """A claim of 1 GiB. "": of no class, for static volumes."""
+    spec = {
+        "storageClassName": storage_class,
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    return CLAIMS.body(metadata={"name": name, "namespace": NAMESPACE}, spec=spec)
+
+
+def volume(name: str, policy: str = "Retain") -> dict[str, Any]:
+    """A static volume of 1 GiB and no class."""
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": policy,
+        "hostPath": {"path": f"/srv/{name}"},
+    }
+    return VOLUMES.body(metadata={"name": name}, spec=spec)
+
+
+def _namespace_of(number: int) -> str:
+    return f"team-{number % 50}"
+
+
+def _fields(manager: str, **fields: Any) -> dict[str, Any]:
+    """What a real server notes about each writer; nobody reads it, everybody transports it."""
+    return {
+        "manager": manager,
+        "operation": "Update",
+        "apiVersion": "v1",
+        "time": TIME,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": fields,
+    }
+
+
+def bound_volume(number: int) -> dict[str, Any]:
+    """A dynamically provisioned local volume as a cluster holds it, bound; without apiVersion and kind."""
+    marks: dict[str, Any] = {f"f:{name}": {} for name in ("pv.kubernetes.io/provisioned-by", "volplane.dev/handle")}
+    written = {
+        "f:metadata": {"f:annotations": {".": {}, **marks}, "f:finalizers": {".": {}, 'v:"volplane.dev/reclaim"': {}}},
+        "f:spec": {
+            "f:accessModes": {},
+            "f:capacity": {".": {}, "f:storage": {}},
+            "f:claimRef": {".": {}, "f:apiVersion": {}, "f:kind": {}, "f:name": {}, "f:namespace": {}, "f:uid": {}},
+            "f:local": {".": {}, "f:path": {}},
+            "f:nodeAffinity": {".": {}, "f:required": {}},
+            "f:persistentVolumeReclaimPolicy": {},
+            "f:storageClassName": {},
+            "f:volumeMode": {},
+        },
+    }
+    return {
+        "metadata": {
+            "name": filled_volume(number),
+            "uid": f"c0ffee00-1111-4222-8333-{number:012d}",
+            "creationTimestamp": TIME,
+            "annotations": {
+                "pv.kubernetes.io/provisioned-by": DRIVER,
+                "pv.kubernetes.io/bound-by-controller": "yes",
+                "volplane.dev/handle": f"handle-{number}",
+                "volplane.dev/driver": DRIVER,
+                "volplane.dev/generation": "1",
+                "volplane.dev/schema-version": "1",
+            },
+            "finalizers": ["kubernetes.io/pv-protection", "volplane.dev/reclaim"],
+            "managedFields": [_fields("volplane", **written), _fields("volplane", **{"f:status": {"f:phase": {}}})],
+        },
+        "spec": {
+            "capacity": {"storage": f"{1 + number % 40}Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": FILLED_CLASS,
+            "volumeMode": "Filesystem",
+            "local": {"path": f"/var/lib/volplane/volumes/{filled_volume(number)}"},
+            "claimRef": {
+                "kind": "PersistentVolumeClaim",
+                "apiVersion": "v1",
+                "namespace": _namespace_of(number),
+                "name": f"data-{number}",
+                "uid": _claim_uid(number),
+                "resourceVersion": str(900_000 + number),
+            },
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [_on_node(number)]}]}},
+        },
+        "status": {"phase": "Bound"},
+    }
+
+
+def filled_volume(number: int) -> str:
+    return f"pvc-{_claim_uid(number)}"
+
+
+def _claim_uid(number: int) -> str:
+    return f"deadbeef-1111-4222-8333-{number:012d}"
+
+
+def _on_node(number: int) -> dict[str, Any]:
+    return {"key": "kubernetes.io/hostname", "operator": "In", "values": [f"node-{number % 9}"]}
+
+
+def bound_claim(number: int) -> dict[str, Any]:
+    """The claim that belongs to `bound_volume` of this number."""
+    capacity = {"storage": f"{1 + number % 40}Gi"}
+    marks = ("pv.kubernetes.io/bind-completed", "pv.kubernetes.io/bound-by-controller")
+    asked = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+    written = {
+        "f:metadata": {"f:annotations": {".": {}, **{f"f:{name}": {} for name in (*marks, *asked)}}},
+        "f:spec": {"f:volumeName": {}},
+    }
+    return {
+        "metadata": {
+            "name": f"data-{number}",
+            "namespace": _namespace_of(number),
+            "uid": _claim_uid(number),
+            "creationTimestamp": TIME,
+            "labels": {"app": f"service-{number % 200}", "app.kubernetes.io/managed-by": "Helm"},
+            "annotations": {**dict.fromkeys(marks, "yes"), **dict.fromkeys(asked, DRIVER)},
+            "finalizers": ["kubernetes.io/pvc-protection"],
+            "managedFields": [
+                _fields("helm", **{"f:spec": {"f:accessModes": {}, "f:resources": {}, "f:storageClassName": {}}}),
+                _fields("volplane", **written),
+                _fields("volplane", **{"f:status": {"f:accessModes": {}, "f:capacity": {}, "f:phase": {}}}),
+            ],
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": capacity},
+            "storageClassName": FILLED_CLASS,
+            "volumeMode": "Filesystem",
+            "volumeName": filled_volume(number),
+        },
+        "status": {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": capacity},
+    }

@@ -1,0 +1,88 @@
+"""What happens to a cluster during a measurement: objects come, somebody watches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bench.objects import DRIVER, NAMESPACE
+
+from volplane.kube.client import Client
+from volplane.kube.http_transport import HttpTransport
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
+
+__all__ = ["Binding", "connected", "create_class", "each", "until_phase"]
+
+IN_FLIGHT = 50
+TIME_LIMIT = 1800.0
+
+
+@asynccontextmanager
+async def connected(kubeconfig: Path) -> AsyncIterator[Client]:
+    """A client for the time of the block."""
+    transport = await HttpTransport.connect(kubeconfig)
+    try:
+        yield Client(transport, deadline=120.0)
+    finally:
+        await transport.close()
+
+
+async def each(count: int, act: Callable[[int], Awaitable[object]], *, in_flight: int = IN_FLIGHT) -> None:
+    """`act(number)` for all numbers below `count`, so many at once."""
+    numbers = iter(range(count))
+
+    async def work() -> None:
+        for number in numbers:
+            await act(number)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(work())
+
+
+async def create_class(client: Client, name: str = "memory", driver: str = DRIVER) -> None:
+    await client.create(STORAGE_CLASSES, STORAGE_CLASSES.body(metadata={"name": name}, provisioner=driver))
+
+
+async def until_phase(client: Client, phase: str, count: int) -> None:
+    """Return once so many volumes have this phase; somebody else gives it to them."""
+    async with asyncio.timeout(TIME_LIMIT):
+        while True:
+            volumes = (await client.list(VOLUMES)).items
+            if sum(volume.status.phase == phase for volume in volumes) >= count:
+                return
+            await asyncio.sleep(0.5)
+
+
+class Binding:
+    """Follows a namespace's claims until they are Bound; knows when each was."""
+
+    def __init__(self, client: Client, count: int) -> None:
+        self._client = client
+        self._count = count
+        self.at: dict[str, float] = {}
+        """Claim's name -> `time.perf_counter()` at which it was seen Bound."""
+
+    async def follow(self, version: int) -> None:
+        """Watch from `version` on until so many are bound; again wherever a watch is dropped."""
+        async with asyncio.timeout(TIME_LIMIT):
+            while len(self.at) < self._count:
+                watch = self._client.watch(CLAIMS, version=version, namespace=NAMESPACE, seconds=int(TIME_LIMIT))
+                async with watch as changes:
+                    async for change in changes:
+                        version = max(version, change.version)
+                        self._see(change.object)
+                        if len(self.at) >= self._count:
+                            return
+
+    def _see(self, claim: object) -> None:
+        status, name = getattr(claim, "status", None), getattr(claim, "name", "")
+        if status is not None and status.phase == "Bound" and name not in self.at:
+            self.at[name] = time.perf_counter()
+
+    def latencies(self, begun: Mapping[str, float]) -> list[float]:
+        """Seconds from creation to Bound of all claims in `begun` (name -> time), ascending."""
+        return sorted(self.at[name] - since for name, since in begun.items())
