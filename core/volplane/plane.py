@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from volplane.controller.actions import Notice
+from volplane.controller.actions import Decide, Notice
 from volplane.controller.clock import Clock
 from volplane.controller.runner import Runner, RunnerMetrics
 from volplane.errors import ConfigurationError
@@ -24,6 +24,7 @@ from volplane.kube.reflector import Reflector, ReflectorMetrics
 from volplane.lifecycle.explain import Explanation, explain_claim
 from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, claims_of_pod
 from volplane.lifecycle.intents import Sealer
+from volplane.lifecycle.measuring import CountedAssignments, LifecycleMetrics, MeasuredDrivers
 from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wakeups
 from volplane.lifecycle.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
@@ -68,7 +69,8 @@ class PlaneMetrics(RunnerMetrics, ReflectorMetrics, Protocol):
 class Parts:
     """What a plane is built from; each belongs to the one event loop that runs it.
 
-    fence: names holder and epoch of the lease under which hooks run.
+    fence: names holder and epoch of the lease under which hooks run. metrics: where the parts count their work;
+    measures: where it is counted what becomes of claims and volumes.
     """
 
     client: Client
@@ -80,6 +82,7 @@ class Parts:
     random: Random
     fence: Callable[[], str] = lambda: ""
     metrics: PlaneMetrics | None = None
+    measures: LifecycleMetrics | None = None
 
 
 class ControlPlane:
@@ -97,6 +100,9 @@ class ControlPlane:
         self._caches: dict[str, Cache[Any]] = {
             cache.kind.plural: cache for cache in (self.claims, self.volumes, self.classes, self.pods, self.nodes)
         }
+        self._measured: MeasuredDrivers | None = None
+        if parts.measures is not None:
+            self._measured = MeasuredDrivers(parts.drivers, self.claims, self.volumes, parts.measures)
         self.world = self._build_world()
         self._pod_events: Cache[PodEvent] = Cache(POD_EVENTS)
         ScrubEvents(self._pod_events, self.world, parts.recorder)
@@ -104,12 +110,14 @@ class ControlPlane:
 
     def _build_world(self) -> World:
         parts = self._parts
+        drivers: Drivers = self._measured or parts.drivers
         operations = Operations(
             client=parts.client,
             registry=parts.registry,
-            drivers=parts.drivers,
+            drivers=drivers,
             recorder=parts.recorder,
             fence=parts.fence,
+            wake_volume=self._wake_volume,
         )
         world = World(
             settings=self.settings,
@@ -118,7 +126,7 @@ class ControlPlane:
             classes=self.classes,
             pods=self.pods,
             nodes=self.nodes,
-            drivers=parts.drivers,
+            drivers=drivers,
             sealer=parts.sealer,
             start=operations,
             now=parts.clock.now,
@@ -128,7 +136,10 @@ class ControlPlane:
         return world
 
     def _build_runners(self) -> list[Runner]:
-        claims = Runner("claims", ClaimReconciler(self.world, self._wake_claim), kind=CLAIMS, **self._common())
+        decide: Decide = ClaimReconciler(self.world, self._wake_claim)
+        if self._parts.measures is not None:
+            decide = CountedAssignments(decide, self.claims, self._parts.measures)
+        claims = Runner("claims", decide, kind=CLAIMS, **self._common())
         volumes = Runner("volumes", VolumeReconciler(self.world), kind=VOLUMES, **self._common())
         self._claims_runner = claims
         self._volumes_runner = volumes
@@ -147,6 +158,9 @@ class ControlPlane:
             "registry": parts.registry,
             "metrics": parts.metrics,
         }
+
+    def _wake_volume(self, key: str) -> None:
+        self._volumes_runner.enqueue(key)
 
     def _wake_claim(self, key: str) -> None:
         self._claims_runner.enqueue(key)
@@ -243,7 +257,11 @@ class ControlPlane:
             if self.settings.binder and self.settings.reclaimer:
                 reflectors.append(group.create_task(self._reflect_pod_events()))
             working = [group.create_task(runner.run(), name=runner.name) for runner in self.runners]
-            await asyncio.wait(working)
+            try:
+                await asyncio.wait(working)
+            finally:
+                if self._measured is not None:
+                    self._measured.close()
             for task in reflectors:
                 task.cancel()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from volplane import (
+    Absent,
     AccessMode,
     Asset,
     BackendError,
@@ -27,6 +28,7 @@ from volplane.loading.driver import Driver
 from volplane.requests import (
     DeleteRequest,
     DescribeRequest,
+    FindRequest,
     OwnsRequest,
     ProvisionRequest,
     RecycleRequest,
@@ -146,4 +148,16 @@ class ScriptedBackend(BackendSpec):
         result: PodScrub | Erased | InProgress = self._play(
             "recycle", request, lambda: PodScrub() if self._pod else Erased()
         )
+        return result
+
+
+class SearchableBackend(ScriptedBackend):
+    """One that can look its assets up."""
+
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        def look() -> Asset | Absent:
+            return self.assets.get(request.name) or Absent()
+
+        result: Asset | Absent = self._play("find", request, look)
         return result

@@ -80,6 +80,9 @@ class Rules:
     absent: set[tuple[str, str]] = field(default_factory=set)
     """The same for reads of one object."""
 
+    seconds: float = 0.0
+    """How long the way to the server takes, and the way back."""
+
     def take(self, call: Call) -> Fault | None:
         for fault in self.faults:
             if fault.times > 0 and fault.matches(call):
@@ -89,6 +92,13 @@ class Rules:
                 fault.times -= 1
                 return fault
         return None
+
+    def reads(self) -> list[str]:
+        """Live reads and lists of one namespace so far; not the lists that fill caches."""
+        return [c.what for c in self.calls if c.verb == "get" or (c.verb == "list" and c.namespace)]
+
+    def conflicts(self) -> int:
+        return sum(call.status == 409 for call in self.calls)
 
     def writes(self, *resources: str) -> list[str]:
         """What was written so far, in order."""
@@ -121,6 +131,9 @@ class UnreliableTransport:
     ) -> Response:
         await self._if_dead()
         call = call_of(method, path, body)
+        if self._rules.seconds:
+            await asyncio.sleep(self._rules.seconds)
+            await self._if_dead()
         fault = self._rules.take(call)
         if fault is not None and fault.before is not None:
             await asyncio.sleep(0)
@@ -128,6 +141,8 @@ class UnreliableTransport:
         if ("get", call.verb) == (call.verb, "get") and self._is_absent(call):
             return self._note(call, refusal(404, "NotFound", f"{call.name} not found")(call))
         answer = await self._inner.request(method, path, query=query, headers=headers, body=body, seconds=seconds)
+        if self._rules.seconds:
+            await asyncio.sleep(self._rules.seconds)
         await self._if_dead()
         answer = self._note(call, answer)
         if fault is not None and fault.after is not None and answer.status < 300 and fault.after(call):

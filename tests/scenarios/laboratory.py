@@ -18,7 +18,7 @@ from volplane.kube.inprocess import InProcessTransport
 from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer
 from volplane.lifecycle.world import Settings
 from volplane.loading.registry import BrokenDriver, DriverRegistry, LoadedDrivers
-from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry
+from volplane.operations import DriverLimits, InlineExecutor, Latency, OperationRegistry
 from volplane.plane import ControlPlane, Parts
 from volplane.testing import clock
 
@@ -67,7 +67,9 @@ class Laboratory:
         settings: Mapping[str, Any] | None = None,
         disabled_admission: Iterable[str] = ("StorageObjectInUseProtection", "DefaultStorageClass"),
         limits: Mapping[str, DriverLimits] | None = None,
+        latency: Latency = lambda _driver, _hook: (0.0, 0.0),
     ) -> None:
+        """latency: of hooks, see `InlineExecutor`."""
         self.server = ApiServer(
             now=clock.now, random=random.Random(7), disabled_admission=frozenset(disabled_admission)
         )
@@ -83,6 +85,7 @@ class Laboratory:
         self._controllers = controllers
         self._settings = Settings(cluster_id="laboratory", namespace=OURS, **(settings or {}))
         self._limits = dict(limits or {})
+        self._latency = latency
         self._people = InProcessTransport(self.server)
         self._running: asyncio.Task[None] | None = None
         self._transport: UnreliableTransport | None = None
@@ -103,7 +106,7 @@ class Laboratory:
     async def build(self) -> ControlPlane:
         """A fresh process: nothing survives but the server, the backends and the rules."""
         self._transport = UnreliableTransport(InProcessTransport(self.server), self.rules)
-        self._executor = InlineExecutor(self._limits)
+        self._executor = InlineExecutor(self._limits, self._latency)
         self._registry = OperationRegistry(self._limits)
         client = Client(self._transport)
         bootstrap = Client(InProcessTransport(self.server))
@@ -143,6 +146,11 @@ class Laboratory:
         self._executor.close()
         await self._registry.drain(0.0)
         self._running = None
+
+    async def restart(self) -> None:
+        """Kill it and start another one."""
+        await self.kill()
+        await self.start()
 
     def crash(self) -> None:
         """Kill it now and start another one; to be called from anywhere."""
@@ -228,6 +236,19 @@ class Laboratory:
             if error.status != 404:
                 raise
             return None
+
+    async def claim(self, name: str) -> Json:
+        return await self.see("claims", name)
+
+    async def volume(self, name: str) -> Json:
+        return await self.see("volumes", name)
+
+    async def volumes(self) -> dict[str, str]:
+        """Phases by name."""
+        return {v["metadata"]["name"]: v["status"].get("phase", "") for v in await self.everything("volumes")}
+
+    async def claims(self) -> dict[str, str]:
+        return {c["metadata"]["name"]: c["status"].get("phase", "") for c in await self.everything("claims")}
 
     async def see(self, kind: str, name: str, namespace: str = "default") -> Json:
         found = await self.get(kind, name, namespace)

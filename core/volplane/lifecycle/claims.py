@@ -8,9 +8,9 @@ from __future__ import annotations
 from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
 from volplane.binding.matching import capacity_of, class_of_claim, demand_of, selects
 from volplane.binding.steps import bind_step, reset_claim_step
-from volplane.controller.actions import Action, Done, Notice, Patch, Wait
+from volplane.controller.actions import Action, Done, Notice, Patch, Read, Reads, Wait
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS
+from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Pod, StorageClass
 from volplane.lifecycle.migration import migration_step
 from volplane.lifecycle.provision import decide_provision, settle, settled_metadata, volume_name_of
@@ -23,7 +23,7 @@ LOOKED_AT = 100
 """Volumes that a message counts, at most."""
 
 
-def decide_claim(key: str, world: World) -> Action:
+def decide_claim(key: str, world: World, reads: Reads) -> Action:
     """The single next action for the claim with this cache key."""
     claim = world.claims.get(key)
     if claim is None:
@@ -35,8 +35,17 @@ def decide_claim(key: str, world: World) -> Action:
     if not world.settings.binder:
         return _beside_a_binder(claim, world)
     if claim.annotation(names.BIND_COMPLETED) is not None:
-        return _follow(decide_bound(claim, world), claim, world)
+        outcome = decide_bound(claim, world)
+        return _confirm_loss(claim, outcome, reads) or _follow(outcome, claim, world)
     return _unbound(claim, world)
+
+
+def _confirm_loss(claim: Claim, outcome: Bind | Action, reads: Reads) -> Read | None:
+    """A cache never proves that a volume is gone, or another's: read it live before the claim is declared lost."""
+    name = claim.spec.volume_name
+    if not isinstance(outcome, Patch) or not name or reads.has(VOLUMES, name):
+        return None
+    return Read(VOLUMES, name, why="is its volume really lost?")
 
 
 def _beside_a_binder(claim: Claim, world: World) -> Action:

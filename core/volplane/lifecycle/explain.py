@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from volplane.binding.matching import class_of_claim, refers_to
-from volplane.controller.actions import Action, Create, Delete, Done, Notice, Patch, Read, Run, Wait
+from volplane.controller.actions import Action, Create, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
 from volplane.kube import names
 from volplane.kube.objects import Claim
 from volplane.lifecycle.claims import decide_claim
@@ -37,7 +37,7 @@ def explain_claim(key: str, world: World, operations: Iterable[OperationState], 
         told = (f"there is no claim {key}",)
         return Explanation(claim=key, situation=told, tried=(), next=("nothing, until somebody creates it",))
     running = [state for state in operations if f"[{claim.uid}]" in state.name]
-    action = decide_claim(key, world)
+    action = decide_claim(key, world, Reads())
     return Explanation(
         claim=key,
         situation=tuple(_situation(claim, world)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from volplane.binding.matching import class_of_claim
 from volplane.kube import names
 from volplane.kube.objects import Claim, Pod, Volume
+from volplane.lifecycle.provision import volume_name_of
 
 __all__ = ["CLAIM_INDEXES", "POD_INDEXES", "VOLUME_INDEXES", "claims_of_pod"]
 
@@ -35,13 +36,23 @@ def _class_of_held(volume: Volume) -> list[str]:
     return [provisioner] if provisioner and volume.terminating else []
 
 
+def _own_name_while_unbound(claim: Claim) -> list[str]:
+    return [volume_name_of(claim)] if claim.annotation(names.BIND_COMPLETED) is None else []
+
+
 def _node_while_unbound(claim: Claim) -> list[str]:
     node = claim.annotation(names.SELECTED_NODE)
     return [node] if node and claim.annotation(names.BIND_COMPLETED) is None else []
 
 
 POD_INDEXES = {"claim": claims_of_pod}
-CLAIM_INDEXES = {"volume": _volume_of_claim, "unbound": _class_while_unbound, "node": _node_while_unbound}
-"""volume: by the volume a claim names; unbound: unbound claims by class ("" = none); node: by the selected node."""
+CLAIM_INDEXES = {
+    "volume": _volume_of_claim,
+    "unbound": _class_while_unbound,
+    "node": _node_while_unbound,
+    "own": _own_name_while_unbound,
+}
+"""volume: by the volume a claim names. Of unbound claims, unbound: by class ("" = none); node: by the selected node;
+own: by the name of the volume that is made for them."""
 VOLUME_INDEXES = {"going": _class_of_held}
 """going: terminating volumes by the driver that made them."""

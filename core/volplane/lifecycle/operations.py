@@ -56,13 +56,16 @@ class Operations:
         drivers: Drivers,
         recorder: Recorder,
         fence: Callable[[], str],
+        wake_volume: Callable[[str], None],
     ) -> None:
+        """wake_volume: queues a volume, whose failure is to be said before the next try."""
         self.world: World
         self._client = client
         self._registry = registry
         self._drivers = drivers
         self._recorder = recorder
         self._fence = fence
+        self._wake_volume = wake_volume
 
     # --- provision ----------------------------------------------------------------------------------------------
 
@@ -87,6 +90,8 @@ class Operations:
         node = self.world.nodes.get(selected) if selected else None
         context = self._context(driver, intent)
         self.world.outcomes.attempted[uid] = self.world.monotonic()
+        self.world.outcomes.intents[uid] = intent
+        self.world.outcomes.discarded.discard(uid)
         result: Asset | InProgress | Reschedule
         try:
             request = provision_request(claim, storage_class, driver, intent, context, node=node)
@@ -142,14 +147,16 @@ class Operations:
     async def _discard(self, claim: Claim, driver: Driver) -> None:
         """Make sure that no asset of the claim is left, though one may have been made."""
         live = await self._live_volume(volume_name_of(claim))
-        if await self._still_wanted(claim) or (live is not None and holds_asset(live, claim, driver.name)):
+        if await self._still_wanted(claim, driver) or (live is not None and holds_asset(live, claim, driver.name)):
             raise Again(after=SECOND_LOOK)
-        intent = self.world.sealer.open(claim.uid, claim.annotation(names.INTENT))
-        if intent is None:
-            intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name)
+        intent = self.world.intent_of(claim)
+        if intent is None or intent.driver != driver.name:
+            intent = presumed_intent(claim, driver, self.world)
         try:
             asset = await self._asset_of(claim, intent, driver)
             if asset is not None:
+                # A deletion in several steps goes on with this one, rather than look, or make it, once more.
+                self.world.outcomes.made[claim.uid] = asset
                 await self._delete_asset(claim, intent, driver, asset)
         except BackendError as error:
             message = f"Error cleaning provisioned volume for claim {claim.key}: {error}; it is tried again"
@@ -159,7 +166,7 @@ class Operations:
         if claim.key in self.world.claims:
             self.world.outcomes.discarded.add(claim.uid)
 
-    async def _still_wanted(self, claim: Claim) -> bool:
+    async def _still_wanted(self, claim: Claim, driver: Driver) -> bool:
         try:
             live = await self._client.get(CLAIMS, claim.key)
         except ApiNotFound:
@@ -168,7 +175,9 @@ class Operations:
         if live.uid != claim.uid:
             return False
         elsewhere = live.spec.volume_name not in ("", volume_name_of(live))
-        return not (live.terminating or elsewhere)
+        storage_class = self.world.classes.get(class_of_claim(live) or "")
+        superseded = storage_class is not None and storage_class.provisioner != driver.name
+        return not (live.terminating or elsewhere or superseded)
 
     async def _asset_of(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
         made = self.world.outcomes.made.get(claim.uid)
@@ -276,6 +285,7 @@ class Operations:
             self._recorder.record(Notice(VOLUMES, volume, "Warning", reason, told))
         if volume.name in self.world.volumes:
             self.world.outcomes.failed[volume.uid] = message
+            self._wake_volume(volume.key)
 
     def recycle(self, volume: Volume, driver: Driver) -> Run:
         name = f"recycle-{volume.name}[{volume.uid}]"

@@ -30,6 +30,7 @@ from volplane.loading.driver import Driver
 __all__ = [
     "allowed_segments",
     "decide_provision",
+    "presumed_intent",
     "holds_asset",
     "settle",
     "settled_metadata",
@@ -63,6 +64,9 @@ def decide_provision(claim: Claim, storage_class: StorageClass, world: World) ->
             return step
         # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
         return Wait(reason=obstacle, notices=(_failed(claim, obstacle),))
+    known = world.intent_of(claim)
+    if known is not None and known.driver != driver.name and claim.uid not in world.outcomes.discarded:
+        return _discard(claim, known.driver, world)
     intent = world.sealer.open(claim.uid, claim.annotation(names.INTENT))
     placed = intent is not None and (intent.segment is not None or not _must_place(claim, driver))
     if (
@@ -71,7 +75,7 @@ def decide_provision(claim: Claim, storage_class: StorageClass, world: World) ->
         or intent.driver != driver.name
         or not claim.has_finalizer(names.PROVISIONING_FINALIZER)
     ):
-        return _declare(claim, storage_class, driver, intent, world)
+        return _declare(claim, storage_class, driver, known, world)
     return _after_hook(claim, storage_class, driver, intent, world)
 
 
@@ -170,10 +174,12 @@ def _declare(
     segment, why_not = _choose_segment(claim, storage_class, driver, world)
     if why_not:
         return Wait(reason=why_not, notices=(_failed(claim, why_not),))
-    generation = old.generation if old is not None and old.driver == driver.name else 1
-    if old is not None and old.driver == driver.name and old.segment is not None:
-        segment = old.segment  # Sticky: an asset may be there already.
-    intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=generation, segment=segment)
+    intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name, segment=segment)
+    if old is not None and old.driver == driver.name:
+        # Sticky: an asset may be there already.
+        segment = old.segment if old.segment is not None else segment
+        generation, state = old.generation, old.state
+        intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=generation, segment=segment, state=state)
     annotations = {**_provisioner_annotations(claim, driver.name), names.INTENT: world.sealer.seal(claim.uid, intent)}
     metadata: dict[str, Any] = {"annotations": annotations}
     if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
@@ -351,11 +357,20 @@ def settle(claim: Claim, world: World) -> Action | None:
     metadata = settled_metadata(claim)
     if not metadata or not world.settings.provisioner:
         return None
-    intent = world.sealer.open(claim.uid, claim.annotation(names.INTENT))
+    if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        # Nothing of ours: record and finalizer are written at once. What a tenant took from us is left to the leak check.
+        ended = Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="a record of nothing")
+        return None if claim.terminating else ended
+    intent = world.intent_of(claim)
     name = intent.driver if intent is not None else _driver_of_class(claim, world)
     made = world.volumes.get(volume_name_of(claim))
     if (made is not None and holds_asset(made, claim, name)) or claim.uid in world.outcomes.discarded:
         return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="nothing is in the making any more")
+    return _discard(claim, name, world)
+
+
+def _discard(claim: Claim, name: str, world: World) -> Action:
+    """Make sure that nothing of the claim is left on the driver of this name."""
     driver = world.drivers.get(name)
     if driver is None:
         reason = world.drivers.broken(name) or "it is not configured here"
@@ -370,6 +385,13 @@ def settle(claim: Claim, world: World) -> Action | None:
 def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:
     """Whether the volume of our name is what was made for the claim, whoever it refers to now."""
     return refers_to(made, claim) or made.annotation(names.PROVISIONED_BY) == driver
+
+
+def presumed_intent(claim: Claim, driver: Driver, world: World) -> ClaimIntent:
+    """What was begun for a claim whose record is lost: the first generation, where it would be put now."""
+    storage_class = world.classes.get(class_of_claim(claim) or "")
+    segment = None if storage_class is None else _choose_segment(claim, storage_class, driver, world)[0]
+    return ClaimIntent(v=INTENT_VERSION, driver=driver.name, segment=segment)
 
 
 def _driver_of_class(claim: Claim, world: World) -> str:

@@ -23,6 +23,8 @@ from volplane.lifecycle.world import Reschedule, World
 
 __all__ = ["ClaimReconciler", "VolumeReconciler", "Wakeups"]
 
+_HELD = names.PROVISIONING_FINALIZER
+
 
 class Queue(Protocol):
     def enqueue(self, key: str, after: float = 0.0) -> None: ...
@@ -40,7 +42,7 @@ class ClaimReconciler:
         passed = self._world.waiting.take_offers(key)
         if (released := free.let_go(key)) is not None:
             passed.add(released)
-        action = decide_claim(key, self._world)
+        action = decide_claim(key, self._world, reads)
         self._remember(key, action)
         if isinstance(action, Patch) and action.kind is VOLUMES:
             free.hold(action.target.name, key)
@@ -106,7 +108,7 @@ class Wakeups:
         if new is None:
             self._world.waiting.discard(present.key)
             self._world.outcomes.forget_claim(present.uid)
-        elif new.annotation(names.INTENT) is None and old is not None and old.annotation(names.INTENT) is not None:
+        elif old is not None and old.has_finalizer(_HELD) and not new.has_finalizer(_HELD):
             self._world.outcomes.forget_claim(new.uid)
         elif new.annotation(names.SELECTED_NODE) is None and isinstance(
             self._world.outcomes.made.get(new.uid), Reschedule
@@ -122,8 +124,9 @@ class Wakeups:
         for reference in (item.spec.claim_ref for item in (old, new) if item is not None):
             if reference is not None and reference.name:
                 self._claims.enqueue(f"{reference.namespace}/{reference.name}")
-        for claim in self._world.claims.by_index("volume", present.name):
-            self._claims.enqueue(claim.key)
+        for index in ("volume", "own"):
+            for claim in self._world.claims.by_index(index, present.name):
+                self._claims.enqueue(claim.key)
         if new is None:
             self._world.outcomes.forget_volume(present.uid)
             return

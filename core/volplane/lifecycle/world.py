@@ -15,7 +15,7 @@ from volplane.controller.config import ScrubberSettings
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
-from volplane.lifecycle.intents import Sealer
+from volplane.lifecycle.intents import ClaimIntent, Sealer
 from volplane.loading.driver import Driver
 from volplane.loading.registry import HookRequest
 
@@ -96,6 +96,8 @@ class Outcomes:
 
     made: dict[str, Asset | Pending | Reschedule] = field(default_factory=dict)
     """By claim uid: what `provision` returned."""
+    intents: dict[str, ClaimIntent] = field(default_factory=dict)
+    """By claim uid: what the last `provision` was called for, whatever a tenant does to the record of it."""
     attempted: dict[str, float] = field(default_factory=dict)
     """By claim uid: loop time of the last `provision`, after which `Absent` is no proof for a while."""
     discarding: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -111,6 +113,7 @@ class Outcomes:
 
     def forget_claim(self, uid: str) -> None:
         self.made.pop(uid, None)
+        self.intents.pop(uid, None)
         self.attempted.pop(uid, None)
         self.discarding.pop(uid, None)
         self.discarded.discard(uid)
@@ -162,6 +165,11 @@ class World:
 
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
         return self.free.best(demand, claim_key=claim_key)
+
+    def intent_of(self, claim: Claim) -> ClaimIntent | None:
+        """What is being made for the claim: its sealed record, or, where that is damaged, what this process last began."""
+        written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
+        return written if written is not None else self.outcomes.intents.get(claim.uid)
 
     def default_class(self) -> StorageClass | None:
         """The newest class marked as default; of equally new ones the smallest name."""

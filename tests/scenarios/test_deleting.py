@@ -1,0 +1,438 @@
+"""Released volumes under policy Delete: what is destroyed, what is not, and what happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scenarios.backends import OK, ScriptedBackend
+from scenarios.laboratory import Json, Laboratory, at_work
+from scenarios.single import Held
+from scenarios.stories import DRIVER, claim, reference, storage_class, volume
+from volplane import InProgress
+from volplane.loading.registry import BrokenDriver
+from volplane.operations import DriverLimits
+
+RECLAIM = "volplane.dev/reclaim"
+GONE = "00000000-0000-0000-0000-000000000001"
+ALL = frozenset({"binder", "provisioner", "reclaimer", "protection"})
+
+
+def released(name: str = "v", **spec: Any) -> Json:
+    body = volume(name, persistentVolumeReclaimPolicy="Delete", claimRef=reference("gone", uid=GONE), **spec)
+    return {**body, "status": {"phase": "Bound"}}
+
+
+async def _made(lab: Laboratory, name: str = "c") -> str:
+    """A bound claim with a volume that was made for it; the volume's name."""
+    await lab.create("classes", storage_class())
+    made = await lab.create("claims", claim(name, storageClassName="fast"))
+    await lab.start()
+    await lab.settle()
+    return f"pvc-{made['metadata']['uid']}"
+
+
+# --- before the hook ---------------------------------------------------------------------------------------------
+
+
+def test_the_object_is_deleted_before_its_asset() -> None:
+    """From then on no binder can use it; our finalizer keeps it until the asset is gone."""
+    backend = ScriptedBackend(DRIVER, {"delete": ["in-use: mounted", OK]})
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(0.2)
+        held = await lab.volume("v")
+        assert "deletionTimestamp" in held["metadata"]
+        assert held["metadata"]["finalizers"] == [RECLAIM]
+        assert held["status"]["phase"] == "Released", "in use is no failure"
+        assert lab.messages("VolumeDelete") == ["mounted"]
+        await lab.settle()
+        assert await lab.volumes() == {}
+        writes = lab.rules.writes()
+        assert writes.index("delete persistentvolumes") == len(writes) - 2
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_a_policy_changed_before_the_operation_starts_keeps_the_asset() -> None:
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+
+        async def change(operation: str) -> None:
+            if operation.startswith("delete-v["):
+                await lab.patch("volumes", "v", {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+
+        lab.wrap_registry = lambda registry: Held(registry, change)
+        await lab.start()
+        await lab.settle()
+        assert await lab.volumes() == {}, "the object was deleted already, and nothing holds it any more"
+        assert backend.calls["delete"] == 0
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_a_policy_changed_between_two_tries_keeps_the_asset() -> None:
+    backend = ScriptedBackend(DRIVER, {"delete": ["broken"]})
+
+    async def body(lab: Laboratory) -> None:
+        volume_name = await _made(lab)
+        await lab.delete("claims", "c")
+        await asyncio.sleep(1.0)
+        assert (await lab.volume(volume_name))["status"]["phase"] == "Failed"
+        await lab.patch("volumes", volume_name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert list(backend.assets) == [volume_name]
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_retain_before_the_release_keeps_volume_and_asset_and_takes_the_finalizer_away() -> None:
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        name = await _made(lab)
+        assert (await lab.volume(name))["metadata"]["finalizers"] == [RECLAIM]
+        await lab.patch("volumes", name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+        await lab.settle()
+        assert (await lab.volume(name))["metadata"].get("finalizers") is None
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert await lab.volumes() == {name: "Released"}
+        await lab.patch("volumes", name, {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert not backend.assets
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_claim_that_the_cache_does_not_know_keeps_its_volume(hidden: bool) -> None:
+    """Item 21.5: a live read comes before anything is destroyed, also for volumes in phase Released or Failed."""
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        made = await lab.create("claims", claim("c", volumeName="v"))
+        ref = reference("c", uid=made["metadata"]["uid"])
+        body = volume("v", persistentVolumeReclaimPolicy="Delete", claimRef=ref)
+        await lab.create("volumes", {**body, "status": {"phase": "Released"}})
+        if hidden:
+            lab.rules.hidden.add(("persistentvolumeclaims", "default/c"))
+        await lab.start()
+        await lab.settle()
+        assert await lab.volumes() == {"v": "Bound"}
+        assert "deletionTimestamp" not in (await lab.volume("v"))["metadata"]
+        assert backend.calls["delete"] == 0
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_the_hook_is_told_what_the_volume_says_now() -> None:
+    """Item 21.11: an operation that waited works on the volume as it is, not as it was when it was queued."""
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+
+        async def change(operation: str) -> None:
+            if operation.startswith("delete-v["):
+                await lab.patch("volumes", "v", {"metadata": {"annotations": {"volplane.dev/handle": "moved"}}})
+
+        lab.wrap_registry = lambda registry: Held(registry, change)
+        await lab.start()
+        await lab.settle()
+        assert [request.volume.handle for request in backend.requests] == ["moved"]
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_a_claim_created_again_under_the_same_name_gets_another_volume() -> None:
+    """Item 21.17: the old volume is released at once, although the name never was away for long."""
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        first = await _made(lab)
+        await lab.delete("claims", "c")
+        again = await lab.create("claims", claim("c", storageClassName="fast"))
+        await asyncio.sleep(1.0)
+        second = f"pvc-{again['metadata']['uid']}"
+        assert await lab.volumes() == {second: "Bound"}
+        assert list(backend.assets) == [second]
+        assert first != second
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+# --- the hook ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", [DRIVER, "kubernetes.io/disk"])
+def test_the_backend_is_asked_once(driver: str) -> None:
+    """Item 21.9: the finalizer does not come back between its removal and the end of the object."""
+    backend = ScriptedBackend(driver)
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("classes", storage_class(provisioner=driver))
+        await lab.create("claims", claim("c", storageClassName="fast"))
+        await lab.start()
+        await lab.settle()
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert backend.calls["delete"] == 1
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_a_failure_is_told_and_so_is_the_next_one_for_another_reason() -> None:
+    """Item 21.12: message and event follow the last reason, and say when it is tried again."""
+    backend = ScriptedBackend(DRIVER, {"delete": ["disk is locked", "disk is locked", "filer is down", OK]})
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        said = []
+        for seconds in (0.2, 0.5, 1.0):
+            await asyncio.sleep(seconds)
+            said.append((await lab.volume("v"))["status"].get("message"))
+        assert said == ["disk is locked", "disk is locked", "filer is down"]
+        told = lab.messages("VolumeFailedDelete")
+        assert told == ["disk is locked", "disk is locked; next attempt in 1 s", "filer is down"]
+        await lab.settle()
+        assert await lab.volumes() == {}
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_a_failing_delete_is_tried_less_and_less_often() -> None:
+    """Item 21.13, and 20.5: between two tries nothing is called."""
+    backend = ScriptedBackend(DRIVER, {"delete": ["broken"]})
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(600.0)
+        assert 8 <= backend.calls["delete"] <= 13
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_nobody_to_delete_it_is_said_once() -> None:
+    """Item 21.13: without a plugin nothing is repeated."""
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(600.0)
+        assert lab.rules.writes() == ["update persistentvolumes/status", "update persistentvolumes/status"]
+        assert lab.events == {"Warning VolumeFailedDelete": 1}
+
+    at_work(Laboratory, body)
+
+
+def test_a_long_deletion_goes_on_after_a_restart() -> None:
+    backend = ScriptedBackend(DRIVER)
+    backend.script("delete", InProgress(retry_after=10.0, state={"job": 3}), OK)
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(1.0)
+        await lab.restart()
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert [dict(request.context.state) for request in backend.requests] == [{}, {"job": 3}]
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_no_more_deletions_run_at_once_than_the_driver_takes() -> None:
+    """Item 21.15: a backend is never flooded."""
+    backend = ScriptedBackend(DRIVER)
+    at_once: list[int] = []
+
+    async def body(lab: Laboratory) -> None:
+        for number in range(40):
+            await lab.create("volumes", released(f"v{number}"))
+        await lab.start()
+        for _ in range(200):
+            await asyncio.sleep(0.1)
+            running = [state for state in lab.plane._parts.registry.snapshot() if state.phase == "running"]
+            at_once.append(len(running))
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert max(at_once) == 3
+
+    latency = lambda _driver, hook: (1.0, 0.0) if hook == "delete" else (0.0, 0.0)  # noqa: E731
+    at_work(lambda: Laboratory(backend, limits={DRIVER: DriverLimits(concurrency=3)}, latency=latency), body)
+
+
+def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
+    """Item 21.14: what failed and vanished is forgotten."""
+    backend = ScriptedBackend(DRIVER, {"delete": ["broken"], "provision": ["broken"]})
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("classes", storage_class())
+        await lab.create("claims", claim("c", storageClassName="fast"))
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(5.0)
+        await lab.patch("volumes", "v", {"metadata": {"finalizers": None}})
+        await lab.patch("claims", "c", {"metadata": {"finalizers": None}})
+        await lab.delete("claims", "c")
+        await asyncio.sleep(1200.0)
+        world, registry = lab.plane.world, lab.plane._parts.registry
+        outcomes = world.outcomes
+        assert not registry._pauses
+        assert not registry._paused
+        kept = (
+            outcomes.made,
+            outcomes.deleted,
+            outcomes.failed,
+            outcomes.scrubs,
+            outcomes.attempted,
+            outcomes.discarding,
+        )
+        assert not any(kept)
+        assert not len(world.waiting)
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+# --- whose it is -------------------------------------------------------------------------------------------------
+
+
+def test_a_volume_that_several_drivers_call_theirs_is_touched_by_none() -> None:
+    backends = ScriptedBackend("a.example.com"), ScriptedBackend("b.example.com")
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await lab.settle()
+        failed = await lab.volume("v")
+        assert failed["status"]["phase"] == "Failed"
+        assert "several drivers say it is theirs: a.example.com, b.example.com" in failed["status"]["message"]
+        assert sum(backend.calls["delete"] for backend in backends) == 0
+
+    at_work(lambda: Laboratory(*backends), body)
+
+
+def test_a_driver_that_is_not_installed_or_broken_is_named_and_its_return_heals() -> None:
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        name = await _made(lab)
+        await lab.kill()
+        lab.backends = {}
+        await lab.delete("claims", "c")
+        await lab.start()
+        await lab.settle()
+        assert f'driver "{DRIVER}" is not configured here' in (await lab.volume(name))["status"]["message"]
+        lab.broken = (BrokenDriver(name=DRIVER, backend="disk", error="its root is not mounted"),)
+        await lab.restart()
+        await lab.settle()
+        assert "its root is not mounted" in (await lab.volume(name))["status"]["message"]
+        lab.broken, lab.backends = (), {DRIVER: backend}
+        await lab.restart()
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert not backend.assets
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_a_renamed_driver_takes_over_by_the_annotation() -> None:
+    """What docs tell to do: say on the volume who works on it now."""
+    old, new = ScriptedBackend(DRIVER), ScriptedBackend("renamed.example.com")
+
+    async def body(lab: Laboratory) -> None:
+        name = await _made(lab)
+        await lab.kill()
+        new.assets = old.assets
+        lab.backends = {new.name: new}
+        await lab.patch("volumes", name, {"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": new.name}}})
+        await lab.start()
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert new.calls["delete"] == 1
+        assert not new.assets
+
+    at_work(lambda: Laboratory(old), body)
+
+
+# --- deleted by people -------------------------------------------------------------------------------------------
+
+
+def test_a_volume_deleted_before_its_claim_stays_until_the_claim_goes_and_takes_the_asset_with_it() -> None:
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        name = await _made(lab)
+        await lab.delete("volumes", name)
+        await lab.settle()
+        assert await lab.volumes() == {name: "Bound"}
+        assert await lab.claims() == {"c": "Bound"}
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert not backend.assets
+
+    at_work(lambda: Laboratory(backend, controllers=ALL, disabled_admission=()), body)
+
+
+def test_a_static_volume_deleted_by_a_person_before_its_release_keeps_its_asset() -> None:
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("claims", claim("c"))
+        await lab.create("volumes", volume("v", persistentVolumeReclaimPolicy="Delete"))
+        await lab.start()
+        await lab.settle()
+        await lab.delete("volumes", "v")
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert backend.calls["delete"] == 0
+
+    at_work(lambda: Laboratory(backend, controllers=ALL, disabled_admission=()), body)
+
+
+def test_our_finalizer_is_put_back_on_a_volume_of_ours_that_lost_it() -> None:
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        name = await _made(lab)
+        await lab.patch("volumes", name, {"metadata": {"finalizers": None}})
+        await lab.settle()
+        assert (await lab.volume(name))["metadata"]["finalizers"] == [RECLAIM]
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_what_the_cache_knows_in_the_end_is_what_the_server_knows() -> None:
+    """Item 21.16: answers are kept, never what was sent."""
+    backend = ScriptedBackend(DRIVER)
+
+    async def body(lab: Laboratory) -> None:
+        await _made(lab, "a")
+        await lab.create("claims", claim("b", storageClassName="fast"))
+        await lab.create("volumes", released())
+        await lab.settle()
+        await lab.delete("claims", "a")
+        await lab.settle()
+        for cache, kind in ((lab.plane.claims, "claims"), (lab.plane.volumes, "volumes")):
+            known = {item.uid: item.metadata.resource_version for item in cache.values()}
+            stored = {
+                item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in await lab.everything(kind)
+            }
+            assert known == stored
+
+    at_work(lambda: Laboratory(backend), body)
