@@ -23,16 +23,20 @@ from volplane.errors import ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.leases import LeaseLock
+from volplane.lifecycle.adoption import Adoption
 from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
+from volplane.lifecycle.errands import Errands
 from volplane.lifecycle.intents import Sealer
+from volplane.lifecycle.leak_check import LeakCheck
+from volplane.lifecycle.leak_repair import LeakRepair
 from volplane.lifecycle.world import Settings
 from volplane.loading.assembly import load_drivers
 from volplane.loading.discovery import InstalledPlugins, PluginSource
-from volplane.loading.registry import DriverRegistry, DriverStatus, LoadedDrivers
+from volplane.loading.registry import DriverRegistry, DriverStatus, LoadedDrivers, status_of_broken
 from volplane.operations import Ended, OperationRegistry, OperationState, ThreadExecutor
 from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
 
-__all__ = ["ControllerProcess", "Options"]
+__all__ = ["ControllerProcess", "Options", "Upkeep"]
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,15 @@ class Options:
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What a person may ask of the process that leads."""
+
+    check: LeakCheck
+    repair: LeakRepair
+    adoption: Adoption
+
+
 class ControllerProcess:
     """Everything that runs, and what can be seen of it from outside."""
 
@@ -82,6 +95,7 @@ class ControllerProcess:
         self._plugins = plugins
         self._clock = clock or SystemClock()
         self._random = Random()  # noqa: S311 - jitter, not secrets
+        self._loaded = LoadedDrivers()
         self._work: _Work | None = None
         self._working = asyncio.Event()
 
@@ -92,6 +106,11 @@ class ControllerProcess:
         """The controllers, while this process leads."""
         return self._work.plane if self._work is not None else None
 
+    @property
+    def upkeep(self) -> Upkeep | None:
+        """Leak check, repair and adoption, while this process leads."""
+        return self._work.upkeep if self._work is not None else None
+
     async def wait_working(self) -> ControlPlane:
         """Return the controllers once this process leads and its caches are synced."""
         while self._work is None:
@@ -100,15 +119,37 @@ class ControllerProcess:
         return self._work.plane
 
     def unready(self) -> Sequence[str]:
-        """Why /readyz says no; empty = ready. A process that waits for the lease is ready to take over."""
+        """Why /readyz says no; empty = ready. A process that waits for the lease is ready to take over.
+
+        A driver whose hooks all hang is a reason, because only a new process helps. One that is broken or unavailable is
+        none, as long as another can work.
+        """
         if self._work is None:
             return () if self._options.leader_elect else ("starting",)
         if not self._work.plane.synced:
             return ("the caches are not synced with the API server",)
-        return [f"driver {status.name}: {status.error}" for status in self._work.drivers.status() if status.hung]
+        status = self.driver_status()
+        reasons = [_told(each) for each in status if each.hung]
+        if status and not any(each.healthy for each in status):
+            reasons.append("no driver can work")
+        return reasons
+
+    def details(self) -> Sequence[str]:
+        """What /readyz adds: every driver that cannot work now, and why."""
+        return [_told(each) for each in self.driver_status() if not each.healthy and not each.hung]
 
     def driver_status(self) -> tuple[DriverStatus, ...]:
-        return self._work.drivers.status() if self._work is not None else ()
+        """Every driver; while another process leads, those that could not be made."""
+        if self._work is not None:
+            return self._work.drivers.status()
+        return tuple(status_of_broken(broken) for broken in self._loaded.broken)
+
+    def exposition(self) -> bytes:
+        """The metrics, with what drivers and operations are just now."""
+        if self._work is not None:
+            self.metrics.drivers_healthy({each.name: each.healthy for each in self._work.drivers.status()})
+            self.metrics.operations_running(self._work.registry.counts())
+        return self.metrics.exposition()
 
     def operations(self) -> tuple[OperationState, ...]:
         return self._work.registry.snapshot() if self._work is not None else ()
@@ -118,6 +159,7 @@ class ControllerProcess:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set; then finish running steps and operations, tell what is left, give the lease back."""
         loaded = await asyncio.to_thread(load_drivers, self._configuration, self._plugins or InstalledPlugins())
+        self._loaded = loaded
         for broken in loaded.broken:
             log.error("driver %s is not usable: %s", broken.name, broken.error)
         working = asyncio.ensure_future(self._elect_and_work(loaded, stop))
@@ -141,6 +183,7 @@ class ControllerProcess:
             await self._lead(loaded, cluster_id, sealer, leadership, stop)
 
         if not self._options.leader_elect:
+            self.metrics.leading(LEASE, leading=True)
             await work(Leadership.alone(self._options.identity))
             return
         lock = LeaseLock(
@@ -180,12 +223,15 @@ class ControllerProcess:
             self._working.set()
             keeping = group.create_task(work.drivers.keep(), name="drivers")
             resync = group.create_task(self._resync(work), name="resync")
+            leaks = group.create_task(work.upkeep.check.run(), name="leak check")
             controllers = group.create_task(work.plane.run(), name="controllers")
             try:
                 await stop.wait()
             finally:
                 self._work = None
                 self._working.clear()
+                leaks.cancel()
+                work.upkeep.check.forget()
                 work.plane.stop()
                 await asyncio.wait({controllers}, timeout=STEP_SECONDS)
                 left = await work.registry.drain(DRAIN_SECONDS)
@@ -209,7 +255,12 @@ class ControllerProcess:
         executor = ThreadExecutor(loaded.limits)
         registry = OperationRegistry(loaded.limits, observe=self._operation_ended)
         drivers = DriverRegistry(
-            loaded, executor, cluster_id=cluster_id, node_name=self._options.node_name, changed=self._driver_changed
+            loaded,
+            executor,
+            cluster_id=cluster_id,
+            node_name=self._options.node_name,
+            changed=self._driver_changed,
+            observe=self.metrics.hook_ended,
         )
         parts = Parts(
             client=self._client,
@@ -221,6 +272,7 @@ class ControllerProcess:
             random=self._random,
             fence=lambda: leadership.fence,
             metrics=self.metrics,
+            measures=self.metrics,
         )
         settings = Settings(
             cluster_id=cluster_id,
@@ -231,7 +283,25 @@ class ControllerProcess:
             scrub=self._configuration.scrubber,
         )
         plane = ControlPlane(settings, self._options.controllers, parts)
-        return _Work(plane=plane, drivers=drivers, registry=registry, executor=executor)
+        upkeep = self._upkeep(plane, drivers, registry, leadership)
+        return _Work(plane=plane, drivers=drivers, registry=registry, executor=executor, upkeep=upkeep)
+
+    def _upkeep(
+        self, plane: ControlPlane, drivers: DriverRegistry, registry: OperationRegistry, leadership: Leadership
+    ) -> Upkeep:
+        check = LeakCheck(
+            plane.world,
+            self._client,
+            drivers.names(),
+            random=self._random,
+            node_name=self._options.node_name,
+            metrics=self.metrics,
+        )
+        repair = LeakRepair(check, self._client, Errands(registry), fence=lambda: leadership.fence)
+        adoption = Adoption(
+            plane.world, self._client, drivers.names(), Errands(registry), fence=lambda: leadership.fence
+        )
+        return Upkeep(check=check, repair=repair, adoption=adoption)
 
     def _driver_changed(self, name: str) -> None:
         if self._work is not None:
@@ -258,6 +328,12 @@ class _Work:
     drivers: DriverRegistry
     registry: OperationRegistry
     executor: ThreadExecutor
+    upkeep: Upkeep
+
+
+def _told(status: DriverStatus) -> str:
+    state = "hung" if status.hung else status.state
+    return f"driver {status.name} is {state}: {status.error}"
 
 
 def _exit_hard() -> None:

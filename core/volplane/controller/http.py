@@ -1,12 +1,14 @@
 """What a controller process shows of itself over HTTP: health, metrics, and answers for the commands.
 
 /healthz says that the loop turns; /readyz that work can be done, else 503 with the reasons; /metrics speaks Prometheus;
-everything else is an answer as JSON from a function that was handed in.
+everything else is an answer as JSON from a function that was handed in. GET may be answered to anybody who reaches the
+address; POST, which acts, only to this machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -42,11 +44,16 @@ Answer = Callable[[Mapping[str, str]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """unready: reasons why not ready. metrics: the exposition. answers: path -> function."""
+    """unready: reasons why not ready. details: what /readyz adds in either case, a line each. metrics: the exposition.
+
+    answers: path -> function, for GET. actions: the same for POST, from this machine only (see `_acting`).
+    """
 
     unready: Callable[[], Sequence[str]]
     metrics: Callable[[], bytes]
+    details: Callable[[], Sequence[str]] = tuple
     answers: Mapping[str, Answer] = field(default_factory=dict)
+    actions: Mapping[str, Answer] = field(default_factory=dict)
 
 
 @asynccontextmanager
@@ -59,6 +66,8 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
     app.router.add_get("/metrics", _metrics(pages))
     for path, answer in pages.answers.items():
         app.router.add_get(path, _answering(answer))
+    for path, action in pages.actions.items():
+        app.router.add_post(path, _acting(action))
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -83,9 +92,8 @@ async def _healthy(_: web.Request) -> web.Response:
 def _ready(pages: Pages) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def ready(_: web.Request) -> web.Response:
         reasons = pages.unready()
-        if reasons:
-            return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
-        return web.Response(text="ok\n")
+        lines = [*(reasons or ("ok",)), *pages.details()]
+        return web.Response(status=503 if reasons else 200, text="".join(f"{line}\n" for line in lines))
 
     return ready
 
@@ -102,8 +110,38 @@ def _answering(answer: Answer) -> Callable[[web.Request], Awaitable[web.Response
         try:
             content = await answer(request.query)
         except VolplaneError as error:
-            body = msgspec.json.encode({"error": str(error)})
-            return web.Response(status=400, body=body, content_type="application/json")
+            return _refused(400, str(error))
         return web.Response(body=msgspec.json.encode(content), content_type="application/json")
 
     return respond
+
+
+def _acting(action: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Let people on this machine act, whoever may read from elsewhere: in a pod, those who may exec or port-forward.
+
+    No token: who reaches a loopback address of this machine can read the credentials of this process anyway, but for a
+    web page in a browser, which cannot send this content type to another site, nor this host by a name of its own.
+    """
+    respond = _answering(action)
+
+    async def act(request: web.Request) -> web.Response:
+        if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
+            return _refused(
+                403, "only processes on the machine of the controller may ask for this, by its loopback address"
+            )
+        if request.content_type != "application/json":
+            return _refused(415, "the content type must be application/json")
+        return await respond(request)
+
+    return act
+
+
+def _is_loopback(host: str | None) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host or "").is_loopback
+    return host == "localhost"
+
+
+def _refused(status: int, why: str) -> web.Response:
+    body = msgspec.json.encode({"error": why})
+    return web.Response(status=status, body=body, content_type="application/json")

@@ -5,7 +5,7 @@ Names and labels are those of the reference controller's `pv_collector_*`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from volplane.kube.cache import Cache
@@ -34,6 +34,10 @@ class InventoryMetrics(Protocol):
 
     def counted(self, what: str, labels: tuple[str, ...], change: int) -> None: ...
 
+    def uncounted(self) -> None:
+        """All counts are void."""
+        ...
+
 
 def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: InventoryMetrics) -> _End:
     """Count what is in the caches and follow their changes; what is returned ends that and takes the counts back."""
@@ -42,44 +46,39 @@ def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Inven
     def end() -> None:
         for each in leave:
             each()
+        metrics.uncounted()
 
     return end
 
 
-def _follow(cache: Cache[T], counts: Callable[[T | None], Iterator[Count]], metrics: InventoryMetrics) -> _End:
+def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: InventoryMetrics) -> _End:
     def changed(old: T | None, new: T | None) -> None:
-        before, after = set(counts(old)), set(counts(new))
-        for what, labels in before - after:
+        before = counts(old) if old is not None else ()
+        after = counts(new) if new is not None else ()
+        if before == after:
+            return
+        for what, labels in before:
             metrics.counted(what, labels, -1)
-        for what, labels in after - before:
+        for what, labels in after:
             metrics.counted(what, labels, 1)
 
     leave = cache.subscribe(changed)
     for obj in cache.values():
         changed(None, obj)
-
-    def end() -> None:
-        leave()
-        for obj in cache.values():
-            changed(obj, None)
-
-    return end
+    return leave
 
 
-def _of_volume(volume: Volume | None) -> Iterator[Count]:
-    if volume is None:
-        return
+def _of_volume(volume: Volume) -> tuple[Count, ...]:
     spec = volume.spec
-    yield "total_pv", (_plugin(volume), spec.volume_mode or "Filesystem")
-    yield "bound_pv" if volume.status.phase == "Bound" else "unbound_pv", (spec.storage_class_name,)
+    total = "total_pv", (_plugin(volume), spec.volume_mode or "Filesystem")
+    bound = "bound_pv" if volume.status.phase == "Bound" else "unbound_pv", (spec.storage_class_name,)
+    return total, bound
 
 
-def _of_claim(claim: Claim | None) -> Iterator[Count]:
-    if claim is None:
-        return
+def _of_claim(claim: Claim) -> tuple[Count, ...]:
     spec = claim.spec
     what = "bound_pvc" if claim.status.phase == "Bound" else "unbound_pvc"
-    yield what, (claim.namespace, spec.storage_class_name or "", spec.volume_attributes_class_name or "")
+    return ((what, (claim.namespace, spec.storage_class_name or "", spec.volume_attributes_class_name or "")),)
 
 
 def _plugin(volume: Volume) -> str:

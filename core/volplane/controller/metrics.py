@@ -7,6 +7,8 @@ knows prometheus.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, generate_latest
 
 from volplane.controller.tallies import Tallies
@@ -18,6 +20,9 @@ CLAIM_LABELS = ("namespace", "storage_class", "volume_attributes_class")
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OPERATION = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0)
 """The reference controller's buckets for volume operations."""
+HOOK = (*LATENCY, 30.0, 120.0, 600.0)
+_OPERATIONS = frozenset({"provision", "delete", "recycle", "attach", "detach", "expand"})
+"""Hooks whose calls are `storage_operation_duration_seconds`."""
 ATTEMPT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The external provisioner's buckets for one attempt."""
 
@@ -54,6 +59,12 @@ class Metrics:
             "status",
             "migrated",
         )
+        self._hook_calls = make.counter("volplane_hook_calls_total", "Calls of hooks", "driver", "hook", "result")
+        self._hook_seconds = make.histogram("volplane_hook_seconds", "Calls of hooks", HOOK, "driver", "hook")
+        self._runs = make.histogram(
+            "volplane_operation_seconds", "Runs of operations, live checks included", OPERATION, "driver", "operation"
+        )
+        self._operations_now = make.gauge("volplane_operations", "Operations now", "driver", "phase")
         self._operation_errors = make.counter(
             "volume_operation_errors_total", "Operations that failed", "plugin_name", "operation_name"
         )
@@ -129,14 +140,32 @@ class Metrics:
         """So many more or less of what `controller.inventory` counts."""
         self._inventory[what].change(change, *labels)
 
+    def uncounted(self) -> None:
+        """Nothing is counted any more."""
+        for gauge in self._inventory.values():
+            gauge.clear()
+
     # --- operations, drivers, leases
 
     def operation_ended(self, driver: str, operation: str, seconds: float, *, failed: bool) -> None:
-        """operation: "provision", "delete", "recycle", …"""
-        status = "fail-unknown" if failed else "success"
-        self._operations.observe(seconds, driver, f"volume_{operation}", status, "false")
+        """A run of an operation, live checks included. operation: "provision", "delete", "recycle", …"""
+        self._runs.observe(seconds, driver, operation)
         if failed:
             self._operation_errors.add(driver, operation)
+
+    def hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
+        """A call of a hook. result: "ok", "in_progress", or the class of the error."""
+        self._hook_calls.add(driver, hook, result)
+        self._hook_seconds.observe(seconds, driver, hook)
+        if hook in _OPERATIONS and result != "in_progress":
+            status = "success" if result == "ok" else "fail-unknown"
+            self._operations.observe(seconds, driver, f"volume_{hook}", status, "false")
+
+    def operations_running(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """How many operations there are, by driver and phase; others than these there are none."""
+        self._operations_now.clear()
+        for labels, count in counts.items():
+            self._operations_now.set(count, *labels)
 
     def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None:
         """One call that made an asset. source: kind of the claim's dataSource."""
@@ -162,8 +191,11 @@ class Metrics:
         """A claim without a class got the default one, or the server refused it."""
         (self._retroactive_errors if refused else self._retroactive).add()
 
-    def driver_healthy(self, driver: str, healthy: bool) -> None:
-        self._drivers.set(healthy, driver)
+    def drivers_healthy(self, health: Mapping[str, bool]) -> None:
+        """Every driver of this process by name; others than these there are none."""
+        self._drivers.clear()
+        for driver, healthy in health.items():
+            self._drivers.set(healthy, driver)
 
     def leak_checked(self, driver: str, at: float | None) -> None:
         """A check for leaks is over. at: Unix time of its end, None if it failed."""

@@ -50,6 +50,10 @@ class Gauge:
     def change(self, by: float, *labels: str) -> None:
         self._values[labels] = self._values.get(labels, 0.0) + by
 
+    def clear(self) -> None:
+        """Forget every value."""
+        self._values.clear()
+
     def collect(self) -> Metric:
         family = GaugeMetricFamily(*self._describe, labels=self._labels)
         for labels, value in self._values.items():

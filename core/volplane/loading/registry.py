@@ -11,14 +11,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from volplane.assets import VolumeSource
+from volplane.assets import InProgress, VolumeSource
 from volplane.controller import logs
 from volplane.errors import BackendError, PluginError
 from volplane.loading.driver import Driver
 from volplane.operations import DriverLimits, HookExecutor
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 
-__all__ = ["BrokenDriver", "DriverRegistry", "DriverState", "DriverStatus", "HookRequest", "LoadedDrivers"]
+__all__ = [
+    "BrokenDriver",
+    "DriverRegistry",
+    "DriverState",
+    "DriverStatus",
+    "HookRequest",
+    "LoadedDrivers",
+    "Observe",
+    "status_of_broken",
+]
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +83,20 @@ class DriverStatus:
     hooks: tuple[str, ...]
 
 
+def status_of_broken(broken: BrokenDriver) -> DriverStatus:
+    """As it is, and will be as long as the process lives."""
+    return DriverStatus(
+        name=broken.name,
+        backend=broken.backend,
+        distribution="",
+        state=DriverState.BROKEN,
+        healthy=False,
+        hung=False,
+        error=broken.error,
+        hooks=(),
+    )
+
+
 class HookRequest(Protocol):
     """A request of a hook: a dataclass with a context."""
 
@@ -85,6 +108,9 @@ class HookRequest(Protocol):
 
 Q = TypeVar("Q", bound=HookRequest)
 T = TypeVar("T")
+
+Observe = Callable[[str, str, float, str], None]
+"""(driver, hook, seconds, result) of every call of a hook; result: "ok", "in_progress", or the class of the error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,8 +135,10 @@ class DriverRegistry:
         cluster_id: str = "",
         node_name: str | None = None,
         changed: Callable[[str], None] = lambda _driver: None,
+        observe: Observe = lambda _driver, _hook, _seconds, _result: None,
     ) -> None:
         """changed: called with a driver's name when it becomes usable or stops being so; queue its objects again."""
+        self._observe = observe
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
         self._broken = {broken.name: broken for broken in loaded.broken}
         self._limits = dict(loaded.limits)
@@ -176,16 +204,7 @@ class DriverRegistry:
         """Every driver now, by name."""
         states = {name: self._status(entry) for name, entry in self._entries.items()}
         for name, broken in self._broken.items():
-            states[name] = DriverStatus(
-                name=name,
-                backend=broken.backend,
-                distribution="",
-                state=DriverState.BROKEN,
-                healthy=False,
-                hung=False,
-                error=broken.error,
-                hooks=(),
-            )
+            states[name] = status_of_broken(broken)
         return tuple(states[name] for name in sorted(states))
 
     def _status(self, entry: _Entry) -> DriverStatus:
@@ -222,10 +241,20 @@ class DriverRegistry:
         abandoned = threading.Event()
         context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
         told = dataclasses.replace(request, context=context)
-        with logs.bound(driver=driver.name):
-            return await self._executor.call(
-                driver.name, lambda: hook(driver, told), seconds, what=hook.__name__, abandoned=abandoned
-            )
+        clock = asyncio.get_running_loop().time
+        began, outcome = clock(), "cancelled"
+        try:
+            with logs.bound(driver=driver.name):
+                result = await self._executor.call(
+                    driver.name, lambda: hook(driver, told), seconds, what=hook.__name__, abandoned=abandoned
+                )
+            outcome = "in_progress" if isinstance(result, InProgress) else "ok"
+        except (BackendError, PluginError) as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            self._observe(driver.name, hook.__name__, clock() - began, outcome)
+        return result
 
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 

@@ -109,11 +109,11 @@ class OperationRegistry:
         states += [p.state() for p in self._pauses.values() if now < p.until]
         return tuple(sorted(states, key=lambda s: (s.since, s.name)))
 
-    def counts(self) -> Counter[tuple[str, Phase]]:
+    def counts(self) -> Counter[tuple[str, str]]:
         """How many there are by driver and phase; costs less than a snapshot."""
         now = asyncio.get_running_loop().time()
-        counted = Counter((o.driver, o.phase) for o in self._operations.values())
-        counted.update((p.driver, Phase.WAITING) for p in self._pauses.values() if now < p.until)
+        counted = Counter((o.driver, o.phase.value) for o in self._operations.values())
+        counted.update((p.driver, Phase.WAITING.value) for p in self._pauses.values() if now < p.until)
         return counted
 
     async def drain(self, timeout: float, driver: str | None = None) -> tuple[str, ...]:  # noqa: ASYNC109 - not an error

@@ -1,6 +1,7 @@
 """What a controller process shows of itself."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -80,3 +81,68 @@ def test_an_address_that_is_taken_is_refused_by_name() -> None:
                     pass
 
     asyncio.run(main())
+
+
+def test_readiness_tells_in_either_case_what_cannot_work() -> None:
+    def shown(*reasons: str) -> list[tuple[int, str]]:
+        details = ("driver nfs is unavailable: no route",)
+        return ask(Pages(unready=lambda: reasons, metrics=bytes, details=lambda: details), "/readyz")
+
+    assert shown() == [(200, "ok\ndriver nfs is unavailable: no route\n")]
+    assert shown("no driver can work") == [(503, "no driver can work\ndriver nfs is unavailable: no route\n")]
+
+
+async def acted(query: Mapping[str, str]) -> Any:
+    if not query:
+        raise InvalidArgument("say what")
+    return {"did": dict(query)}
+
+
+def post(
+    address: HttpAddress = ANYWHERE, *, query: str = "?what=it", to: str = "127.0.0.1", **options: Any
+) -> tuple[int, Any]:
+    """POST /act, by default as the commands do it."""
+
+    async def main() -> tuple[int, Any]:
+        shown = Pages(unready=tuple, metrics=bytes, actions={"/act": acted})
+        options.setdefault("headers", {"content-type": "application/json"})
+        async with serve_pages(address, shown) as url, aiohttp.ClientSession() as session:
+            port = url.rpartition(":")[2]
+            async with session.post(f"http://{to}:{port}/act{query}", **options) as answer:
+                return answer.status, await answer.json()
+
+    return asyncio.run(main())
+
+
+def test_a_process_on_this_machine_may_act() -> None:
+    assert post() == (200, {"did": {"what": "it"}})
+    assert post(query="") == (400, {"error": "say what"})
+
+
+def test_a_page_in_a_browser_may_not_act() -> None:
+    assert post(headers={"content-type": "text/plain"})[0] == 415
+    rebound = {"content-type": "application/json", "host": "attacker.example.com"}
+    status, answer = post(headers=rebound)
+    assert (status, "only processes on the machine" in answer["error"]) == (403, True)
+
+
+def test_another_machine_may_not_act() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the address of ours that would
+        except OSError:
+            pytest.skip("this machine has no address but the loopback")
+        own = probe.getsockname()[0]
+    if own.startswith("127."):
+        pytest.skip("this machine has no address but the loopback")
+    assert post(HttpAddress("0.0.0.0", 0), to=own)[0] == 403
+
+
+def test_an_action_is_not_to_be_had_by_reading() -> None:
+    async def main() -> int:
+        shown = Pages(unready=tuple, metrics=bytes, actions={"/act": acted})
+        async with serve_pages(ANYWHERE, shown) as url, aiohttp.ClientSession() as session:
+            async with session.get(f"{url}/act?what=it") as answer:
+                return answer.status
+
+    assert asyncio.run(main()) == 405

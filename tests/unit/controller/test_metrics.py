@@ -48,19 +48,45 @@ def test_what_happened_is_counted_under_the_provisioners_names() -> None:
 
 def test_operations_are_counted_under_the_binders_names() -> None:
     metrics = Metrics()
-    metrics.operation_ended("d", "provision", 1.5, failed=True)
-    metrics.operation_ended("d", "provision", 2.0, failed=False)
+    metrics.operation_ended("d", "provision", 1.6, failed=True)
+    metrics.hook_ended("d", "provision", 1.5, "Unavailable")
+    metrics.hook_ended("d", "provision", 0.1, "in_progress")
+    metrics.hook_ended("d", "provision", 2.0, "ok")
+    metrics.hook_ended("d", "probe", 0.5, "ok")
     metrics.operation_finished("d", "provision", 3.5)
     metrics.class_given_later()
     metrics.class_given_later(refused=True)
     labels = {"volume_plugin": "d", "operation_name": "volume_provision", "migrated": "false"}
     assert value(metrics, "storage_operation_duration_seconds_sum", status="fail-unknown", **labels) == 1.5
     assert value(metrics, "storage_operation_duration_seconds_sum", status="success", **labels) == 2.0
+    assert b"volume_probe" not in metrics.exposition()
     plugin = {"plugin_name": "d", "operation_name": "provision"}
     assert value(metrics, "volume_operation_errors_total", **plugin) == 1
     assert value(metrics, "volume_operation_total_seconds_sum", **plugin) == 3.5
+    assert value(metrics, "volplane_operation_seconds_sum", driver="d", operation="provision") == 1.6
+    assert value(metrics, "volplane_hook_calls_total", driver="d", hook="provision", result="in_progress") == 1
+    assert value(metrics, "volplane_hook_seconds_count", driver="d", hook="provision") == 3
     assert value(metrics, "retroactive_storageclass_total") == 1
     assert value(metrics, "retroactive_storageclass_errors_total") == 1
+
+
+def test_what_is_now_replaces_what_was() -> None:
+    metrics = Metrics()
+    metrics.drivers_healthy({"a": True, "b": False})
+    metrics.drivers_healthy({"b": True})
+    metrics.operations_running({("b", "running"): 3})
+    metrics.operations_running({("b", "queued"): 2})
+    metrics.leak_checked("b", 1000.0)
+    metrics.leak_checked("b", None)
+    metrics.leak_findings("b", "orphan", 4)
+    text = metrics.exposition().decode()
+    assert 'volplane_driver_healthy{driver="b"} 1.0' in text
+    assert 'driver="a"' not in text
+    assert 'volplane_operations{driver="b",phase="queued"} 2.0' in text
+    assert "running" not in text.partition("volplane_operations{")[2].splitlines()[0]
+    assert 'volplane_leak_checks_total{driver="b",result="failed"} 1.0' in text
+    assert 'volplane_leak_check_last_success_timestamp_seconds{driver="b"} 1000.0' in text
+    assert 'volplane_leak_findings{driver="b",verdict="orphan"} 4.0' in text
 
 
 def test_the_registry_is_the_one_that_is_passed_in_and_two_processes_do_not_share_one() -> None:
@@ -107,7 +133,7 @@ def test_volumes_and_claims_are_counted_as_they_change() -> None:
     claims.observe_deleted("default/c", "c")
     assert value(metrics, "pv_collector_bound_pvc_count", **names) == 0
     end()
-    assert value(metrics, "pv_collector_total_pv_count", **total) == 0
+    assert value(metrics, "pv_collector_total_pv_count", **total) is None
     volumes.observe(volume(5, "Released", csi={"driver": "ebs.csi.aws.com"}))
     assert (
         value(metrics, "pv_collector_total_pv_count", plugin_name="ebs.csi.aws.com", volume_mode="Filesystem") is None
