@@ -141,8 +141,11 @@ def test_another_machine_may_not_act() -> None:
 def test_an_action_is_not_to_be_had_by_reading() -> None:
     async def main() -> int:
         shown = Pages(unready=tuple, metrics=bytes, actions={"/act": acted})
-        async with serve_pages(ANYWHERE, shown) as url, aiohttp.ClientSession() as session:
-            async with session.get(f"{url}/act?what=it") as answer:
-                return answer.status
+        async with (
+            serve_pages(ANYWHERE, shown) as url,
+            aiohttp.ClientSession() as session,
+            session.get(f"{url}/act?what=it") as answer,
+        ):
+            return answer.status
 
     assert asyncio.run(main()) == 405

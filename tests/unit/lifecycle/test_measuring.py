@@ -57,7 +57,7 @@ def test_a_wait_counts_from_the_first_attempt_and_only_the_last_one_is_a_success
     async def story(cluster: Any, shelf: Any) -> None:
         await cluster.make_class()
         shelf.answers["provision"] = [Unavailable("away", retry_after=100), Unavailable("away", retry_after=100)]
-        shelf.before = lambda hook: shelf.answers.setdefault("delete", [InProgress(retry_after=50)])
+        shelf.answers["delete"] = [InProgress(retry_after=50)]
         await cluster.claim()
         await asyncio.sleep(250)
         await cluster.client.delete(CLAIMS, "default/data")
