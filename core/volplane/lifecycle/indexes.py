@@ -6,6 +6,7 @@ from volplane.binding.matching import class_of_claim
 from volplane.kube import names
 from volplane.kube.objects import Claim, Pod, Volume
 from volplane.lifecycle.provision import volume_name_of
+from volplane.lifecycle.scrubber import scrubbed_volume
 
 __all__ = ["CLAIM_INDEXES", "POD_INDEXES", "VOLUME_INDEXES", "claims_of_pod"]
 
@@ -45,7 +46,13 @@ def _node_while_unbound(claim: Claim) -> list[str]:
     return [node] if node and claim.annotation(names.BIND_COMPLETED) is None else []
 
 
-POD_INDEXES = {"claim": claims_of_pod}
+def _volume_to_scrub(pod: Pod) -> list[str]:
+    volume = scrubbed_volume(pod)
+    return [volume] if volume else []
+
+
+POD_INDEXES = {"claim": claims_of_pod, "scrubs": _volume_to_scrub}
+"""claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod says it is for."""
 CLAIM_INDEXES = {
     "volume": _volume_of_claim,
     "unbound": _class_while_unbound,

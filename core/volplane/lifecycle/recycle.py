@@ -25,7 +25,7 @@ from volplane.lifecycle.scrubber import SCRUB_GATE, Unmountable, belongs, pod_bo
 from volplane.lifecycle.world import Pending, ScrubPlan, World, on_release, warning
 from volplane.loading.driver import Driver
 
-__all__ = ["abandon_scrub", "decide_recycle", "finished", "recycles"]
+__all__ = ["abandon_scrub", "decide_recycle", "finished", "recycles", "remove_stray_pod"]
 
 
 def decide_recycle(volume: Volume, world: World, reads: Reads) -> Action:
@@ -63,6 +63,16 @@ def abandon_scrub(volume: Volume, world: World) -> Action:
         return _remove_pod(pod, why="the volume is not to be scrubbed any more")
     body = {"metadata": {"annotations": {names.INTENT: None}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
+
+
+def remove_stray_pod(key: str, volume: Volume | None, world: World) -> Action | None:
+    """Remove a scrubber pod whose volume is gone, is another one, or is not being scrubbed; None if there is none."""
+    scrubbing = volume is not None and volume.annotation(names.INTENT) is not None
+    wanted = pod_name(volume) if volume is not None and scrubbing else ""
+    for pod in world.pods.by_index("scrubs", key):
+        if pod.namespace == world.settings.namespace and pod.name != wanted and not pod.terminating:
+            return _remove_pod(pod, why="nobody waits for this scrub")
+    return None
 
 
 def _remove_pod(pod: Pod, *, why: str) -> Action:

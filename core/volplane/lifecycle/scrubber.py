@@ -100,6 +100,8 @@ def pod_body(
     volume: Volume, intent: RecycleIntent, plan: ScrubPlan, settings: ScrubberSettings, namespace: str
 ) -> dict[str, Any]:
     """The pod, gated. Raises Unmountable if the volume's source cannot be mounted inline."""
+    if volume.spec.volume_mode == "Block":
+        raise Unmountable("a volume of mode Block cannot be mounted in a scrubber pod")
     container: dict[str, Any] = {
         "name": "scrub",
         "image": settings.image or DEFAULT_IMAGE,

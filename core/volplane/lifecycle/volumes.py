@@ -12,10 +12,11 @@ from volplane.controller.actions import Action, Done, Read, Reads, Wait
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
+from volplane.lifecycle.beside import decide_volume_beside
 from volplane.lifecycle.delete import decide_delete
 from volplane.lifecycle.finalizers import finalizer_step, held_for_reclaim
 from volplane.lifecycle.migration import migration_step
-from volplane.lifecycle.recycle import abandon_scrub, decide_recycle, recycles
+from volplane.lifecycle.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
 from volplane.lifecycle.world import World, warning
 
 __all__ = ["decide_volume", "promised"]
@@ -24,10 +25,14 @@ __all__ = ["decide_volume", "promised"]
 def decide_volume(key: str, world: World, reads: Reads) -> Action:
     """The single next action for the volume with this name."""
     volume = world.volumes.get(key)
+    if world.settings.binder and world.settings.reclaimer:
+        stray = remove_stray_pod(key, volume, world)
+        if stray is not None:
+            return stray
     if volume is None:
         return Done()
     if not world.settings.binder:
-        return _beside_a_binder(volume, world, reads)
+        return decide_volume_beside(volume, world, reads)
     step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=_ours(volume, world))
     if step is not None:
         return step
@@ -184,32 +189,3 @@ def _reclaim(volume: Volume, world: World, reads: Reads) -> Action:
             message = "Volume has unrecognized PersistentVolumeReclaimPolicy"
             notices = (warning(VOLUMES, volume, "VolumeUnknownReclaimPolicy", message),)
             return volume_phase_step(volume, "Failed", message, notices=notices) or Wait(reason=message)
-
-
-def _beside_a_binder(volume: Volume, world: World, reads: Reads) -> Action:
-    """Only volumes our drivers made; phases, and policy Recycle, are the stock controller's."""
-    provisioner = volume.annotation(names.PROVISIONED_BY)
-    if provisioner is None or world.drivers.get(provisioner) is None or not world.settings.reclaimer:
-        return Done()
-    if (step := finalizer_step(volume, ours=True)) is not None:
-        return step
-    if not held_for_reclaim(volume) or volume.annotation(names.MIGRATED_TO):
-        return Done() if volume.terminating else _delete_beside(volume, world, reads)
-    return _delete_beside(volume, world, reads)
-
-
-def _delete_beside(volume: Volume, world: World, reads: Reads) -> Action:
-    reference = volume.spec.claim_ref
-    if reference is not None and reference.uid:
-        claim = world.claims.get(_claim_key(reference))
-        if claim is not None and claim.uid == reference.uid:
-            return Done()
-        if volume.status.phase not in ("Released", "Failed") and not volume.terminating:
-            return Wait(reason="the binder has not released it yet")
-        if (unsure := _confirm_absence(volume, reference, claim, reads)) is not None:
-            return unsure
-    elif not volume.terminating:
-        return Done()
-    if volume.spec.persistent_volume_reclaim_policy != "Delete":
-        return Done()
-    return decide_delete(volume, world)

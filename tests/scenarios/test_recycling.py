@@ -1,0 +1,565 @@
+"""Released volumes under policy Recycle: scrubbed, verified, offered again; or not."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from scenarios.backends import OK, ScriptedBackend
+from scenarios.faults import Fault
+from scenarios.laboratory import OURS, Json, Laboratory, Refused, at_work
+from scenarios.stories import DRIVER, claim, node_runs_pods, reference, storage_class, volume
+from volplane import InProgress
+
+INTENT = "volplane.dev/intent"
+GONE = "00000000-0000-0000-0000-000000000001"
+
+
+def released(name: str = "v", **spec: Any) -> Json:
+    body = volume(name, persistentVolumeReclaimPolicy="Recycle", claimRef=reference("gone", uid=GONE), **spec)
+    body["metadata"]["annotations"] = {"pv.kubernetes.io/bound-by-controller": "yes"}
+    return {**body, "status": {"phase": "Bound"}}
+
+
+def by_pod() -> ScriptedBackend:
+    return ScriptedBackend(DRIVER, recycler_pod=True)
+
+
+async def pods(lab: Laboratory) -> list[Json]:
+    return await lab.everything("pods", OURS)
+
+
+async def permitted(lab: Laboratory, seconds: float = 30.0) -> Json:
+    """The one scrubber pod, once its gate is lifted."""
+
+    async def there() -> bool:
+        found = await pods(lab)
+        return len(found) == 1 and not found[0]["spec"].get("schedulingGates")
+
+    await lab.until(there, seconds, "a permitted pod")
+    (pod,) = await pods(lab)
+    return pod
+
+
+async def end(lab: Laboratory, pod: Json, phase: str, **status: Any) -> None:
+    await lab.patch("pods", pod["metadata"]["name"], {"status": {"phase": phase, **status}}, OURS, subresource="status")
+
+
+async def intent(lab: Laboratory, name: str = "v") -> Json:
+    text = ((await lab.volume(name))["metadata"].get("annotations") or {}).get(INTENT)
+    return json.loads(text) if text else {}
+
+
+# --- the pod -----------------------------------------------------------------------------------------------------
+
+
+def test_the_pod_is_named_after_the_volume_and_cannot_do_more_than_it_must() -> None:
+    """Item 22.5: no root `rm` in namespace default."""
+
+    async def body(lab: Laboratory) -> None:
+        made = await lab.create("volumes", released())
+        await lab.start()
+        pod = await permitted(lab)
+        digest = hashlib.sha256(made["metadata"]["uid"].encode()).hexdigest()[:16]
+        assert pod["metadata"]["name"] == f"volplane-scrub-{digest}"
+        assert pod["metadata"]["namespace"] == OURS
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["activeDeadlineSeconds"] == 330
+        assert not any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC", "nodeName"))
+        (container,) = spec["containers"]
+        security = container["securityContext"]
+        assert security["capabilities"] == {"drop": ["ALL"], "add": ["DAC_OVERRIDE", "FOWNER"]}
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_the_gate_is_lifted_only_once_the_volume_names_the_pod() -> None:
+    seen: list[tuple[str, bool]] = []
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+
+        async def look(event: str, pod: Json) -> None:
+            if event != "DELETED" and not pod["spec"].get("schedulingGates"):
+                seen.append(((await intent(lab)).get("pod", ""), True))
+                assert seen[-1][0] == pod["metadata"]["uid"]
+
+        lab.follow("pods", look)
+        await lab.start()
+        await end(lab, await permitted(lab), "Succeeded")
+        await lab.settle()
+        assert seen
+        assert await lab.volumes() == {"v": "Available"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_the_pod_goes_before_the_volume_is_offered() -> None:
+    order: list[str] = []
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        lab.follow("pods", lambda event, _pod: order.append("pod gone") if event == "DELETED" else None)
+        lab.follow("volumes", lambda _e, item: order.append("offered") if not item["spec"].get("claimRef") else None)
+        await lab.start()
+        await end(lab, await permitted(lab), "Succeeded")
+        await lab.settle()
+        assert order[0] == "pod gone"
+        assert "offered" in order
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+@pytest.mark.parametrize("bound_by_controller", [True, False])
+def test_a_reservation_of_a_person_keeps_its_name(bound_by_controller: bool) -> None:
+    async def body(lab: Laboratory) -> None:
+        given = released()
+        if not bound_by_controller:
+            del given["metadata"]["annotations"]
+        await lab.create("volumes", given)
+        await node_runs_pods(lab)
+        await lab.start()
+        await lab.settle()
+        scrubbed = await lab.volume("v")
+        ref = scrubbed["spec"].get("claimRef")
+        assert ref is None if bound_by_controller else (ref["name"], ref.get("uid")) == ("gone", None)
+        assert scrubbed["status"]["phase"] == "Available"
+        assert not scrubbed["metadata"].get("annotations")
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_hundred_volumes_are_scrubbed_at_once_by_a_pod_each() -> None:
+    """Item 21.1: nothing is shared between two scrubs."""
+    seen: dict[str, set[str]] = {}
+
+    async def body(lab: Laboratory) -> None:
+        for number in range(100):
+            await lab.create("volumes", released(f"v{number}"))
+
+        def note(_event: str, pod: Json) -> None:
+            seen.setdefault(pod["metadata"]["name"], set()).add(pod["metadata"]["uid"])
+
+        lab.follow("pods", note)
+        await node_runs_pods(lab)
+        await lab.start()
+        await lab.settle()
+        assert set((await lab.volumes()).values()) == {"Available"}
+        assert await pods(lab) == []
+        assert len(seen) == 100
+        assert all(len(uids) == 1 for uids in seen.values())
+        assert lab.events == {"Normal VolumeRecycled": 100}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_what_is_said_about_the_pod_is_said_on_the_volume() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        pod = await permitted(lab)
+        about = {"kind": "Pod", "namespace": OURS, "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "e1", "namespace": OURS},
+            "involvedObject": about,
+            "type": "Warning",
+            "reason": "FailedScheduling",
+            "message": "0/1 nodes are available",
+        }
+        await lab.request("POST", f"/api/v1/namespaces/{OURS}/events", event)
+        await asyncio.sleep(0.1)
+        assert lab.events["Warning RecyclerPod"] == 1
+        assert lab.messages("RecyclerPod") == ["Recycler pod: 0/1 nodes are available"]
+        await lab.restart()
+        await asyncio.sleep(1.0)
+        assert lab.events["Warning RecyclerPod"] == 1, "it was told before the restart"
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+# --- interrupted -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
+def test_a_pod_is_adopted_after_a_restart(phase: str) -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        pod = await permitted(lab)
+        await lab.kill()
+        await end(lab, pod, phase)
+        await lab.start()
+        await asyncio.sleep(1.0)
+        found = {p["metadata"]["uid"] for p in await pods(lab)}
+        match phase:
+            case "Succeeded":
+                assert await lab.volumes() == {"v": "Available"}
+            case "Failed":
+                assert pod["metadata"]["uid"] not in found
+                noted = await intent(lab)
+                assert (noted.get("attempt", 1), noted["failed"]) == (1, "pod failed, pod.Status.Message unknown")
+            case _:
+                assert found == {pod["metadata"]["uid"]}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_pod_of_an_earlier_release_is_not_adopted() -> None:
+    """The next release of the same volume has the same pod name."""
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        pod = await permitted(lab)
+        await lab.kill()
+        ref = reference("gone", uid="00000000-0000-0000-0000-000000000002")
+        await lab.patch("volumes", "v", {"spec": {"claimRef": ref}})
+        await end(lab, pod, "Succeeded")
+        await lab.start()
+        await asyncio.sleep(1.0)
+        fresh = await permitted(lab)
+        assert fresh["metadata"]["uid"] != pod["metadata"]["uid"]
+        assert (await lab.volume("v"))["status"]["phase"] == "Released"
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_forged_pod_is_removed_and_proves_nothing(exact: bool) -> None:
+    """Also one that copies every annotation: it was let go by nobody, so it is not the permitted one."""
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        real = await permitted(lab)
+        await lab.kill()
+        await lab.delete("pods", real["metadata"]["name"], OURS, grace=0)
+        forged = {
+            "metadata": {"name": real["metadata"]["name"], "namespace": OURS},
+            "spec": {"containers": [{"name": "c", "image": "x"}]},
+            "status": {"phase": "Succeeded"},
+        }
+        if exact:
+            forged["metadata"]["annotations"] = real["metadata"]["annotations"]
+        await lab.create("pods", forged)
+        await lab.start()
+        await asyncio.sleep(1.0)
+        assert await lab.volumes() != {"v": "Available"}
+        fresh = await permitted(lab)
+        assert fresh["spec"]["containers"][0]["name"] == "scrub"
+        await end(lab, fresh, "Succeeded")
+        await lab.settle()
+        assert await lab.volumes() == {"v": "Available"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_pod_created_late_by_a_dead_process_never_starts() -> None:
+    """Its create takes effect after the scrub is over: it waits behind its gate and is removed."""
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        bodies: list[Json] = []
+
+        def keep(call: Any) -> bool:
+            bodies.append(call.body)
+            return False
+
+        lab.rules.faults.append(Fault(lambda call: call.what == "create pods", after=keep))
+        await lab.start()
+        await end(lab, await permitted(lab), "Succeeded")
+        await lab.settle()
+        assert await lab.volumes() == {"v": "Available"}
+        await lab.request("POST", f"/api/v1/namespaces/{OURS}/pods", bodies[0])
+        await lab.settle()
+        assert await pods(lab) == []
+        assert await lab.volumes() == {"v": "Available"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_volume_still_used_by_pods_is_not_scrubbed_before_they_end() -> None:
+    async def body(lab: Laboratory) -> None:
+        user = {
+            "metadata": {"name": "user", "namespace": "default"},
+            "spec": {
+                "nodeName": "n",
+                "containers": [{"name": "c", "image": "x"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}],
+            },
+            "status": {"phase": "Running"},
+        }
+        await lab.create("volumes", released())
+        await lab.create("pods", user)
+        await node_runs_pods(lab)
+        await lab.start()
+        await asyncio.sleep(60.0)
+        assert await lab.volumes() == {"v": "Released"}
+        assert lab.messages("VolumeFailedRecycle")[0] == "Volume is used by pods: default/user"
+        await lab.delete("pods", "user", grace=0)
+        await asyncio.sleep(1.0)
+        assert await lab.volumes() == {"v": "Available"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_pods_of_a_new_claim_of_that_name_do_not_stop_the_scrub() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("claims", claim("gone", volumeName="other"))
+        await lab.create("volumes", volume("other"))
+        await lab.create("volumes", released())
+        pod = {
+            "metadata": {"name": "user", "namespace": "default"},
+            "spec": {
+                "nodeName": "n",
+                "containers": [{"name": "c", "image": "x"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}],
+            },
+            "status": {"phase": "Running"},
+        }
+        await lab.create("pods", pod)
+        await lab.start()
+        await end(lab, await permitted(lab), "Succeeded")
+        await lab.settle()
+        assert await lab.volumes() == {"other": "Bound", "v": "Available"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+# --- failed ------------------------------------------------------------------------------------------------------
+
+
+def test_attempts_are_counted_over_restarts_and_then_given_up_until_a_person_says_otherwise() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        uids = set()
+        for attempt in (1, 2, 3):
+            pod = await permitted(lab)
+            assert pod["metadata"]["annotations"]["volplane.dev/scrub-attempt"] == str(attempt)
+            uids.add(pod["metadata"]["uid"])
+            await end(lab, pod, "Failed", message=f"disk error {attempt}")
+            await asyncio.sleep(0.5)
+            await lab.restart()
+        await asyncio.sleep(3600.0)
+        assert len(uids) == 3
+        assert await pods(lab) == []
+        failed = await lab.volume("v")
+        assert failed["status"]["phase"] == "Failed"
+        assert "attempt 3 of 3, the last" in failed["status"]["message"]
+        assert f"remove the annotation {INTENT} to try again" in failed["status"]["message"]
+        await lab.patch("volumes", "v", {"metadata": {"annotations": {INTENT: None}}})
+        await end(lab, await permitted(lab), "Succeeded")
+        await lab.settle()
+        assert await lab.volumes() == {"v": "Available"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_the_last_words_of_the_pod_are_told() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        ended = {"exitCode": 1, "reason": "Error", "message": "not erased: /scrub/lost+found"}
+        state = {"name": "scrub", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+        statuses = [{**state, "state": {"terminated": ended}}]
+        await end(lab, await permitted(lab), "Failed", reason="DeadlineExceeded", containerStatuses=statuses)
+        await asyncio.sleep(0.5)
+        (message,) = lab.messages("VolumeFailedRecycle")
+        assert "DeadlineExceeded" in message
+        assert "not erased: /scrub/lost+found" in message
+        assert (await lab.volume("v"))["status"]["message"] == message
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_deleted_pod_is_a_failed_attempt() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        for attempt in (1, 2, 3):
+            pod = await permitted(lab)
+            assert (await intent(lab)).get("attempt", 1) == attempt
+            await lab.delete("pods", pod["metadata"]["name"], OURS, grace=0)
+            await asyncio.sleep(0.1)
+        await lab.settle()
+        assert await pods(lab) == []
+        assert (await lab.volume("v"))["status"]["phase"] == "Failed"
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_backend_that_fails_to_erase_is_called_less_and_less_often() -> None:
+    """Item 21.13: a broken share does not run a scrub every 15 seconds."""
+    backend = ScriptedBackend(DRIVER, {"recycle": ["share is down"]})
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(1.0)
+        assert (await lab.volume("v"))["status"]["message"] == "Recycle failed: share is down"
+        await asyncio.sleep(600.0)
+        assert 8 <= backend.calls["recycle"] <= 13
+        backend.script("recycle", OK)
+        await asyncio.sleep(130.0)
+        assert await lab.volumes() == {"v": "Available"}
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_a_backend_that_erases_for_long_is_asked_again() -> None:
+    backend = ScriptedBackend(DRIVER)
+    backend.script("recycle", InProgress(retry_after=20.0, state={"part": 1}), OK)
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(10.0)
+        assert await lab.volumes() == {"v": "Released"}
+        await asyncio.sleep(15.0)
+        assert await lab.volumes() == {"v": "Available"}
+        assert [dict(request.context.state) for request in backend.requests] == [{}, {"part": 1}]
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_the_pod_of_a_volume_that_is_deleted_meanwhile_is_removed() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await permitted(lab)
+        await lab.delete("volumes", "v")
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert await pods(lab) == []
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+# --- changed meanwhile -------------------------------------------------------------------------------------------
+
+
+def test_a_reference_removed_in_the_middle_does_not_free_the_volume_before_it_is_clean() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.create("claims", claim("next"))
+        await lab.start()
+        pod = await permitted(lab)
+        await lab.patch("volumes", "v", {"spec": {"claimRef": None}})
+        await asyncio.sleep(60.0)
+        assert await lab.claims() == {"next": "Pending"}
+        assert (await permitted(lab))["metadata"]["uid"] == pod["metadata"]["uid"]
+        await end(lab, pod, "Succeeded")
+        await lab.settle()
+        assert await lab.claims() == {"next": "Bound"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_claim_that_names_the_volume_waits_until_it_is_clean() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        pod = await permitted(lab)
+        await lab.create("claims", claim("next", volumeName="v"))
+        await lab.patch("volumes", "v", {"spec": {"claimRef": None}})
+        await asyncio.sleep(60.0)
+        assert await lab.claims() == {"next": "Pending"}
+        assert 'volume "v" is being scrubbed' in lab.messages("FailedBinding")
+        await end(lab, pod, "Succeeded")
+        await lab.settle()
+        assert await lab.claims() == {"next": "Bound"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_another_policy_in_the_middle_ends_the_scrub(policy: str) -> None:
+    backend = by_pod()
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await permitted(lab)
+        await lab.patch("volumes", "v", {"spec": {"persistentVolumeReclaimPolicy": policy}})
+        await lab.settle()
+        assert await pods(lab) == []
+        if policy == "Retain":
+            assert await lab.volumes() == {"v": "Released"}
+            assert await intent(lab) == {}
+        else:
+            assert await lab.volumes() == {}
+            assert backend.calls["delete"] == 1
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_another_source_in_the_middle_needs_another_pod() -> None:
+    """The API server forbids it; whoever edits the store does not."""
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        with pytest.raises(Refused, match="immutable"):
+            await lab.patch("volumes", "v", {"spec": {"hostPath": {"path": "/elsewhere"}}})
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+@pytest.mark.parametrize("source", ["csi", "block"])
+def test_what_a_pod_cannot_mount_is_said(source: str) -> None:
+    async def body(lab: Laboratory) -> None:
+        given = released()
+        if source == "csi":
+            given["spec"] |= {"csi": {"driver": "x.example.com", "volumeHandle": "h"}}
+            del given["spec"]["hostPath"]
+        else:
+            given["spec"]["volumeMode"] = "Block"
+        await lab.create("volumes", given)
+        await lab.start()
+        await lab.settle()
+        assert (await lab.volume("v"))["status"]["phase"] == "Failed"
+        assert "cannot be mounted in a scrubber pod" in lab.messages("VolumeFailedRecycle")[0]
+        assert await pods(lab) == []
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+# --- warm pool ---------------------------------------------------------------------------------------------------
+
+
+def test_a_made_volume_of_a_warm_pool_is_scrubbed_and_taken_by_the_next_claim() -> None:
+    backend = by_pod()
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("classes", storage_class(parameters={"volplane.dev/on-release": "recycle"}))
+        await lab.create("claims", claim("first", storageClassName="fast"))
+        await node_runs_pods(lab)
+        await lab.start()
+        await lab.settle()
+        (name,) = await lab.volumes()
+        assert (await lab.volume(name))["metadata"]["annotations"]["volplane.dev/on-release"] == "recycle"
+        assert dict(backend.requests[0].parameters) == {}, "the parameter is ours, not the backend's"
+        await lab.delete("claims", "first")
+        await lab.settle()
+        assert await lab.volumes() == {name: "Available"}
+        await lab.create("claims", claim("second", storageClassName="fast"))
+        await lab.settle()
+        assert (await lab.claim("second"))["spec"]["volumeName"] == name
+        assert backend.calls["provision"] == 1
+        await lab.delete("claims", "second")
+        await lab.settle()
+        await lab.delete("volumes", name)
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert not backend.assets, "a volume taken out of the pool takes its asset with it"
+
+    at_work(lambda: Laboratory(backend), body)
