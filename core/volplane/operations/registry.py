@@ -194,6 +194,8 @@ class OperationRegistry:
 
     def _resume_pause(self, pause: Pause) -> None:
         loop = asyncio.get_running_loop()
+        # A timer may ring a clock tick early; refused then, the object would not be queued again.
+        pause.until = min(pause.until, loop.time())
         pause.timer = loop.call_later(KEEP_FAILURES, self._drop, pause)
         loop.call_soon(pause.requeue)
 

@@ -305,6 +305,24 @@ def test_again_is_no_failure_releases_the_asset_and_queues_the_object_later() ->
     assert [type(e.error) for e in bench.ended] == [Unavailable, type(None), Unavailable]
 
 
+def test_what_is_queued_at_the_end_of_a_pause_may_start_even_if_the_timer_rang_a_tick_early() -> None:
+    async def main(bench: Bench) -> None:
+        refused: list[float] = []
+
+        def start(number: int) -> None:
+            try:
+                bench.start("provision", failing(Again(after=0.1 + number / 7)), requeue=lambda: start(number + 1))
+            except BackoffError as error:
+                refused.append(error.until)
+
+        start(0)
+        await asyncio.sleep(3600)
+        assert refused == []
+        assert len(bench.ran) > 200
+
+    during(main)
+
+
 def test_errors_that_ask_for_a_time_get_it() -> None:
     async def main(bench: Bench) -> None:
         bench.start("one", failing(Throttled("slow", retry_after=7)), asset="1")
