@@ -95,7 +95,8 @@ class Rules:
 
     def reads(self) -> list[str]:
         """Live reads and lists of one namespace so far; not the lists that fill caches."""
-        return [c.what for c in self.calls if c.verb == "get" or (c.verb == "list" and c.namespace)]
+        reads = (c for c in self.calls if c.resource != "events")
+        return [c.what for c in reads if c.verb == "get" or (c.verb == "list" and c.namespace)]
 
     def conflicts(self) -> int:
         return sum(call.status == 409 for call in self.calls)

@@ -78,6 +78,11 @@ class VolumeReconciler:
         return decide_volume(key, self._world, reads)
 
 
+def _turned(old: Claim, new: Claim) -> bool:
+    """Whether something changed about the claim that a volume which names it must know."""
+    return old.terminating != new.terminating or old.spec.volume_name != new.spec.volume_name
+
+
 class Wakeups:
     """Listeners of the caches: keep the indexes and queue whatever a change may concern."""
 
@@ -102,7 +107,7 @@ class Wakeups:
         self._claims.enqueue(present.key)
         for name in {item.spec.volume_name for item in (old, new) if item is not None and item.spec.volume_name}:
             self._volumes.enqueue(name)
-        if old is None or new is None or old.terminating != new.terminating:
+        if old is None or new is None or _turned(old, new):
             for name in self._world.free.reserved_for(present.key):
                 self._volumes.enqueue(name)
         if new is None:
