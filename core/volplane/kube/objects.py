@@ -110,6 +110,7 @@ class VolumeStatus(Fields):
     phase: str = ""
     message: str = ""
     reason: str = ""
+    last_phase_transition_time: str | None = None
 
 
 class Volume(KubeObject):

@@ -12,6 +12,7 @@ from volplane.controller.actions import Action, Done, Notice, Patch, Read, Reads
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Pod, StorageClass
+from volplane.lifecycle.beside import decide_claim_beside
 from volplane.lifecycle.migration import migration_step
 from volplane.lifecycle.provision import decide_provision, settle, settled_metadata, volume_name_of
 from volplane.lifecycle.world import World
@@ -30,10 +31,10 @@ def decide_claim(key: str, world: World, reads: Reads) -> Action:
         return Done()
     if world.settings.binder and (step := migration_step(CLAIMS, claim)) is not None:
         return step
+    if not world.settings.binder:
+        return decide_claim_beside(claim, world)
     if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
         return settle(claim, world) or Done()
-    if not world.settings.binder:
-        return _beside_a_binder(claim, world)
     if claim.annotation(names.BIND_COMPLETED) is not None:
         outcome = decide_bound(claim, world)
         return _confirm_loss(claim, outcome, reads) or _follow(outcome, claim, world)
@@ -46,20 +47,6 @@ def _confirm_loss(claim: Claim, outcome: Bind | Action, reads: Reads) -> Read | 
     if not isinstance(outcome, Patch) or not name or reads.has(VOLUMES, name):
         return None
     return Read(VOLUMES, name, why="is its volume really lost?")
-
-
-def _beside_a_binder(claim: Claim, world: World) -> Action:
-    """Provision where the stock binder asks us to (annotation storage-provisioner); bind nothing."""
-    if claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED):
-        return settle(claim, world) or Done()
-    asked = claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER)
-    class_name = class_of_claim(claim)
-    storage_class = world.classes.get(class_name) if class_name else None
-    if storage_class is None or asked != storage_class.provisioner or not world.settings.provisioner:
-        return settle(claim, world) or Wait(reason="the binder has not asked this provisioner for a volume")
-    if _delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
-        return Wait(reason="the scheduler has not selected a node")
-    return decide_provision(claim, storage_class, world)
 
 
 def _follow(outcome: Bind | Unmatched | Action, claim: Claim, world: World) -> Action:

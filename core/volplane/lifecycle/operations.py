@@ -26,8 +26,8 @@ from volplane.lifecycle.identity import (
     provision_request,
     volume_identity,
 )
-from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent, read_delete_intent
-from volplane.lifecycle.provision import holds_asset, volume_name_of
+from volplane.lifecycle.intents import ClaimIntent, read_delete_intent
+from volplane.lifecycle.provision import holds_asset, presumed_intent, volume_name_of
 from volplane.lifecycle.recycle import recycles
 from volplane.lifecycle.world import Drivers, Pending, Reschedule, ScrubPlan, World
 from volplane.loading.driver import Driver
@@ -279,8 +279,12 @@ class Operations:
         self.world.outcomes.deleted[live.uid] = self._kept(result) if isinstance(result, InProgress) else None
 
     def _volume_failed(self, name: str, volume: Volume, reason: str, message: str, error: BackendError) -> None:
-        """A failure becomes the volume's phase and event by its next decision; the same one again is an event alone."""
-        if volume.status.phase == "Failed" and volume.status.message == message:
+        """A failure becomes the volume's phase and event by its next decision; the same one again is an event alone.
+
+        Where another is the binder, phases are its own: every failure is an event alone.
+        """
+        shown = volume.status.phase == "Failed" and volume.status.message == message
+        if shown or not self.world.settings.binder:
             told = f"{message}; next attempt in {self._registry.next_delay(name, error):.3g} s"
             self._recorder.record(Notice(VOLUMES, volume, "Warning", reason, told))
         if volume.name in self.world.volumes:

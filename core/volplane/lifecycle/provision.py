@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
+from msgspec.structs import replace
+
 from volplane.assets import Asset, Segment
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, Create, Notice, Patch, Wait
@@ -30,8 +32,10 @@ from volplane.loading.driver import Driver
 __all__ = [
     "allowed_segments",
     "decide_provision",
-    "presumed_intent",
+    "driver_of_class",
+    "failed",
     "holds_asset",
+    "presumed_intent",
     "settle",
     "settled_metadata",
     "split_parameters",
@@ -57,13 +61,13 @@ def decide_provision(claim: Claim, storage_class: StorageClass, world: World) ->
         return _volume_exists(claim, made, world)
     if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
         message = f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource'
-        return Wait(reason=message, notices=(_failed(claim, message),))
+        return Wait(reason=message, notices=(failed(claim, message),))
     obstacle = _obstacle(claim, storage_class, driver)
     if obstacle:
-        if (step := _name_provisioner(claim, driver.name)) is not None:
+        if (step := _name_provisioner(claim, driver.name, world)) is not None:
             return step
         # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
-        return Wait(reason=obstacle, notices=(_failed(claim, obstacle),))
+        return Wait(reason=obstacle, notices=(failed(claim, obstacle),))
     known = world.intent_of(claim)
     if known is not None and known.driver != driver.name and claim.uid not in world.outcomes.discarded:
         return _discard(claim, known.driver, world)
@@ -79,7 +83,8 @@ def decide_provision(claim: Claim, storage_class: StorageClass, world: World) ->
     return _after_hook(claim, storage_class, driver, intent, world)
 
 
-def _failed(claim: Claim, message: str) -> Notice:
+def failed(claim: Claim, message: str) -> Notice:
+    """The event that tells why provisioning does not go on."""
     return Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
 
 
@@ -88,14 +93,14 @@ def _without_driver(claim: Claim, storage_class: StorageClass, world: World) -> 
     provisioner = csi_driver_of(storage_class.provisioner) or storage_class.provisioner
     if broken := world.drivers.broken(provisioner):
         message = f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}'
-        return Wait(reason=message, notices=(_failed(claim, message),))
+        return Wait(reason=message, notices=(failed(claim, message),))
     if is_in_tree(provisioner):
         message = f"no volume plugin matched name: {provisioner}"
         if provisioner == NO_PROVISIONER:
             reason = f'class "{storage_class.name}" has no provisioner and no volume of it fits: an administrator must add one'
-            return Wait(reason=reason, notices=(_failed(claim, message),))
-        return Wait(reason=message, notices=(_failed(claim, message),))
-    if (step := _name_provisioner(claim, provisioner)) is not None:
+            return Wait(reason=reason, notices=(failed(claim, message),))
+        return Wait(reason=message, notices=(failed(claim, message),))
+    if (step := _name_provisioner(claim, provisioner, world)) is not None:
         return step
     message = (
         f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system "
@@ -104,13 +109,16 @@ def _without_driver(claim: Claim, storage_class: StorageClass, world: World) -> 
     return Wait(reason=message, notices=(Notice(CLAIMS, claim, "Normal", "ExternalProvisioning", message),))
 
 
-def _provisioner_annotations(claim: Claim, provisioner: str) -> dict[str, str]:
+def _provisioner_annotations(claim: Claim, provisioner: str, world: World) -> dict[str, str]:
+    """Who is to provision, as the binder writes it: where we are not the binder, that is not ours to say."""
+    if not world.settings.binder:
+        return {}
     wanted = {names.STORAGE_PROVISIONER: provisioner, names.BETA_STORAGE_PROVISIONER: provisioner}
     return wanted if claim.annotation(names.STORAGE_PROVISIONER) != provisioner else {}
 
 
-def _name_provisioner(claim: Claim, provisioner: str) -> Patch | None:
-    annotations = _provisioner_annotations(claim, provisioner)
+def _name_provisioner(claim: Claim, provisioner: str, world: World) -> Patch | None:
+    annotations = _provisioner_annotations(claim, provisioner, world)
     if not annotations:
         return None
     body = {"metadata": {"annotations": annotations}}
@@ -122,7 +130,7 @@ def _volume_exists(claim: Claim, made: Volume, world: World) -> Action:
     if refers_to(made, claim):
         return settle(claim, world) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'
-    return Wait(reason=message, notices=(_failed(claim, message),))
+    return Wait(reason=message, notices=(failed(claim, message),))
 
 
 def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
@@ -173,14 +181,13 @@ def _declare(
     """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
     segment, why_not = _choose_segment(claim, storage_class, driver, world)
     if why_not:
-        return Wait(reason=why_not, notices=(_failed(claim, why_not),))
+        return Wait(reason=why_not, notices=(failed(claim, why_not),))
     intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name, segment=segment)
     if old is not None and old.driver == driver.name:
         # Sticky: an asset may be there already.
-        segment = old.segment if old.segment is not None else segment
-        generation, state = old.generation, old.state
-        intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=generation, segment=segment, state=state)
-    annotations = {**_provisioner_annotations(claim, driver.name), names.INTENT: world.sealer.seal(claim.uid, intent)}
+        intent = replace(old, v=INTENT_VERSION, segment=old.segment if old.segment is not None else segment)
+    annotations = _provisioner_annotations(claim, driver.name, world)
+    annotations[names.INTENT] = world.sealer.seal(claim.uid, intent)
     metadata: dict[str, Any] = {"annotations": annotations}
     if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
@@ -228,7 +235,7 @@ def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
 def _after_hook(claim: Claim, storage_class: StorageClass, driver: Driver, intent: ClaimIntent, world: World) -> Action:
     match world.outcomes.made.get(claim.uid):
         case Asset() as asset:
-            return _save(claim, storage_class, driver, intent, asset)
+            return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, world)
         case Pending(state=state, due=due):
             if (intent.state or {}) != state:
                 return _keep_state(claim, intent, dict(state), world)
@@ -241,11 +248,13 @@ def _after_hook(claim: Claim, storage_class: StorageClass, driver: Driver, inten
     return world.start.provision(claim, storage_class, driver)
 
 
-def _save(claim: Claim, storage_class: StorageClass, driver: Driver, intent: ClaimIntent, asset: Asset) -> Create:
-    body = volume_body(claim, storage_class, driver, intent, asset)
+def _save(claim: Claim, body: dict[str, Any], driver: Driver, world: World) -> Create:
+    if world.settings.binder:
+        # An external provisioner leaves this mark to the binder.
+        body["metadata"]["annotations"][names.BOUND_BY_CONTROLLER] = "yes"
     message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
     notice = Notice(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
-    complaint = _failed(claim, f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept")
+    complaint = failed(claim, f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept")
     return Create(kind=VOLUMES, body=body, why=f"volume for claim {claim.key}", notices=(notice,), complaint=complaint)
 
 
@@ -260,10 +269,7 @@ def _keep_state(claim: Claim, intent: ClaimIntent, state: dict[str, Any], world:
 def _reschedule(claim: Claim, intent: ClaimIntent, world: World) -> Patch:
     """Nothing is in the full segment: give the claim back to the scheduler and forget the place."""
     fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
-    annotations: dict[str, str | None] = {
-        names.INTENT: world.sealer.seal(claim.uid, fresh),
-        names.SELECTED_NODE: None,
-    }
+    annotations = {names.INTENT: world.sealer.seal(claim.uid, fresh), names.SELECTED_NODE: None}
     return Patch(kind=CLAIMS, target=claim, body={"metadata": {"annotations": annotations}}, why="ask for another node")
 
 
@@ -273,7 +279,7 @@ def volume_body(
     """The PersistentVolume for an asset made for this claim."""
     _, release = split_parameters(storage_class)
     policy = storage_class.reclaim_policy or "Delete"
-    annotations = {names.PROVISIONED_BY: driver.name, names.BOUND_BY_CONTROLLER: "yes"}
+    annotations = {names.PROVISIONED_BY: driver.name}
     annotations |= _own_annotations(driver, intent, asset)
     if release == "recycle":
         annotations[names.ON_RELEASE] = release
@@ -354,19 +360,22 @@ def settle(claim: Claim, world: World) -> Action | None:
 
     The asset is deleted first unless a volume holds it: the claim is terminating, or was bound to another volume.
     """
-    metadata = settled_metadata(claim)
-    if not metadata or not world.settings.provisioner:
+    if not settled_metadata(claim) or not world.settings.provisioner:
         return None
     if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
-        # Nothing of ours: record and finalizer are written at once. What a tenant took from us is left to the leak check.
-        ended = Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="a record of nothing")
-        return None if claim.terminating else ended
+        # Record and finalizer are written at once: this one is a tenant's. What one takes from us is for the leak check.
+        return None if claim.terminating else _end_intent(claim)
     intent = world.intent_of(claim)
-    name = intent.driver if intent is not None else _driver_of_class(claim, world)
+    name = intent.driver if intent is not None else driver_of_class(claim, world)
     made = world.volumes.get(volume_name_of(claim))
     if (made is not None and holds_asset(made, claim, name)) or claim.uid in world.outcomes.discarded:
-        return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="nothing is in the making any more")
+        return _end_intent(claim)
     return _discard(claim, name, world)
+
+
+def _end_intent(claim: Claim) -> Patch:
+    why = "nothing is in the making any more"
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": settled_metadata(claim)}, why=why)
 
 
 def _discard(claim: Claim, name: str, world: World) -> Action:
@@ -378,7 +387,7 @@ def _discard(claim: Claim, name: str, world: World) -> Action:
             f'an asset may be left on driver "{name}", which cannot be asked: {reason}. Configure the driver, or remove '
             f"the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
         )
-        return Wait(reason=message, notices=(_failed(claim, message),))
+        return Wait(reason=message, notices=(failed(claim, message),))
     return world.start.discard(claim, driver)
 
 
@@ -394,6 +403,7 @@ def presumed_intent(claim: Claim, driver: Driver, world: World) -> ClaimIntent:
     return ClaimIntent(v=INTENT_VERSION, driver=driver.name, segment=segment)
 
 
-def _driver_of_class(claim: Claim, world: World) -> str:
+def driver_of_class(claim: Claim, world: World) -> str:
+    """Who provisions for the claim by its class; where that is gone, by what the binder noted. "" = unknown."""
     storage_class = world.classes.get(class_of_claim(claim) or "")
     return storage_class.provisioner if storage_class else claim.annotation(names.STORAGE_PROVISIONER) or ""

@@ -1,0 +1,412 @@
+"""The protocol of external provisioners, beside stand-ins for the stock controllers."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.beside import (
+    LATE,
+    PROVISIONER,
+    PROVISIONER_BETA,
+    SELECTED_NODE,
+    Beside,
+    asked,
+    fast,
+    ours,
+    play,
+    pod,
+)
+from scenarios.stories import DRIVER, claim, reference, volume
+
+NODE = {"metadata": {"name": "node-1"}}
+
+
+# --- when we start ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("storage_class", "body"),
+    [
+        (fast(), ours()),
+        (fast(), asked(ours(), "other.example.com")),
+        (fast(), asked(ours(), "")),
+        (fast(provisioner="other.example.com"), asked(ours())),
+        (fast(provisioner="other.example.com"), asked(ours(), "other.example.com")),
+        (fast(provisioner="other.example.com"), asked(ours(), "other.example.com", key=PROVISIONER_BETA)),
+        (fast(provisioner="kubernetes.io/portworx-volume"), asked(ours(), "pxd.portworx.com")),
+        (fast(provisioner="kubernetes.io/no-provisioner"), asked(ours(), "kubernetes.io/no-provisioner")),
+        (fast(**LATE), asked(ours())),
+        (fast(), asked(ours(storageClassName="slow"))),
+        (fast(), asked(ours(volumeName="v"))),
+    ],
+    ids=(
+        "not asked",
+        "another is asked",
+        "nobody is asked",
+        "the class is another's",
+        "all is another's",
+        "all is another's, beta",
+        "migrated",
+        "no provisioner",
+        "no node selected",
+        "no such class",
+        "it names a volume",
+    ),
+)
+def test_nothing_is_made_written_or_said_for_a_claim_that_is_not_ours_to_serve(storage_class: dict, body: dict) -> None:
+    async def body_(lab: Beside) -> None:
+        await lab.create("classes", storage_class)
+        await lab.create("claims", body)
+        await lab.start()
+        await lab.settle()
+        assert lab.our_writes() == []
+        assert lab.notices == []
+        assert not lab.backend.calls["provision"]
+
+    play(body_)
+
+
+@pytest.mark.parametrize("key", [PROVISIONER, PROVISIONER_BETA])
+def test_either_annotation_starts_us_and_we_do_not_touch_it(key: str) -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", asked(ours(), key=key))
+        await lab.start()
+        await lab.settle()
+        found = await lab.see("claims", "c")
+        assert list(lab.backend.assets) == [f"pvc-{found['metadata']['uid']}"]
+        assert found["metadata"]["annotations"] == {key: DRIVER}
+        assert found["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+
+    play(body)
+
+
+def test_a_selected_node_starts_us_where_the_class_waits_for_the_first_consumer() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("nodes", NODE)
+        await lab.create("classes", fast(**LATE))
+        await lab.create("claims", asked(ours(), **{SELECTED_NODE: "node-1"}))
+        await lab.start()
+        await lab.settle()
+        assert lab.backend.calls["provision"] == 1
+
+    play(body)
+
+
+# --- what we make -------------------------------------------------------------------------------------------------
+
+
+def test_the_volume_carries_what_an_external_provisioner_writes_and_our_marks_only() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        made = await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.settle()
+        found = await lab.bound_volume("c")
+        uid = made["metadata"]["uid"]
+        assert found["metadata"]["name"] == f"pvc-{uid}"
+        assert sorted(found["metadata"]["finalizers"]) == ["kubernetes.io/pv-protection", "volplane.dev/reclaim"]
+        annotations = found["metadata"]["annotations"]
+        assert annotations["pv.kubernetes.io/provisioned-by"] == DRIVER
+        assert [name for name in annotations if not name.startswith("volplane.dev/")] == ["pv.kubernetes.io/provisioned-by"]
+        wanted = {"namespace": "default", "name": "c", "uid": uid, "kind": "PersistentVolumeClaim", "apiVersion": "v1"}
+        assert wanted.items() <= found["spec"]["claimRef"].items()
+        theirs = await lab.see("claims", "c")
+        assert theirs["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+        assert not [name for name in theirs["metadata"]["annotations"] if name.startswith("volplane.dev/")]
+
+    play(body)
+
+
+def test_three_writes_serve_a_claim() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.settle()
+        assert [call.what for call in lab.our_writes() if call.status < 300] == [
+            "update persistentvolumeclaims",
+            "create persistentvolumes",
+            "update persistentvolumeclaims",
+        ]
+
+    play(body)
+
+
+def test_status_is_left_to_the_binder_even_when_deleting_fails() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.settle()
+        lab.backend.script("delete", *["the filer is away"] * 4, "ok")
+        await lab.delete("claims", "c")
+        await lab.settle()
+        await lab.nothing_left()
+        assert not [call.what for call in lab.our_writes() if call.resource.endswith("/status")]
+        assert lab.events["Warning VolumeFailedDelete"] >= 4
+        assert "the filer is away; next attempt in" in lab.messages("VolumeFailedDelete")[0]
+
+    play(body)
+
+
+def test_a_claim_and_its_volume_go_through_their_whole_life() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("nodes", NODE)
+        await lab.create("classes", fast(**LATE))
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.settle()
+        assert not lab.backend.assets
+        await lab.create("pods", pod("p", "c"))
+        await lab.settle()
+        await lab.bound_volume("c")
+        assert (await lab.see("pods", "p"))["spec"]["nodeName"] == "node-1"
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert lab.backend.assets, "the pod still uses it"
+        await lab.delete("pods", "p", grace=0)
+        await lab.settle()
+        await lab.nothing_left()
+
+    play(body)
+
+
+def test_a_full_segment_gives_the_claim_back_to_the_scheduler() -> None:
+    from volplane import ResourceExhausted
+
+    full = ResourceExhausted("node-1 is full", reschedule=True, nothing_done=True)
+
+    async def body(lab: Beside) -> None:
+        for name in ("node-1", "node-2"):
+            await lab.create("nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
+        lab.backend.script("provision", full, "ok")
+        await lab.create("classes", fast(**LATE))
+        await lab.create("claims", ours())
+        await lab.create("pods", pod("p", "c"))
+        await lab.start_both()
+        await lab.settle()
+        await lab.bound_volume("c")
+        assert lab.stock.scheduler.selected == ["node-1", "node-2"]
+        segments = [request.segment["kubernetes.io/hostname"] for request in lab.backend.requests]
+        assert segments == ["node-1", "node-2"]
+
+    from scenarios.backends import ScriptedBackend
+
+    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("kubernetes.io/hostname",)})))
+
+
+# --- what people and the binder do meanwhile ----------------------------------------------------------------------
+
+
+def test_a_claim_deleted_while_its_asset_is_made_leaves_nothing() -> None:
+    async def body(lab: Beside) -> None:
+        from volplane import InProgress
+
+        lab.backend.script("provision", *[InProgress(retry_after=5.0, state={"job": "1"})] * 3, "ok")
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.until(lambda: _called(lab, 2), what="the second call")
+        await lab.delete("claims", "c")
+        await lab.settle()
+        await lab.nothing_left()
+
+    play(body)
+
+
+async def _called(lab: Beside, times: int) -> bool:
+    return lab.backend.calls["provision"] >= times
+
+
+def test_our_asset_goes_when_the_binder_gives_the_claim_another_volume_before_ours_exists() -> None:
+    async def body(lab: Beside) -> None:
+        lab.backend.script("provision", *["not now"] * 8, "ok")
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.until(lambda: _called(lab, 1), what="the first call")
+        await lab.create("volumes", volume("v", storageClassName="fast"))
+        await lab.settle()
+        assert (await lab.see("claims", "c"))["spec"]["volumeName"] == "v"
+        assert not lab.backend.assets
+        assert (await lab.see("claims", "c"))["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+        assert [item["metadata"]["name"] for item in await lab.everything("volumes")] == ["v"]
+
+    play(body)
+
+
+def test_our_volume_goes_when_the_binder_gives_the_claim_another_one_although_ours_exists() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", asked(ours()))
+        await lab.start()
+        await lab.settle()
+        assert len(await lab.everything("volumes")) == 1
+        # A person points the claim at a volume that is reserved for it; the binder starts only now.
+        await lab.create("volumes", volume("v", storageClassName="fast", claimRef=reference("c")))
+        await lab.patch("claims", "c", {"spec": {"volumeName": "v"}})
+        await lab.stock.start()
+        await lab.settle()
+        assert (await lab.see("claims", "c"))["status"]["phase"] == "Bound"
+        assert [item["metadata"]["name"] for item in await lab.everything("volumes")] == ["v"]
+        assert not lab.backend.assets
+
+    play(body)
+
+
+def test_a_terminating_claim_that_the_binder_binds_to_another_volume_leaves_nothing_of_ours() -> None:
+    async def body(lab: Beside) -> None:
+        from volplane import InProgress
+
+        lab.backend.script("provision", *[InProgress(retry_after=30.0, state={"job": "1"})] * 2, "ok")
+        await lab.create("classes", fast())
+        body = ours()
+        body["metadata"]["finalizers"] = ["example.com/keep", "kubernetes.io/pvc-protection"]
+        await lab.create("claims", body)
+        await lab.start_both()
+        await lab.until(lambda: _called(lab, 1), what="the first call")
+        await lab.delete("claims", "c")
+        await lab.create("volumes", volume("v", storageClassName="fast"))
+        await lab.settle()
+        assert (await lab.see("claims", "c"))["spec"]["volumeName"] == "v"
+        assert not lab.backend.assets
+        assert (await lab.see("claims", "c"))["metadata"]["finalizers"] == ["example.com/keep"]
+        assert [item["metadata"]["name"] for item in await lab.everything("volumes")] == ["v"]
+
+    play(body)
+
+
+def test_an_asset_is_deleted_only_after_the_binder_released_its_volume() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.settle()
+        await lab.stock.stop()
+        await lab.patch("claims", "c", {"metadata": {"finalizers": None}})
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert lab.backend.assets
+        assert not lab.backend.calls["delete"]
+        await lab.stock.start()
+        await lab.settle()
+        await lab.nothing_left()
+
+    play(body)
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Recycle"])
+def test_a_policy_changed_by_hand_keeps_the_asset_and_frees_the_object(policy: str) -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.settle()
+        name = (await lab.bound_volume("c"))["metadata"]["name"]
+        await lab.patch("volumes", name, {"spec": {"persistentVolumeReclaimPolicy": policy}})
+        await lab.settle()
+        assert (await lab.see("volumes", name))["metadata"]["finalizers"] == ["kubernetes.io/pv-protection"]
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert (await lab.see("volumes", name))["status"]["phase"] == "Released"
+        assert lab.backend.assets
+        assert not lab.backend.calls["recycle"]
+        assert lab.stock.binder.recycles == ({name} if policy == "Recycle" else set())
+
+    play(body)
+
+
+def test_a_volume_deleted_before_its_claim_goes_with_its_asset_when_the_claim_does() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.settle()
+        await lab.delete("volumes", (await lab.bound_volume("c"))["metadata"]["name"])
+        await lab.settle()
+        await lab.bound_volume("c")
+        assert lab.backend.assets
+        await lab.delete("claims", "c")
+        await lab.settle()
+        await lab.nothing_left()
+
+    play(body)
+
+
+def test_a_claim_made_again_under_its_name_gets_an_asset_of_its_own() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.settle()
+        first = await lab.bound_volume("c")
+        await lab.patch("claims", "c", {"metadata": {"finalizers": None}})
+        await lab.delete("claims", "c")
+        await lab.create("claims", ours())
+        await lab.settle()
+        second = await lab.bound_volume("c")
+        assert first["metadata"]["name"] != second["metadata"]["name"]
+        assert list(lab.backend.assets) == [second["metadata"]["name"]]
+
+    play(body)
+
+
+# --- what is not ours ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        volume("v", persistentVolumeReclaimPolicy="Recycle"),
+        volume("v", persistentVolumeReclaimPolicy="Delete"),
+        volume("v", persistentVolumeReclaimPolicy="Retain"),
+    ],
+    ids=lambda body: body["spec"]["persistentVolumeReclaimPolicy"],
+)
+def test_static_volumes_are_never_touched(body: dict) -> None:
+    async def main(lab: Beside) -> None:
+        await lab.create("volumes", body)
+        await lab.create("claims", claim("c"))
+        await lab.start_both()
+        await lab.settle()
+        await lab.bound_volume("c")
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert lab.our_writes() == []
+        assert lab.notices == []
+        assert not lab.backend.calls["delete"] + lab.backend.calls["recycle"]
+
+    play(main)
+
+
+@pytest.mark.parametrize("terminating", [False, True])
+@pytest.mark.parametrize("marks", [{"pv.kubernetes.io/migrated-to": "ebs.csi.aws.com"}, {"pv.kubernetes.io/provisioned-by": "x.example.com"}])
+def test_volumes_that_another_serves_are_never_touched(marks: dict, terminating: bool) -> None:
+    async def main(lab: Beside) -> None:
+        body = volume("v", persistentVolumeReclaimPolicy="Delete", claimRef=reference("c", uid="gone"))
+        body["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": DRIVER, **marks}
+        body["metadata"]["finalizers"] = ["external-provisioner.volume.kubernetes.io/finalizer"]
+        body["status"] = {"phase": "Released"}
+        if terminating:
+            body["metadata"]["deletionTimestamp"] = "now"
+        await lab.create("volumes", body)
+        await lab.start()
+        await lab.settle()
+        assert lab.our_writes() == []
+        assert lab.notices == []
+        assert not lab.backend.calls["delete"]
+
+    play(main)
+
+
+def test_a_claim_that_is_marked_as_migrated_to_another_driver_is_left_to_it() -> None:
+    async def main(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", asked(ours(), **{"pv.kubernetes.io/migrated-to": "ebs.csi.aws.com"}))
+        await lab.start()
+        await lab.settle()
+        assert lab.our_writes() == []
+        assert not lab.backend.calls["provision"]
+
+    play(main)
