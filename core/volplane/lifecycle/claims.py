@@ -13,8 +13,9 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Pod, StorageClass
 from volplane.lifecycle.beside import decide_claim_beside
+from volplane.lifecycle.made import volume_name_of
 from volplane.lifecycle.migration import migration_step
-from volplane.lifecycle.provision import decide_provision, settle, settled_metadata, volume_name_of
+from volplane.lifecycle.provision import decide_provision, settle, settled_metadata
 from volplane.lifecycle.world import World
 
 __all__ = ["awaits_volume", "decide_claim"]

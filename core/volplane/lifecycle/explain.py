@@ -13,7 +13,7 @@ from volplane.controller.actions import Action, Create, Delete, Done, Notice, Pa
 from volplane.kube import names
 from volplane.kube.objects import Claim
 from volplane.lifecycle.claims import decide_claim
-from volplane.lifecycle.provision import volume_name_of
+from volplane.lifecycle.made import volume_name_of
 from volplane.lifecycle.world import World
 from volplane.operations import OperationState, Phase
 

@@ -12,7 +12,8 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.lifecycle.delete import volume_source
 from volplane.lifecycle.intents import ClaimIntent
-from volplane.lifecycle.provision import allowed_segments, split_parameters, volume_name_of
+from volplane.lifecycle.made import split_parameters, volume_name_of
+from volplane.lifecycle.provision import allowed_segments
 from volplane.lifecycle.sources import handle_in
 from volplane.loading.driver import Driver
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from volplane.binding.matching import class_of_claim
 from volplane.kube import names
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.lifecycle.provision import volume_name_of
+from volplane.lifecycle.made import volume_name_of
 from volplane.lifecycle.scrubber import scrubbed_volume
 
 __all__ = ["CLAIM_INDEXES", "POD_INDEXES", "VOLUME_INDEXES", "claims_of_pod"]

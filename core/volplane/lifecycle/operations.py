@@ -27,7 +27,8 @@ from volplane.lifecycle.identity import (
     volume_identity,
 )
 from volplane.lifecycle.intents import ClaimIntent, read_delete_intent
-from volplane.lifecycle.provision import holds_asset, presumed_intent, volume_name_of
+from volplane.lifecycle.made import volume_name_of
+from volplane.lifecycle.provision import holds_asset, presumed_intent
 from volplane.lifecycle.recycle import recycles
 from volplane.lifecycle.world import Drivers, Pending, Reschedule, ScrubPlan, World
 from volplane.loading.driver import Driver

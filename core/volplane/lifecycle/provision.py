@@ -8,7 +8,6 @@ volume exists never gets one: `settle` deletes the asset, then lets the claim go
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
@@ -21,11 +20,10 @@ from volplane.errors import InvalidArgument
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
-from volplane.kube.quantity import format_bytes
-from volplane.lifecycle.finalizers import is_in_tree, reclaim_finalizer
+from volplane.lifecycle.finalizers import is_in_tree
 from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent
+from volplane.lifecycle.made import split_parameters, volume_body, volume_name_of
 from volplane.lifecycle.migration import csi_driver_of
-from volplane.lifecycle.sources import handle_in
 from volplane.lifecycle.world import Pending, Reschedule, World
 from volplane.loading.driver import Driver
 
@@ -38,17 +36,9 @@ __all__ = [
     "presumed_intent",
     "settle",
     "settled_metadata",
-    "split_parameters",
-    "volume_body",
-    "volume_name_of",
 ]
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
-
-
-def volume_name_of(claim: Claim) -> str:
-    """Name of the volume, and of the asset, that is made for the claim."""
-    return f"pvc-{claim.uid}"
 
 
 def decide_provision(claim: Claim, storage_class: StorageClass, world: World) -> Action:
@@ -133,12 +123,6 @@ def _volume_exists(claim: Claim, made: Volume, world: World) -> Action:
     return Wait(reason=message, notices=(failed(claim, message),))
 
 
-def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
-    """The class's parameters for the backend, and what is ours: the value of `volplane.dev/on-release`."""
-    parameters = dict(storage_class.parameters or {})
-    return parameters, parameters.pop(names.ON_RELEASE, "delete")
-
-
 def _obstacle(claim: Claim, storage_class: StorageClass, driver: Driver) -> str:
     """Why this driver cannot serve this claim of this class at all, with what to change; or ""."""
     parameters, release = split_parameters(storage_class)
@@ -164,6 +148,8 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: Driver) -> str:
             "spec.selector matches no available volume and cannot be met by provisioning a new one; remove the selector "
             "or add a volume with these labels"
         )
+    if claim.spec.volume_attributes_class_name and not driver.supports("modify"):
+        return f'driver "{driver.name}" knows no VolumeAttributesClass; remove spec.volumeAttributesClassName'
     return ""
 
 
@@ -271,74 +257,6 @@ def _reschedule(claim: Claim, intent: ClaimIntent, world: World) -> Patch:
     fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
     annotations = {names.INTENT: world.sealer.seal(claim.uid, fresh), names.SELECTED_NODE: None}
     return Patch(kind=CLAIMS, target=claim, body={"metadata": {"annotations": annotations}}, why="ask for another node")
-
-
-def volume_body(
-    claim: Claim, storage_class: StorageClass, driver: Driver, intent: ClaimIntent, asset: Asset
-) -> dict[str, Any]:
-    """The PersistentVolume for an asset made for this claim."""
-    _, release = split_parameters(storage_class)
-    policy = storage_class.reclaim_policy or "Delete"
-    annotations = {names.PROVISIONED_BY: driver.name}
-    annotations |= _own_annotations(driver, intent, asset)
-    if release == "recycle":
-        annotations[names.ON_RELEASE] = release
-    if asset.gid is not None:
-        annotations[names.GID] = str(asset.gid)
-    metadata: dict[str, Any] = {"name": volume_name_of(claim), "annotations": annotations}
-    if policy == "Delete":
-        metadata["finalizers"] = [reclaim_finalizer(driver.name)]
-    spec: dict[str, Any] = {
-        "capacity": {"storage": format_bytes(asset.capacity_bytes)},
-        "accessModes": list(claim.spec.access_modes or ()),
-        "claimRef": {
-            "kind": "PersistentVolumeClaim",
-            "apiVersion": "v1",
-            "namespace": claim.namespace,
-            "name": claim.name,
-            "uid": claim.uid,
-            "resourceVersion": claim.metadata.resource_version,
-        },
-        "persistentVolumeReclaimPolicy": policy,
-        "storageClassName": storage_class.name,
-        "volumeMode": claim.spec.volume_mode or "Filesystem",
-        asset.source.kind: _source_fields(asset),
-    }
-    mount_options = [*(storage_class.mount_options or ()), *asset.mount_options]
-    if mount_options:
-        spec["mountOptions"] = mount_options
-    if asset.node_affinity:
-        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [_term(segment) for segment in asset.node_affinity]}}
-    if claim.spec.volume_attributes_class_name:
-        spec["volumeAttributesClassName"] = claim.spec.volume_attributes_class_name
-    return VOLUMES.body(metadata=metadata, spec=spec)
-
-
-def _own_annotations(driver: Driver, intent: ClaimIntent, asset: Asset) -> dict[str, str]:
-    """What we note on the volume. Those of in-tree plugin names look as stock tools know them: only what is needed."""
-    told = {names.HANDLE: asset.handle, names.GENERATION: str(intent.generation)}
-    if not is_in_tree(driver.name):
-        return {**told, names.DRIVER: driver.name, names.SCHEMA_VERSION: str(driver.info.parameters.version)}
-    if intent.generation == 1:
-        del told[names.GENERATION]
-    if handle_in(asset.source) == asset.handle:
-        del told[names.HANDLE]
-    return told
-
-
-def _source_fields(asset: Asset) -> dict[str, Any]:
-    fields = dict(asset.source.fields)
-    if asset.source.kind == "csi" and asset.attributes:
-        fields["volumeAttributes"] = {**asset.attributes, **fields.get("volumeAttributes", {})}
-    return fields
-
-
-def _term(segment: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "matchExpressions": [
-            {"key": key, "operator": "In", "values": [value]} for key, value in sorted(segment.items())
-        ]
-    }
 
 
 # --- the end of an intent ---------------------------------------------------------------------------------------
