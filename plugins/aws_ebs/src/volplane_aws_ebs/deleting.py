@@ -1,0 +1,105 @@
+"""Deleting a volume: prove that it is ours and free, delete, see it gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from volplane import DeleteRequest, Done, VolumeInUse
+from volplane_aws_ebs import marks
+from volplane_aws_ebs.assets import volume_in
+from volplane_aws_ebs.calls import Call
+from volplane_aws_ebs.ec2 import Ec2
+from volplane_aws_ebs.failures import GONE
+from volplane_aws_ebs.fencing import Fencing
+from volplane_aws_ebs.refusals import AwsRefusal
+from volplane_aws_ebs.seen import VolumeSeen
+from volplane_aws_ebs.turns import Later, Turn
+
+__all__ = ["Deleting"]
+
+_FIRST_LOOK = 1.25
+_SECOND_LOOK = 1.0
+_LONG_ENOUGH = 60.0
+"""EC2 may show a volume as `deleting` for long after it was given up for good."""
+_UNHEARD = 10.0
+"""A volume that is still shown as usable so long after DeleteVolume is deleted once more."""
+_MOST_KNOWN = 50_000
+
+NodeName = Callable[[str], str]
+"""What the node of an instance is called."""
+
+
+class Deleting:
+    """The hook `delete` of one driver. Safe for threads: its memory only saves calls."""
+
+    def __init__(self, ec2: Ec2, fencing: Fencing, node_name: NodeName) -> None:
+        self._ec2 = ec2
+        self._fencing = fencing
+        self._node_name = node_name
+        self._asked: dict[str, float] = {}
+        """Since when EC2 has been told to delete it."""
+        self._missed: dict[str, float] = {}
+        """Since when it is not shown, though nobody here deleted it."""
+
+    def delete(self, request: DeleteRequest, turn: Turn) -> Done:
+        """Raises Later, AwsRefusal and the errors of the contract."""
+        id_ = volume_in(request.volume.handle)
+        if id_ is None:
+            request.context.log.warning(
+                "handle %r is no volume of EBS: there is nothing to delete", request.volume.handle
+            )
+            return Done()
+        seen, now = self._ec2.volume(id_), self._ec2.clock()
+        asked = self._asked.get(id_)
+        if seen is None:
+            return self._absent(id_, now, asked)
+        self._missed.pop(id_, None)
+        marks.refuse_foreign(id_, seen.tags, request.volume.owner)
+        if seen.going:
+            begun = self._asked.setdefault(id_, now)
+            if now - begun > _LONG_ENOUGH:
+                return self._finished(id_)
+            raise Later(self._ec2.lookups.volumes.due(after=min((now - begun) / 2, 10.0)))
+        self._refuse_held(seen)
+        if seen.state == "creating" or (asked is not None and now - asked < _UNHEARD):
+            raise Later(self._ec2.lookups.volumes.due(after=0.5))
+        self._fencing.refuse_former(seen, turn)
+        return self._order(id_, turn)
+
+    def _absent(self, id_: str, now: float, asked: float | None) -> Done:
+        """Gone, if we had it deleted; else only if a second look says so too: EC2 may not show yet what is there."""
+        if asked is None:
+            first = self._missed.setdefault(id_, now)
+            if now - first < _SECOND_LOOK:
+                raise Later(self._ec2.lookups.volumes.due(after=_SECOND_LOOK))
+        return self._finished(id_)
+
+    def _finished(self, id_: str) -> Done:
+        for table in (self._asked, self._missed):
+            table.pop(id_, None)
+        self._ec2.lookups.volumes.forget(id_)
+        return Done()
+
+    def _refuse_held(self, seen: VolumeSeen) -> None:
+        held = [each for each in seen.attachments if each.state != "detached"]
+        if not held:
+            return
+        if all(each.state == "detaching" for each in held):
+            raise Later(self._ec2.lookups.volumes.due(after=1.0))
+        where = ", ".join(f"{self._node_name(each.instance)} ({each.device}, {each.state})" for each in held)
+        raise VolumeInUse(f"{seen.id} cannot be deleted while it is attached to {where}", code="VolumeInUse")
+
+    def _order(self, id_: str, turn: Turn) -> Done:
+        try:
+            self._ec2.change(Call.DELETE_VOLUME, id_, turn, VolumeId=id_)
+        except AwsRefusal as refusal:
+            self._ec2.lookups.volumes.touched(id_)
+            if refusal.code in GONE:
+                return self._finished(id_)
+            raise
+        while len(self._asked) >= _MOST_KNOWN:
+            del self._asked[next(iter(self._asked))]
+        self._asked[id_] = self._ec2.clock()
+        self._ec2.lookups.volumes.touched(id_)
+        self._ec2.lookups.expect_gone(id_)
+        raise Later(self._ec2.lookups.volumes.due(after=_FIRST_LOOK))

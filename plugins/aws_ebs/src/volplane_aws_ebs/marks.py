@@ -1,0 +1,111 @@
+"""The tags by which volumes and snapshots are ours: written once at creation, compared before anything is destroyed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from volplane import AlreadyExists, ClaimIdentity, Ownership
+
+__all__ = [
+    "CLUSTER",
+    "FENCE",
+    "GENERATION",
+    "IOPS_PER_GIB",
+    "RESERVED_PREFIXES",
+    "SNAPSHOT",
+    "VOLUME",
+    "client_token",
+    "demand_mark",
+    "owner_of",
+    "refuse_foreign",
+    "snapshot_tags",
+    "volume_tags",
+]
+
+CLUSTER = "volplane.dev/cluster"
+CLAIM = "volplane.dev/claim-uid"
+VOLUME = "volplane.dev/volume"
+GENERATION = "volplane.dev/generation"
+DEMAND = "volplane.dev/demand"
+FENCE = "volplane.dev/fence"
+IOPS_PER_GIB = "volplane.dev/iops-per-gib"
+SNAPSHOT = "volplane.dev/snapshot"
+_STOCK = "ebs.csi.aws.com/cluster"
+"""The tag by which the official driver's IAM policy lets its controller attach a volume."""
+_STOCK_NAME = "CSIVolumeName"
+RESERVED_PREFIXES = ("volplane.dev/", "aws:", "ebs.csi.aws.com/", "csivolume")
+_LONGEST_VALUE = 256
+
+
+def client_token(owner: Ownership, attempt: int) -> str:
+    """CreateVolume's ClientToken: the same for the same asset of the same claim, in every process; 64 characters.
+
+    attempt: how often a volume of this generation was proven to be gone; a token cannot be used again after that.
+    """
+    parts = (owner.cluster_id, owner.claim_uid, owner.volume_name, str(owner.generation), str(attempt))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def volume_tags(owner: Ownership, claim: ClaimIdentity, *, demand: str, fence: int | None) -> dict[str, str]:
+    """The tags of a new volume. demand: what was asked for, as `demand_of` shortens it."""
+    tags = {
+        CLUSTER: owner.cluster_id,
+        CLAIM: owner.claim_uid,
+        VOLUME: owner.volume_name,
+        GENERATION: str(owner.generation),
+        DEMAND: demand,
+        _STOCK: "true",
+        "Name": owner.volume_name,
+        "kubernetes.io/created-for/pv/name": owner.volume_name,
+        "kubernetes.io/created-for/pvc/name": claim.name[:_LONGEST_VALUE],
+        "kubernetes.io/created-for/pvc/namespace": claim.namespace[:_LONGEST_VALUE],
+    }
+    if fence is not None:
+        tags[FENCE] = str(fence)
+    return tags
+
+
+def snapshot_tags(cluster: str, name: str) -> dict[str, str]:
+    """The tags of a new snapshot."""
+    return {CLUSTER: cluster, SNAPSHOT: name, _STOCK: "true", "Name": name}
+
+
+def owner_of(tags: Mapping[str, str]) -> Ownership | None:
+    """Whose volume it is; None without marks, or with marks that cannot be read."""
+    cluster, claim, name = tags.get(CLUSTER), tags.get(CLAIM), tags.get(VOLUME)
+    generation = tags.get(GENERATION, "")
+    if not cluster or not claim or not name or not generation.isdigit():
+        return None
+    return Ownership(cluster_id=cluster, claim_uid=claim, volume_name=name, generation=int(generation))
+
+
+def demand_mark(tags: Mapping[str, str]) -> str:
+    """What the volume was made for, "" if it does not say."""
+    return tags.get(DEMAND, "")
+
+
+def refuse_foreign(handle: str, tags: Mapping[str, str], expected: Ownership | None) -> None:
+    """Raise AlreadyExists unless the volume is `expected`'s; for None (made by a person) unless it is nobody's."""
+    owner = owner_of(tags)
+    if expected is None:
+        foreign = next((key for key in (CLUSTER, VOLUME, _STOCK_NAME) if key in tags), None)
+        if foreign is not None:
+            raise AlreadyExists(
+                f"{handle} carries the mark {foreign}={tags[foreign]!r}: it was made by a driver, not by a person, and is "
+                "not touched"
+            )
+        return
+    if owner is None:
+        raise AlreadyExists(
+            f"{handle} carries no marks of volplane, so it cannot be {expected.volume_name}'s: it is not touched"
+        )
+    if (owner.cluster_id, owner.claim_uid, owner.volume_name) != (
+        expected.cluster_id,
+        expected.claim_uid,
+        expected.volume_name,
+    ):
+        raise AlreadyExists(
+            f"{handle} belongs to {owner.volume_name} of claim {owner.claim_uid} in cluster {owner.cluster_id!r}, not to "
+            f"{expected.volume_name} of cluster {expected.cluster_id!r}: it is not touched"
+        )

@@ -1,0 +1,241 @@
+"""Making a volume: look, create, watch it become available; and what to do when it does not.
+
+What must outlive the process is in EC2 (tags, client tokens). `state` carries only what EC2 cannot tell: how often a
+token was burnt, and which zones were full. Memory only saves calls, and remembers what is not yet proven.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from volplane import AlreadyExists, Asset, InProgress, ProvisionRequest, ResourceExhausted
+from volplane_aws_ebs import marks
+from volplane_aws_ebs.assets import asset_of, new_source
+from volplane_aws_ebs.calls import Call
+from volplane_aws_ebs.demands import Demand, rendered_tags
+from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
+from volplane_aws_ebs.failures import leaves_doubt, translated, vanished
+from volplane_aws_ebs.refusals import AwsRefusal
+from volplane_aws_ebs.seen import VolumeSeen
+from volplane_aws_ebs.turns import Later, Turn, fence_of
+from volplane_aws_ebs.zones import legal_zones, zone_for
+
+__all__ = ["Provisioning"]
+
+_FIRST_LOOK = 1.25
+_SLOWEST_LOOK = 10.0
+_VISIBLE_SECONDS = 20.0
+"""A volume that CreateVolume named and that is not shown after this was never shown: it is gone."""
+_MOST_MAKINGS = 50_000
+_LONGEST_BREAK = 5.0
+
+Key = tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class _Making:
+    """What this process knows of an asset in the making.
+
+    volume: the id that EC2 gave it, "" while there is none. mark: of the demand it was made for. since: when it did. seen: a look has shown it. burnt: the
+    token's volume is proven to be gone. refused: since when EC2 refuses the token. doubt: until when absence is no proof.
+    """
+
+    doubt: float
+    attempt: int = 0
+    volume: str = ""
+    mark: str = ""
+    since: float = 0.0
+    seen: bool = False
+    burnt: bool = False
+    refused: float | None = None
+
+
+class Provisioning:
+    """The hook `provision` of one driver. Safe for threads."""
+
+    def __init__(self, ec2: Ec2) -> None:
+        self._ec2 = ec2
+        self._makings: dict[Key, _Making] = {}
+        self._lock = threading.Lock()
+
+    def provision(self, request: ProvisionRequest, turn: Turn, region: tuple[str, ...]) -> Asset | InProgress:
+        """region: zones for volumes whose place nobody chose. Raises Later, AwsRefusal and the errors of the contract."""
+        demand = Demand.of(request)
+        zones = legal_zones(request, self._ec2.settings.zone_label, region)
+        state = request.context.state
+        making = self._making(request)
+        making.attempt = max(making.attempt, _number(state.get("attempt")))
+        if not making.volume or making.mark != demand.mark:
+            found = self._existing(request)
+            if found is None:
+                return self._create(request, demand, making, turn, zones)
+            self._refuse_other(request, demand, found, zones)
+            making.volume, making.mark, making.since, making.seen = found.id, demand.mark, self._ec2.clock(), True
+        return self._watch(request, demand, making, turn)
+
+    def forget(self, owner_key: Key, *, gone: bool) -> None:
+        """The asset was deleted. gone: proven, so its token is burnt."""
+        with self._lock:
+            known = self._makings.pop(owner_key, None)
+            if gone:
+                attempt = known.attempt if known is not None else 0
+                self._makings[owner_key] = _Making(doubt=0.0, attempt=attempt, burnt=True)
+
+    def _making(self, request: ProvisionRequest) -> _Making:
+        key = (request.owner.cluster_id, request.name, request.owner.generation)
+        with self._lock:
+            making = self._makings.get(key)
+            if making is None:
+                while len(self._makings) >= _MOST_MAKINGS:
+                    del self._makings[next(iter(self._makings))]
+                making = self._makings[key] = _Making(doubt=self._ec2.born + SETTLE_SECONDS)
+            return making
+
+    # --- what is there already ----------------------------------------------------------------------------------
+
+    def _existing(self, request: ProvisionRequest) -> VolumeSeen | None:
+        seen = self._ec2.named(request.owner.cluster_id, request.name)
+        ours = [volume for volume in seen if _generation(volume) == request.owner.generation]
+        if not ours:
+            return None
+        usable = [volume for volume in ours if volume.state != "error"] or ours
+        if len(usable) > 1:
+            ids = ", ".join(volume.id for volume in usable)
+            request.context.log.warning("several volumes are marked as %s: %s; the oldest is used", request.name, ids)
+        return usable[0]
+
+    def _refuse_other(
+        self, request: ProvisionRequest, demand: Demand, found: VolumeSeen, zones: tuple[str, ...]
+    ) -> None:
+        marks.refuse_foreign(found.id, found.tags, request.owner)
+        mark = marks.demand_mark(found.tags)
+        if mark and mark != demand.mark:
+            raise AlreadyExists(f"{found.id} was made for {request.name} by another demand: {demand.difference(found)}")
+        if found.zone not in zones:
+            raise AlreadyExists(
+                f"{found.id} was made for {request.name} in zone {found.zone}, but {', '.join(zones)} is asked for"
+            )
+
+    # --- creating -----------------------------------------------------------------------------------------------
+
+    def _create(
+        self, request: ProvisionRequest, demand: Demand, making: _Making, turn: Turn, zones: tuple[str, ...]
+    ) -> Asset | InProgress:
+        if making.burnt:
+            return self._next_attempt(request, making)
+        zone = zone_for(zones, _texts(request.context.state.get("full")))
+        tags = {
+            **self._ec2.settings.tags,
+            **rendered_tags(demand.shape.tags, request.claim, request.name),
+            **marks.volume_tags(request.owner, request.claim, demand=demand.mark, fence=fence_of(request.context)),
+        }
+        if demand.shape.iops_per_gib is not None:
+            tags[marks.IOPS_PER_GIB] = str(demand.shape.iops_per_gib)
+        try:
+            answer = self._ec2.change(
+                Call.CREATE_VOLUME,
+                request.name,
+                turn,
+                AvailabilityZone=zone,
+                ClientToken=marks.client_token(request.owner, making.attempt),
+                TagSpecifications=[
+                    {"ResourceType": "volume", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+                ],
+                **demand.call(),
+            )
+        except AwsRefusal as refusal:
+            return self._refused(request, making, refusal, zone, zones)
+        made = VolumeSeen.of(answer)
+        making.volume, making.mark, making.since = made.id, demand.mark, self._ec2.clock()
+        making.seen, making.refused = False, None
+        self._ec2.lookups.volumes.touched(made.id)
+        self._ec2.lookups.names.touched((request.owner.cluster_id, request.name))
+        raise Later(self._ec2.lookups.volumes.due(after=_FIRST_LOOK))
+
+    def _refused(
+        self, request: ProvisionRequest, making: _Making, refusal: AwsRefusal, zone: str, zones: tuple[str, ...]
+    ) -> InProgress:
+        now = self._ec2.clock()
+        self._ec2.lookups.names.touched((request.owner.cluster_id, request.name))
+        if leaves_doubt(refusal):
+            making.doubt = max(making.doubt, now + SETTLE_SECONDS)
+        if refusal.code == "IdempotentParameterMismatch":
+            return self._token_refused(request, making, now)
+        error = translated(self._ec2.readable(refusal), f"make a volume for {request.name} in zone {zone}")
+        if isinstance(error, ResourceExhausted) and error.reschedule and now >= making.doubt:
+            error.nothing_done = True
+            full = {*_texts(request.context.state.get("full")), zone}
+            if any(other not in full for other in zones):
+                request.context.log.warning("%s; another zone is tried", error)
+                return InProgress(retry_after=0.0, state=_state(making.attempt, full))
+        raise error
+
+    def _token_refused(self, request: ProvisionRequest, making: _Making, now: float) -> InProgress:
+        """The token stands for a volume of another demand or for one that is gone, and no look shows one.
+
+        Once such a volume would have to be visible, it is gone for sure: another token may be used.
+        """
+        if making.refused is None:
+            making.refused = now
+        left = max(making.refused + SETTLE_SECONDS, making.doubt) - now
+        if left > 0:
+            raise Later(min(left, _LONGEST_BREAK))
+        return self._next_attempt(request, making)
+
+    def _next_attempt(self, request: ProvisionRequest, making: _Making) -> InProgress:
+        """Another token, written down before it is used."""
+        making.burnt, making.refused = False, None
+        making.attempt += 1
+        return InProgress(retry_after=0.0, state=_state(making.attempt, _texts(request.context.state.get("full"))))
+
+    # --- watching -----------------------------------------------------------------------------------------------
+
+    def _watch(self, request: ProvisionRequest, demand: Demand, making: _Making, turn: Turn) -> Asset:
+        id_, age = making.volume, self._ec2.clock() - making.since
+        seen = self._ec2.volume(id_)
+        if seen is None:
+            if making.seen or age > _VISIBLE_SECONDS:
+                self._lost(making, id_, demand)
+            raise Later(self._ec2.lookups.volumes.due(after=_pause(age)))
+        making.seen = True
+        if seen.going:
+            self._lost(making, id_, demand)
+        if seen.state == "creating":
+            raise Later(self._ec2.lookups.volumes.due(after=_pause(age)))
+        if seen.state == "error":
+            self._ec2.change(Call.DELETE_VOLUME, id_, turn, VolumeId=id_)
+            self._lost(making, id_, demand)
+        with self._lock:
+            self._makings.pop((request.owner.cluster_id, request.name, request.owner.generation), None)
+        source = new_source(self._ec2.settings, id_, request.volume_mode, demand.shape.fs_type)
+        return asset_of(self._ec2.settings, seen, source, driver=request.context.driver)
+
+    def _lost(self, making: _Making, id_: str, demand: Demand) -> None:
+        making.volume, making.seen, making.burnt = "", False, True
+        self._ec2.lookups.expect_gone(id_)
+        raise vanished(id_, demand.shape.kms_key, making.attempt)
+
+
+def _pause(age: float) -> float:
+    return min(max(age / 4, 0.0), _SLOWEST_LOOK)
+
+
+def _generation(seen: VolumeSeen) -> int:
+    owner = marks.owner_of(seen.tags)
+    return owner.generation if owner is not None else 0
+
+
+def _state(attempt: int, full: set[str] | tuple[str, ...]) -> Mapping[str, Any]:
+    state: dict[str, Any] = {"attempt": attempt} if attempt else {}
+    return {**state, "full": sorted(full)} if full else state
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(str(each) for each in value) if isinstance(value, list | tuple) else ()

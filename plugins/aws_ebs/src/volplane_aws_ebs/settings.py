@@ -1,0 +1,155 @@
+"""The driver's options, as the operator writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
+from volplane_aws_ebs.marks import RESERVED_PREFIXES
+
+__all__ = ["CSI_DRIVER", "OPTIONS", "ZONE_LABEL", "Settings", "check_tags"]
+
+CSI_DRIVER = "ebs.csi.aws.com"
+ZONE_LABEL = "topology.kubernetes.io/zone"
+_OWN_ZONE_LABEL = "topology.ebs.csi.aws.com/zone"
+_URL = r"(https?://[^\s?#]+)?"
+_MOST_EXTRA_TAGS = 30
+
+OPTIONS = ParameterSchema(
+    version=1,
+    parameters=(
+        Parameter(
+            name="region",
+            doc="Region of the volumes, such as eu-central-1. Never guessed: a handle means nothing in another region.",
+            pattern="[a-z0-9-]+",
+            required=True,
+        ),
+        Parameter(
+            name="zones",
+            doc="Availability zones for volumes whose place nobody chose (volumeBindingMode Immediate without "
+            "allowedTopologies); empty = all of the region.",
+            kind=ParameterKind.STRINGS,
+            default=(),
+        ),
+        Parameter(
+            name="role_arn",
+            doc="Role to assume with the credentials of the default chain (environment, web identity, pod identity, "
+            "shared files, instance profile); empty = use those as they are.",
+            pattern=r"(arn:[^\s]+:role/[^\s]+)?",
+            default="",
+        ),
+        Parameter(name="role_external_id", doc="External id that the role's trust policy asks for.", default=""),
+        Parameter(
+            name="role_session_name",
+            doc="Under which name the role's calls appear in the audit log.",
+            pattern=r"[\w+=,.@-]{2,64}",
+            default="volplane",
+        ),
+        Parameter(
+            name="endpoint",
+            doc="URL of the EC2 API instead of the region's own, for private endpoints and tests. Credentials are "
+            "sent there, which is why no class can set it.",
+            pattern=_URL,
+            default="",
+        ),
+        Parameter(name="sts_endpoint", doc="URL of the STS API instead of the region's own.", pattern=_URL, default=""),
+        Parameter(
+            name="attach",
+            doc="Serve VolumeAttachments of `csi_driver_name`. Only where the controller of the official driver does "
+            "not run, because its attacher serves the same objects.",
+            kind=ParameterKind.BOOLEAN,
+            default=False,
+        ),
+        Parameter(
+            name="csi_driver_name",
+            doc="The driver in the volumes' csi source, and attacher of their VolumeAttachments: whose node plugin "
+            "mounts them.",
+            pattern=r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
+            default=CSI_DRIVER,
+        ),
+        Parameter(
+            name="zone_label",
+            doc="Node label that holds the zone, and key of the volumes' node affinity.",
+            choices=(ZONE_LABEL, _OWN_ZONE_LABEL),
+            default=ZONE_LABEL,
+        ),
+        Parameter(
+            name="tags",
+            doc="Tags for everything that is made, beside volplane's own.",
+            kind=ParameterKind.MAPPING,
+            default={},
+        ),
+        Parameter(
+            name="mutations_per_second",
+            doc="Calls a second of each kind that changes something (CreateVolume, AttachVolume, …), 5 being what EC2 "
+            "grants unless an account asked for more. Lowered for a while when EC2 throttles all the same.",
+            kind=ParameterKind.INTEGER,
+            default=5,
+            minimum=1,
+            maximum=1_000,
+        ),
+        Parameter(
+            name="mutation_burst",
+            doc="How many of these calls may come at once after a pause.",
+            kind=ParameterKind.INTEGER,
+            default=50,
+            minimum=1,
+            maximum=10_000,
+        ),
+        Parameter(
+            name="attach_limit",
+            doc="How many volumes a node may hold, its root volume included; 0 = what EC2 says of its instance type.",
+            kind=ParameterKind.INTEGER,
+            default=0,
+            minimum=0,
+            maximum=1_000,
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options, checked."""
+
+    region: str
+    zones: tuple[str, ...]
+    role_arn: str
+    role_external_id: str
+    role_session_name: str
+    endpoint: str
+    sts_endpoint: str
+    attach: bool
+    csi_driver_name: str
+    zone_label: str
+    tags: Mapping[str, str]
+    mutations_per_second: int
+    mutation_burst: int
+    attach_limit: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Settings:
+        """Read the options; raises `InvalidArgument` naming the key, the value and what would be right."""
+        values: dict[str, Any] = {option.name: option.default for option in OPTIONS.parameters}
+        values.update({name: value for name, value in options.items() if value is not None})
+        settings = cls(**values)
+        foreign = [zone for zone in settings.zones if not zone.startswith(settings.region)]
+        if foreign:
+            raise InvalidArgument(f"option zones: {foreign[0]!r} is not in region {settings.region!r}")
+        check_tags(settings.tags, "option tags")
+        return settings
+
+
+def check_tags(tags: Mapping[str, str], where: str) -> None:
+    """Refuse what EC2 would refuse, and what is ours. where: for the message, as "option tags"."""
+    if len(tags) > _MOST_EXTRA_TAGS:
+        raise InvalidArgument(
+            f"{where}: {len(tags)} tags, at most {_MOST_EXTRA_TAGS} are possible beside volplane's own"
+        )
+    for key, value in tags.items():
+        if key.lower().startswith(RESERVED_PREFIXES) or key == "Name":
+            raise InvalidArgument(f"{where}: {key!r} is reserved; choose a key that does not begin so")
+        if not 1 <= len(key) <= 128 or len(value) > 256:
+            raise InvalidArgument(f"{where}: {key!r} must have 1 to 128 characters and its value at most 256")

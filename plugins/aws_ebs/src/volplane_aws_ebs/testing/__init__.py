@@ -1,0 +1,40 @@
+"""A mock of EC2, as far as volumes are concerned, with the semantics that tests of a storage driver need.
+
+    fake = FakeEC2(Behaviour(create_seconds=1.5), clock=clock)
+    with FakeEC2Server(fake) as server: ...        # over HTTP: endpoint_url=server.url
+    client = client_of(fake)                       # in process, in virtual time
+
+See docs/how-to/test-against-a-mocked-ec2.md.
+"""
+
+from volplane_aws_ebs.testing.behaviour import EC2_LIMITS, Behaviour, InstanceKind, Rate, VolumeKind
+from volplane_aws_ebs.testing.core import FakeEC2, Reply
+from volplane_aws_ebs.testing.faults import Fault, FaultKind, Script
+from volplane_aws_ebs.testing.inprocess import client_of, enter
+from volplane_aws_ebs.testing.query import ModelViolation
+from volplane_aws_ebs.testing.records import Attachment, Instance, Modification, Snapshot, Volume
+from volplane_aws_ebs.testing.refusals import Refusal
+from volplane_aws_ebs.testing.server import FakeEC2Server
+
+__all__ = [
+    "EC2_LIMITS",
+    "Attachment",
+    "Behaviour",
+    "FakeEC2",
+    "FakeEC2Server",
+    "Fault",
+    "FaultKind",
+    "Instance",
+    "InstanceKind",
+    "ModelViolation",
+    "Modification",
+    "Rate",
+    "Refusal",
+    "Reply",
+    "Script",
+    "Snapshot",
+    "Volume",
+    "VolumeKind",
+    "client_of",
+    "enter",
+]

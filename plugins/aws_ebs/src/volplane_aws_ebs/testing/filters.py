@@ -1,0 +1,111 @@
+"""Filters and pages of Describe calls."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from volplane_aws_ebs.testing.refusals import Refusal, invalid
+
+__all__ = ["Numbered", "chosen", "filters_of", "page_of"]
+
+_MOST_VALUES = 200
+_FEWEST_RESULTS = 5
+
+
+class Numbered(Protocol):
+    """What pages are made of."""
+
+    @property
+    def number(self) -> int: ...
+
+
+T = TypeVar("T")
+N = TypeVar("N", bound=Numbered)
+
+Read = Callable[[T], Iterable[str]]
+"""The values of a field that a filter compares."""
+
+
+def filters_of(given: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Filter name -> values; at most 200 values a filter, as on EC2."""
+    filters: dict[str, Sequence[str]] = {}
+    for each in given.get("Filters", ()):
+        values = each.get("Values", ())
+        if len(values) > _MOST_VALUES:
+            limit = f"The maximum number of filter values specified on a single call is {_MOST_VALUES}"
+            raise Refusal("FilterLimitExceeded", limit)
+        filters[each["Name"]] = values
+    return filters
+
+
+def chosen(
+    items: Iterable[T],
+    filters: Mapping[str, Sequence[str]],
+    fields: Mapping[str, Read[T]],
+    tags: Callable[[T], Mapping[str, str]],
+) -> list[T]:
+    """What all filters let through. Raises InvalidParameterValue for a filter that the action does not have."""
+    tests = [_test(name, values, fields, tags) for name, values in filters.items()]
+    return [item for item in items if all(test(item) for test in tests)]
+
+
+def _test(
+    name: str, values: Sequence[str], fields: Mapping[str, Read[T]], tags: Callable[[T], Mapping[str, str]]
+) -> Callable[[T], bool]:
+    matches = _matcher(values)
+    if name.startswith("tag:"):
+        key = name.removeprefix("tag:")
+        return lambda item: key in (carried := tags(item)) and matches(carried[key])
+    if name == "tag-key":
+        return lambda item: any(map(matches, tags(item)))
+    if name == "tag-value":
+        return lambda item: any(map(matches, tags(item).values()))
+    read = fields.get(name)
+    if read is None:
+        raise Refusal("InvalidParameterValue", f"The filter '{name}' is invalid")
+    return lambda item: any(map(matches, read(item)))
+
+
+def _matcher(values: Sequence[str]) -> Callable[[str], bool]:
+    """Exact, but for * and ? in the values."""
+    plain = {value for value in values if not re.search(r"[*?]", value)}
+    patterns = [re.compile(fnmatch.translate(value.replace("[", "[[]"))) for value in values if value not in plain]
+    return lambda text: text in plain or any(pattern.match(text) for pattern in patterns)
+
+
+def page_of(
+    items: list[N], given: Mapping[str, Any], *, most: int, ids: str | None = None
+) -> tuple[list[N], str | None]:
+    """One page in order of creation, and the token of the next. What exists during a whole listing is in it.
+
+    ids: name of the parameter that lists ids, with which MaxResults may not be combined.
+    """
+    wanted = given.get("MaxResults")
+    if wanted is not None and ids is not None and given.get(ids):
+        message = f"The parameter {ids} cannot be used with the parameter maxResults"
+        raise Refusal("InvalidParameterCombination", message)
+    if wanted is not None and wanted < _FEWEST_RESULTS:
+        raise invalid("maxResults", wanted, f"Expecting a value greater than {_FEWEST_RESULTS}.")
+    after = _position(given.get("NextToken"))
+    rest = sorted((item for item in items if item.number > after), key=lambda item: item.number)
+    size = min(wanted, most) if wanted is not None else len(rest)
+    if len(rest) <= size:
+        return rest, None
+    return rest[:size], base64.urlsafe_b64encode(f"after:{rest[size - 1].number}".encode()).decode()
+
+
+def _position(token: str | None) -> int:
+    if token is None:
+        return 0
+    try:
+        word, _, number = base64.b64decode(token, altchars=b"-_", validate=True).decode().partition(":")
+        if word == "after":
+            return int(number)
+    except (binascii.Error, ValueError):
+        pass
+    raise Refusal("InvalidPaginationToken", "The specified pagination token is not valid or is expired.")

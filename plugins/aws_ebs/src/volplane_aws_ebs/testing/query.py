@@ -1,0 +1,173 @@
+"""The EC2 query protocol by botocore's service model: forms into parameters, results into XML.
+
+What the model does not know is refused on the way in (UnknownParameter), and a mistake of the fake on the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from xml.sax.saxutils import escape
+
+from botocore.session import Session
+
+from volplane_aws_ebs.testing.refusals import Refusal
+
+__all__ = ["ModelViolation", "QueryProtocol"]
+
+_NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15"
+_ENVELOPE = frozenset({"Action", "Version"})
+
+Tree = dict[str, Any]
+
+
+class ModelViolation(AssertionError):
+    """The fake wants to answer what EC2's service model does not allow."""
+
+
+class QueryProtocol:
+    """Reads and writes what botocore writes and reads. Immutable; safe for threads."""
+
+    def __init__(self) -> None:
+        self._model: Any = Session().get_service_model("ec2")
+        self._known = frozenset(self._model.operation_names)
+
+    def parameters(self, action: str, form: Mapping[str, str]) -> dict[str, Any]:
+        """The parameters of a request, typed as boto3 takes them. Raises Refusal for what EC2 would not understand."""
+        if action not in self._known:
+            raise Refusal("InvalidAction", f"The action {action} is not valid for this web service.")
+        shape = self._model.operation_model(action).input_shape
+        tree: Tree = {}
+        for key, text in form.items():
+            if key not in _ENVELOPE:
+                _plant(tree, key.split("."), text)
+        given = _structure(shape, tree, "") if shape is not None else {}
+        missing = [name for name in getattr(shape, "required_members", ()) if name not in given]
+        if missing:
+            raise Refusal("MissingParameter", f"The request must contain the parameter {missing[0]}")
+        return given
+
+    def result(self, action: str, result: Mapping[str, Any], request_id: str) -> bytes:
+        """The XML of an answer. Raises ModelViolation for a field or value that the model does not have."""
+        shape = self._model.operation_model(action).output_shape
+        body = "<return>true</return>" if shape is None else "".join(_members(shape, result))
+        return (
+            f'<?xml version="1.0" encoding="UTF-8"?>\n<{action}Response xmlns="{_NAMESPACE}">'
+            f"<requestId>{request_id}</requestId>{body}</{action}Response>"
+        ).encode()
+
+    def refusal(self, refusal: Refusal, request_id: str) -> bytes:
+        """The XML of an error."""
+        return (
+            '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
+            f"<Code>{escape(refusal.code)}</Code><Message>{escape(refusal.message)}</Message>"
+            f"</Error></Errors><RequestID>{request_id}</RequestID></Response>"
+        ).encode()
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+def _plant(tree: Tree, path: list[str], text: str) -> None:
+    for part in path[:-1]:
+        below = tree.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise Refusal("InvalidParameterValue", f"Parameter {'.'.join(path)} is given as a value and as a structure")
+        tree = below
+    tree[path[-1]] = text
+
+
+def _written(name: str, shape: Any) -> str:
+    """What a member is called in a form."""
+    query: str = shape.serialization.get("queryName", "")
+    located: str = shape.serialization.get("name", name)
+    return query or located[:1].upper() + located[1:]
+
+
+def _structure(shape: Any, tree: Tree, where: str) -> dict[str, Any]:
+    members = {_written(name, member): (name, member) for name, member in shape.members.items()}
+    given: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key not in members:
+            raise Refusal("UnknownParameter", f"The parameter {where}{key} is not recognized")
+        name, member = members[key]
+        given[name] = _typed(member, value, f"{where}{key}")
+    return given
+
+
+def _typed(shape: Any, value: Any, where: str) -> Any:
+    if shape.type_name == "structure":
+        return _structure(shape, _branch(value, where), f"{where}.")
+    if shape.type_name == "list":
+        branches = _branch(value, where)
+        try:
+            order = sorted(branches, key=int)
+        except ValueError:
+            raise Refusal("InvalidParameterValue", f"Parameter {where} is a list; its keys are numbers") from None
+        return [_typed(shape.member, branches[key], f"{where}.{key}") for key in order]
+    if isinstance(value, dict):
+        raise Refusal("UnknownParameter", f"The parameter {where}.{next(iter(value))} is not recognized")
+    return _scalar(shape, value, where)
+
+
+def _branch(value: Any, where: str) -> Tree:
+    if not isinstance(value, dict):
+        raise Refusal("InvalidParameterValue", f"Parameter {where} is not a single value")
+    return value
+
+
+def _scalar(shape: Any, text: str, where: str) -> Any:
+    try:
+        if shape.type_name in ("integer", "long"):
+            return int(text)
+        if shape.type_name == "boolean":
+            return {"true": True, "false": False}[text.lower()]
+        if shape.type_name in ("double", "float"):
+            return float(text)
+    except (KeyError, ValueError):
+        raise Refusal("InvalidParameterValue", f"Invalid value '{text}' for parameter {where}") from None
+    return text
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+
+def _members(shape: Any, values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        member = shape.members.get(name)
+        if member is None:
+            raise ModelViolation(f"{shape.name} has no member {name}")
+        if value is not None:
+            yield _element(member.serialization.get("name", name), member, value)
+
+
+def _element(tag: str, shape: Any, value: Any) -> str:
+    if shape.type_name == "structure":
+        _expect(isinstance(value, Mapping), shape, value)
+        return f"<{tag}>{''.join(_members(shape, value))}</{tag}>"
+    if shape.type_name == "list":
+        _expect(isinstance(value, list), shape, value)
+        item = shape.member.serialization.get("name", "member")
+        return f"<{tag}>{''.join(_element(item, shape.member, each) for each in value)}</{tag}>"
+    return f"<{tag}>{escape(_text(shape, value))}</{tag}>"
+
+
+def _text(shape: Any, value: Any) -> str:
+    if shape.type_name == "boolean":
+        _expect(isinstance(value, bool), shape, value)
+        return "true" if value else "false"
+    if shape.type_name in ("integer", "long"):
+        _expect(isinstance(value, int) and not isinstance(value, bool), shape, value)
+        return str(value)
+    if shape.type_name == "timestamp":
+        _expect(isinstance(value, float), shape, value)
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    _expect(isinstance(value, str), shape, value)
+    _expect(not shape.metadata.get("enum") or value in shape.metadata["enum"], shape, value)
+    return str(value)
+
+
+def _expect(holds: bool, shape: Any, value: object) -> None:
+    if not holds:
+        raise ModelViolation(f"{value!r} is no {shape.type_name} {shape.name}")
