@@ -21,7 +21,9 @@ WRITES = frozenset({"create", "update", "delete"})
 class Beside(Laboratory):
     """controllers: ours. `stock` is not started by itself."""
 
-    def __init__(self, *backends: ScriptedBackend, beta_only: bool = False, latency: float = 0.002, **more: Any) -> None:
+    def __init__(
+        self, *backends: ScriptedBackend, beta_only: bool = False, latency: float = 0.002, **more: Any
+    ) -> None:
         chosen = backends or (ScriptedBackend(DRIVER),)
         controllers = frozenset({"provisioner", "reclaimer"})
         super().__init__(*chosen, controllers=controllers, settings={"binder": False}, disabled_admission=(), **more)
@@ -55,7 +57,9 @@ class Beside(Laboratory):
         assert not any(backend.assets for backend in self.backends.values())
 
 
-def play(body: Callable[[Beside], Awaitable[None]], lab: Callable[[], Beside] = Beside, *, seed: int | None = None) -> None:
+def play(
+    body: Callable[[Beside], Awaitable[None]], lab: Callable[[], Beside] = Beside, *, seed: int | None = None
+) -> None:
     """Run `body` in virtual time; nothing is started yet."""
 
     async def main() -> None:

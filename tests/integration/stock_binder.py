@@ -11,7 +11,20 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from integration.stock_api import CLAIMS, CLASSES, NODES, PODS, VOLUMES, Informer, Json, Queue, StockApi, edited, key_of, note
+from integration.stock_api import (
+    CLAIMS,
+    CLASSES,
+    NODES,
+    PODS,
+    VOLUMES,
+    Informer,
+    Json,
+    Queue,
+    StockApi,
+    edited,
+    key_of,
+    note,
+)
 from volplane.kube.quantity import parse
 
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"

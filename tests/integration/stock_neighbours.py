@@ -43,7 +43,11 @@ class StockProtection:
         for pod in self._informers[PODS].items.values():
             mounted = [volume.get("persistentVolumeClaim", {}) for volume in pod["spec"].get("volumes", ())]
             names = [volume.get("claimName") for volume in mounted]
-            if pod["metadata"]["namespace"] == meta["namespace"] and pod["spec"].get("nodeName") and meta["name"] in names:
+            if (
+                pod["metadata"]["namespace"] == meta["namespace"]
+                and pod["spec"].get("nodeName")
+                and meta["name"] in names
+            ):
                 return True
         return False
 
@@ -101,7 +105,12 @@ class StockScheduler:
         if not open_claims and nodes:
             chosen = next((note(claim, SELECTED_NODE) for claim in claims if claim is not None), "") or nodes[0]
             target = {"apiVersion": "v1", "kind": "Node", "name": chosen}
-            body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}, "target": target}
+            body = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": pod["metadata"]["name"]},
+                "target": target,
+            }
             await self._api.call("POST", self._api.path(PODS, key, "binding"), body)
 
     async def _select(self, claim: Json) -> None:

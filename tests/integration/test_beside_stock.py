@@ -108,7 +108,9 @@ def test_the_volume_carries_what_an_external_provisioner_writes_and_our_marks_on
         assert sorted(found["metadata"]["finalizers"]) == ["kubernetes.io/pv-protection", "volplane.dev/reclaim"]
         annotations = found["metadata"]["annotations"]
         assert annotations["pv.kubernetes.io/provisioned-by"] == DRIVER
-        assert [name for name in annotations if not name.startswith("volplane.dev/")] == ["pv.kubernetes.io/provisioned-by"]
+        assert [name for name in annotations if not name.startswith("volplane.dev/")] == [
+            "pv.kubernetes.io/provisioned-by"
+        ]
         wanted = {"namespace": "default", "name": "c", "uid": uid, "kind": "PersistentVolumeClaim", "apiVersion": "v1"}
         assert wanted.items() <= found["spec"]["claimRef"].items()
         theirs = await lab.see("claims", "c")
@@ -381,7 +383,9 @@ def test_static_volumes_are_never_touched(body: dict) -> None:
 
 
 @pytest.mark.parametrize("terminating", [False, True])
-@pytest.mark.parametrize("marks", [{"pv.kubernetes.io/migrated-to": "ebs.csi.aws.com"}, {"pv.kubernetes.io/provisioned-by": "x.example.com"}])
+@pytest.mark.parametrize(
+    "marks", [{"pv.kubernetes.io/migrated-to": "ebs.csi.aws.com"}, {"pv.kubernetes.io/provisioned-by": "x.example.com"}]
+)
 def test_volumes_that_another_serves_are_never_touched(marks: dict, terminating: bool) -> None:
     async def main(lab: Beside) -> None:
         body = volume("v", persistentVolumeReclaimPolicy="Delete", claimRef=reference("c", uid="gone"))

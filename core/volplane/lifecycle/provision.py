@@ -187,6 +187,7 @@ def _choose_segment(
     keys = driver.info.topology_keys
     if not keys:
         return None, ""
+    allowed = allowed_segments(storage_class)
     selected = claim.annotation(names.SELECTED_NODE)
     if selected:
         node = world.nodes.get(selected)
@@ -199,8 +200,9 @@ def _choose_segment(
                 None,
                 f'selected node "{selected}" lacks the label {missing[0]}, by which driver "{driver.name}" places volumes',
             )
+        if allowed and not any(segment.items() <= labels.items() for segment in allowed):
+            return None, f'selected node "{selected}" is outside the allowedTopologies of class "{storage_class.name}"'
         return {key: labels[key] for key in keys}, ""
-    allowed = allowed_segments(storage_class)
     if not allowed:
         return None, ""
     number = int(claim.uid.replace("-", "")[-8:] or "0", 16) if claim.uid else 0
@@ -286,7 +288,8 @@ def settle(claim: Claim, world: World) -> Action | None:
     intent = world.intent_of(claim)
     name = intent.driver if intent is not None else driver_of_class(claim, world)
     made = world.volumes.get(volume_name_of(claim))
-    if (made is not None and holds_asset(made, claim, name)) or claim.uid in world.outcomes.discarded:
+    used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)
+    if used or (made is not None and holds_asset(made, claim, name)) or claim.uid in world.outcomes.discarded:
         return _end_intent(claim)
     return _discard(claim, name, world)
 

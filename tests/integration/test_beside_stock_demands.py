@@ -1,0 +1,329 @@
+"""What a claim and its class ask for, and what happens to classes and drivers meanwhile, beside a stock binder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from integration.beside import LATE, Beside, asked, fast, ours, play, pod
+from scenarios.backends import ScriptedBackend
+from scenarios.stories import DRIVER, storage_class
+from volplane import AccessMode, Asset, VolumeMode, VolumeSource
+from volplane.loading.registry import BrokenDriver
+
+GIB = 2**30
+
+
+async def served(lab: Beside, body: dict[str, Any], *classes: dict[str, Any]) -> dict[str, Any]:
+    """Its volume, once all is quiet."""
+    for item in classes or (fast(),):
+        await lab.create("classes", item)
+    await lab.create("claims", body)
+    await lab.start_both()
+    await lab.settle()
+    return await lab.bound_volume(body["metadata"]["name"])
+
+
+# --- demands ------------------------------------------------------------------------------------------------------
+
+
+def test_mode_access_modes_and_mount_options_reach_the_hook_and_the_volume() -> None:
+    async def body(lab: Beside) -> None:
+        demand = ours(volumeMode="Block", accessModes=["ReadWriteOnce", "ReadOnlyMany"])
+        found = await served(lab, demand, fast(mountOptions=["noatime"]))
+        request = lab.backend.requests[0]
+        assert request.volume_mode is VolumeMode.BLOCK
+        assert request.access_modes == (AccessMode.READ_WRITE_ONCE, AccessMode.READ_ONLY_MANY)
+        assert request.mount_options == ("noatime",)
+        assert found["spec"]["volumeMode"] == "Block"
+        assert found["spec"]["accessModes"] == ["ReadWriteOnce", "ReadOnlyMany"]
+        assert found["spec"]["mountOptions"] == ["noatime"]
+        assert found["spec"]["storageClassName"] == "fast"
+        assert found["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+
+    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"supports_mount_options": True})))
+
+
+@pytest.mark.parametrize(
+    ("info", "demand", "more", "words"),
+    [
+        ({"volume_modes": frozenset({VolumeMode.FILESYSTEM})}, {"volumeMode": "Block"}, {}, ("volumeMode Block",)),
+        (
+            {"access_modes": frozenset({AccessMode.READ_WRITE_ONCE})},
+            {"accessModes": ["ReadWriteMany"]},
+            {},
+            ("access mode ReadWriteMany", "ReadWriteOnce"),
+        ),
+        ({}, {}, {"mountOptions": ["noatime"]}, ('class "fast"', "mountOptions")),
+        ({}, {"volumeAttributesClassName": "gold"}, {}, ("VolumeAttributesClass", "spec.volumeAttributesClassName")),
+        ({}, {}, {"parameters": {"typ": "x"}}, ('class "fast"', "'typ'", "type")),
+        ({}, {}, {"parameters": {"type": "x", "TYPE": "y"}}, ("given twice", "case does not matter")),
+        ({}, {"selector": {"matchLabels": {"a": "b"}}}, {}, ("spec.selector",)),
+    ],
+    ids=("block", "access", "mount options", "attributes", "unknown parameter", "twice by case", "selector"),
+)
+def test_what_the_driver_cannot_do_is_said_on_the_claim_and_nothing_is_begun(
+    info: dict[str, Any], demand: dict[str, Any], more: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast(**more))
+        await lab.create("claims", asked(ours(**demand)))
+        await lab.start()
+        await lab.settle()
+        assert not lab.backend.calls["provision"]
+        assert lab.our_writes() == []
+        (message,) = set(lab.messages("ProvisioningFailed"))
+        assert [word for word in words if word not in message] == []
+
+    play(body, lambda: Beside(ScriptedBackend(DRIVER, info=info, parameters=("type",))))
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "made", "shown"),
+    [("0.5", 1, "1"), ("1e3", 4096, "4Ki"), ("1500M", 2 * GIB, "2Gi"), ("1Gi", GIB, "1Gi"), ("100Ei", 100 * 2**60, "")],
+)
+def test_the_capacity_that_was_made_is_recorded(asked_for: str, made: int, shown: str) -> None:
+    async def body(lab: Beside) -> None:
+        source = VolumeSource(kind="hostPath", fields={"path": "/assets/a"})
+        lab.backend.script("provision", Asset(handle="/assets/a", source=source, capacity_bytes=made))
+        found = await served(lab, ours(size=asked_for))
+        assert 0 < lab.backend.requests[0].capacity_bytes <= made
+        assert not shown or found["spec"]["capacity"]["storage"] == shown
+        theirs = await lab.see("claims", "c")
+        assert theirs["status"]["capacity"] == found["spec"]["capacity"]
+
+    play(body)
+
+
+def test_an_asset_smaller_than_asked_for_never_becomes_a_volume() -> None:
+    async def body(lab: Beside) -> None:
+        source = VolumeSource(kind="hostPath", fields={"path": "/assets/a"})
+        lab.backend.script("provision", Asset(handle="/assets/a", source=source, capacity_bytes=GIB - 1), "ok")
+        found = await served(lab, ours())
+        assert found["spec"]["hostPath"]["path"].startswith("/assets/pvc-")
+        assert "1073741823 bytes where 1073741824 were asked for" in lab.messages("ProvisioningFailed")[0]
+
+    play(body)
+
+
+def test_allowed_topologies_choose_the_segment_of_an_immediate_class() -> None:
+    zones = [{"matchLabelExpressions": [{"key": "zone", "values": ["a", "b"]}]}]
+
+    async def body(lab: Beside) -> None:
+        await served(lab, ours(), fast(allowedTopologies=zones))
+        (request,) = lab.backend.requests
+        assert request.segment in request.allowed_segments == ({"zone": "a"}, {"zone": "b"})
+
+    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})))
+
+
+def test_a_selected_node_outside_the_allowed_topologies_is_refused_with_both_named() -> None:
+    zones = [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]
+
+    async def body(lab: Beside) -> None:
+        await lab.create("nodes", {"metadata": {"name": "node-1", "labels": {"zone": "b"}}})
+        await lab.create("classes", fast(allowedTopologies=zones, **LATE))
+        await lab.create("claims", ours())
+        await lab.create("pods", pod("p", "c"))
+        await lab.start_both()
+        await lab.settle()
+        assert not lab.backend.calls["provision"]
+        assert "node-1" in lab.messages("ProvisioningFailed")[0]
+        assert "allowedTopologies" in lab.messages("ProvisioningFailed")[0]
+
+    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})))
+
+
+# --- classes ------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_default_classes_the_binders_choice_is_served() -> None:
+    default = {"storageclass.kubernetes.io/is-default-class": "true"}
+
+    async def body(lab: Beside) -> None:
+        await lab.create("claims", {**ours(), "spec": {k: v for k, v in ours()["spec"].items() if "Class" not in k}})
+        await lab.start_both()
+        await lab.settle()
+        assert not lab.backend.calls["provision"]
+        for name in ("fast", "quick"):
+            made = storage_class(name)
+            made["metadata"]["annotations"] = default
+            await lab.create("classes", made)
+        await lab.settle()
+        found = await lab.bound_volume("c")
+        assert found["spec"]["storageClassName"] == (await lab.see("claims", "c"))["spec"]["storageClassName"]
+        assert lab.backend.calls["provision"] == 1
+
+    play(body)
+
+
+async def _in_the_making(lab: Beside) -> None:
+    """A claim whose asset exists although its volume does not: the answer of the hook was lost."""
+    lab.backend.script("provision", *["the answer was lost"] * 3, "ok")
+    await lab.create("classes", fast())
+    await lab.create("claims", ours())
+    await lab.start_both()
+    await lab.until(lambda: _tried(lab), what="the first call")
+    lab.backend.assets["pvc-" + (await lab.see("claims", "c"))["metadata"]["uid"]] = Asset(
+        handle="h", source=VolumeSource(kind="hostPath", fields={"path": "/h"}), capacity_bytes=GIB
+    )
+
+
+async def _tried(lab: Beside) -> bool:
+    return lab.backend.calls["provision"] >= 1
+
+
+def test_a_class_deleted_meanwhile_stops_the_claim_in_words_and_its_return_finishes_it() -> None:
+    async def body(lab: Beside) -> None:
+        await _in_the_making(lab)
+        await lab.request("DELETE", lab.path("classes", "fast"))
+        await lab.settle()
+        calls = len(lab.rules.calls)
+        await lab.settle()
+        assert len(lab.rules.calls) == calls, "it asks the server again and again"
+        assert any("is gone while a volume is made by it" in text for text in lab.messages("ProvisioningFailed"))
+        await lab.create("classes", fast())
+        await lab.settle()
+        await lab.bound_volume("c")
+
+    play(body)
+
+
+def test_a_claim_deleted_after_its_class_leaves_nothing_once_the_class_is_back() -> None:
+    async def body(lab: Beside) -> None:
+        await _in_the_making(lab)
+        await lab.request("DELETE", lab.path("classes", "fast"))
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert "create the class again" in lab.messages("ProvisioningCleanupFailed")[0]
+        await lab.create("classes", fast())
+        await lab.settle()
+        await lab.nothing_left()
+
+    play(body)
+
+
+def test_a_class_that_turns_to_another_of_our_drivers_frees_what_the_first_made() -> None:
+    async def body(lab: Beside) -> None:
+        await _in_the_making(lab)
+        await lab.request("DELETE", lab.path("classes", "fast"))
+        await lab.create("classes", fast(provisioner="second.example.com"))
+        await lab.settle()
+        found = await lab.bound_volume("c")
+        assert found["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] == "second.example.com"
+        assert not lab.backend.assets
+        await lab.delete("claims", "c")
+        await lab.settle()
+        await lab.nothing_left()
+
+    play(body, lambda: Beside(ScriptedBackend(DRIVER), ScriptedBackend("second.example.com")))
+
+
+def test_a_class_that_turns_to_somebody_elses_driver_frees_what_ours_made_and_lets_the_claim_go() -> None:
+    async def body(lab: Beside) -> None:
+        await _in_the_making(lab)
+        await lab.request("DELETE", lab.path("classes", "fast"))
+        await lab.create("classes", fast(provisioner="other.example.com"))
+        await lab.settle()
+        assert not lab.backend.assets
+        found = await lab.see("claims", "c")
+        assert found["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+        assert not [name for name in found["metadata"]["annotations"] if name.startswith("volplane.dev/")]
+
+    play(body)
+
+
+# --- drivers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_appears_serves_the_claims_that_waited_for_it() -> None:
+    async def body(lab: Beside) -> None:
+        backend = lab.backends.pop(DRIVER)
+        lab.broken = (BrokenDriver(name=DRIVER, backend="scripted", error="the backend is not installed"),)
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start_both()
+        await lab.settle()
+        assert "the backend is not installed" in lab.messages("ProvisioningFailed")[0]
+        assert lab.our_writes() == []
+        await lab.kill()
+        lab.backends[DRIVER], lab.broken = backend, ()
+        await lab.start()
+        await lab.settle()
+        await lab.bound_volume("c")
+
+    play(body)
+
+
+@pytest.mark.parametrize("known", ["as a broken one", "not at all"])
+def test_a_released_volume_waits_in_words_for_its_driver_and_goes_when_it_appears(known: str) -> None:
+    async def body(lab: Beside) -> None:
+        backend = lab.backend
+        await served(lab, ours())
+        await lab.kill()
+        del lab.backends[DRIVER]
+        if known == "as a broken one":
+            lab.broken = (BrokenDriver(name=DRIVER, backend="scripted", error="the backend is not installed"),)
+        await lab.start()
+        await lab.delete("claims", "c")
+        await lab.settle()
+        (volume,) = await lab.everything("volumes")
+        assert volume["status"]["phase"] == "Released"
+        (message,) = set(lab.messages("VolumeFailedDelete"))
+        assert DRIVER in message
+        assert ("not installed" if lab.broken else "is not configured here") in message
+        await lab.kill()
+        lab.backends[DRIVER], lab.broken = backend, ()
+        await lab.start()
+        await lab.settle()
+        await lab.nothing_left()
+
+    play(body)
+
+
+def test_a_renamed_driver_is_another_driver_until_its_former_name_is_configured_too() -> None:
+    async def body(lab: Beside) -> None:
+        await served(lab, ours())
+        former = lab.backends.pop(DRIVER)
+        await lab.kill()
+        lab.backends["new.example.com"] = ScriptedBackend("new.example.com")
+        lab.backends["new.example.com"].assets = former.assets
+        await lab.start()
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert former.assets
+        assert f'driver "{DRIVER}"' in lab.messages("VolumeFailedDelete")[0]
+        await lab.kill()
+        lab.backends[DRIVER] = former
+        await lab.start()
+        await lab.settle()
+        await lab.nothing_left()
+
+    play(body)
+
+
+def test_a_claim_that_another_process_serves_is_left_in_peace() -> None:
+    """Two deployments with a driver each: the second sees finalizer and intent of the first and holds its tongue."""
+
+    async def body(lab: Beside) -> None:
+        lab.backend.script("provision", *["not yet"] * 3, "ok")
+        second = Beside(ScriptedBackend("second.example.com"))
+        second.server, second._people = lab.server, lab._people
+        try:
+            await lab.create("classes", fast())
+            await lab.create("claims", ours())
+            await lab.start_both()
+            await second.start()
+            await lab.until(lambda: _tried(lab), what="the first call")
+            await lab.settle()
+            await lab.bound_volume("c")
+            await lab.delete("claims", "c")
+            await lab.settle()
+            await lab.nothing_left()
+            assert second.our_writes() == []
+            assert second.notices == []
+        finally:
+            await second.close()
+
+    play(body)
