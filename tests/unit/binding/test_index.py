@@ -1,0 +1,272 @@
+"""Free volumes, reserved volumes and waiting claims."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from unit.binding.objects import claim, volume
+from volplane.binding import index as index_module
+from volplane.binding.index import FreeVolumes, WaitingClaims
+from volplane.binding.matching import Demand, demand_of
+from volplane.kube.objects import Volume
+
+WIDE = ["ReadWriteOnce", "ReadOnlyMany"]
+WIDER = [*WIDE, "ReadWriteMany"]
+
+
+def offered(*volumes: Volume) -> FreeVolumes:
+    free = FreeVolumes()
+    for each in volumes:
+        free.changed(None, each)
+    return free
+
+
+def best(free: FreeVolumes, **demand: Any) -> str | None:
+    found = free.best(demand_of(claim(**demand)))
+    return found.name if found is not None else None
+
+
+def test_the_smallest_volume_that_is_large_enough_is_chosen() -> None:
+    free = offered(volume("v1"), volume("v5", size="5Gi"), volume("v8", size="8Gi"))
+    assert [best(free, size=size) for size in ("1Mi", "1Gi", "2Gi", "8Gi", "9Gi")] == ["v1", "v1", "v5", "v8", None]
+
+
+def test_fewer_access_modes_come_before_a_smaller_size() -> None:
+    free = offered(volume("narrow", size="9Gi"), volume("wide", accessModes=WIDE), volume("wider", accessModes=WIDER))
+    assert best(free) == "narrow"
+    assert best(free, accessModes=["ReadOnlyMany"]) == "wide"
+    assert best(free, accessModes=["ReadWriteMany"]) == "wider"
+    assert best(free, accessModes=["ReadWriteOncePod"]) is None
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_equal_volumes_are_chosen_by_age_then_by_name(order: tuple[int, ...]) -> None:
+    """Item 21.18: the same objects lead to the same choice, in whatever order they came."""
+    equal = [
+        volume("old", creationTimestamp="2026-01-01T00:00:00Z"),
+        volume("b-young", creationTimestamp="2026-01-02T00:00:00Z"),
+        volume("a-young", creationTimestamp="2026-01-02T00:00:00Z"),
+        volume("other-mode", accessModes=["ReadWriteOnce", "ReadWriteOncePod"]),
+    ]
+    free = offered(*(equal[number] for number in order))
+    chosen = []
+    while (found := free.best(demand_of(claim()))) is not None:
+        chosen.append(found.name)
+        free.changed(found, None)
+    assert chosen == ["old", "a-young", "b-young", "other-mode"]
+
+
+def test_equally_wide_sets_of_modes_are_looked_at_in_one_order() -> None:
+    """Item 21.18."""
+    either = volume("rox", accessModes=["ReadWriteOnce", "ReadOnlyMany"])
+    other = volume("rwx", accessModes=["ReadWriteOnce", "ReadWriteMany"])
+    assert best(offered(either, other)) == best(offered(other, either)) == "rox"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"claimRef": {"namespace": "default", "name": "x"}},
+        {"status": {"phase": "Released"}},
+        {"status": {"phase": "Pending"}},
+        {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+        {"annotations": {"volplane.dev/intent": "{}"}},
+    ],
+)
+def test_what_is_taken_dying_dirty_or_not_yet_available_is_not_offered(change: dict[str, Any]) -> None:
+    assert best(offered(volume(**change))) is None
+
+
+def test_volumes_of_another_class_mode_or_attributes_class_are_never_looked_at() -> None:
+    others = [{"storageClassName": "x"}, {"volumeMode": "Block"}, {"volumeAttributesClassName": "gold"}]
+    assert best(offered(*(volume(f"v{n}", **other) for n, other in enumerate(others)))) is None
+
+
+def test_labels_are_looked_at_from_the_smallest_volume_up() -> None:
+    free = offered(*(volume(f"v{n}", size=f"{n}Gi", labels={"n": str(n % 3)}) for n in range(1, 9)))
+    assert best(free, selector={"matchLabels": {"n": "2"}}) == "v2"
+    assert best(free, selector={"matchLabels": {"n": "2"}}, size="3Gi") == "v5"
+
+
+def test_finding_a_volume_does_not_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Item 20.2: 20,000 volumes, most of them too small, bound or of other classes, and one look."""
+    free = offered(*(volume(f"v{n:05}", size=f"{n + 1}Mi") for n in range(10_000)))
+    for n in range(5_000):
+        free.changed(None, volume(f"bound{n}", reserved=f"c{n}", size="9Gi"))
+        free.changed(None, volume(f"other{n}", storageClassName="x", size="9Gi"))
+    looks: list[str] = []
+    accepts = Demand.accepts
+    monkeypatch.setattr(Demand, "accepts", lambda self, v: (looks.append(v.name), accepts(self, v))[1])
+    assert best(free, size="5000Mi") == "v04999"
+    assert best(free, size="1Ti") is None
+    assert looks == ["v04999"]
+
+
+def test_reserved_volumes_are_found_by_the_claim_they_name() -> None:
+    """Items 20.2 and 21.4: no search leads past a reservation."""
+    free = offered(volume("a", reserved="c"), volume("b", reserved="d"), volume("z", reserved="c", accessModes=WIDER))
+    assert free.reserved_for("default/c") == ["a", "z"]
+    free.changed(volume("a", reserved="c"), volume("a"))
+    assert free.reserved_for("default/c") == ["z"]
+    free.changed(volume("z", reserved="c", accessModes=WIDER), None)
+    assert free.reserved_for("default/c") == []
+
+
+def test_the_index_follows_every_change() -> None:
+    rng = random.Random(5)
+    free, known = FreeVolumes(), {}
+    for _ in range(3000):
+        name = f"v{rng.randrange(40)}"
+        old = known.get(name)
+        new = None
+        if rng.random() < 0.8:
+            new = volume(
+                name,
+                size=f"{rng.randrange(1, 6)}Gi",
+                accessModes=rng.choice([["ReadWriteOnce"], WIDE, WIDER]),
+                storageClassName=rng.choice(["", "x"]),
+                status={"phase": rng.choice(["Pending", "Available", "Bound"])},
+            )
+        free.changed(old, new)
+        known.pop(name, None)
+        if new is not None:
+            known[name] = new
+        demand = demand_of(claim(size=f"{rng.randrange(1, 6)}Gi", storageClassName=rng.choice(["", "x"])))
+        assert _name(free.best(demand)) == _by_looking_at_all(known.values(), demand)
+    assert len(free) == sum(index_module.is_free(v) for v in known.values())
+
+
+def _name(found: Volume | None) -> str | None:
+    return found.name if found is not None else None
+
+
+def _by_looking_at_all(volumes: Any, demand: Demand) -> str | None:
+    fitting = [
+        (len(v.spec.access_modes), index_module._modes_of(v), index_module._entry_of(v))
+        for v in volumes
+        if index_module.is_free(v)
+        and index_module.place_of(v) == demand.place
+        and index_module.capacity_of(v) >= demand.request
+        and demand.accepts(v)
+    ]
+    return min(fitting)[2][2] if fitting else None
+
+
+# --- holds -------------------------------------------------------------------------------------------------------
+
+
+def test_a_held_volume_is_offered_to_its_holder_only() -> None:
+    free = offered(volume("v1"), volume("v2", size="2Gi"))
+    free.hold("v1", "default/a")
+    assert _name(free.best(demand_of(claim()), claim_key="default/b")) == "v2"
+    assert _name(free.best(demand_of(claim()), claim_key="default/a")) == "v1"
+    assert free.get("v1") is None
+    assert free.let_go("default/a") == "v1"
+    assert _name(free.best(demand_of(claim()), claim_key="default/b")) == "v1"
+
+
+def test_a_volume_that_was_taken_is_not_let_go() -> None:
+    free = offered(volume("v1"))
+    free.hold("v1", "default/a")
+    free.changed(volume("v1"), volume("v1", reserved="a"))
+    assert free.let_go("default/a") is None
+    assert free.let_go("default/a") is None
+
+
+def test_a_claim_holds_one_volume_at_a_time() -> None:
+    free = offered(volume("v1"), volume("v2"))
+    free.hold("v1", "default/a")
+    free.hold("v2", "default/a")
+    assert free.get("v1") is not None
+    assert free.get("v2") is None
+
+
+def test_a_volume_is_newly_offered_when_it_becomes_free_or_fits_others() -> None:
+    free = FreeVolumes()
+    pending, available = volume(status={"phase": "Pending"}), volume()
+    assert not free.changed(None, pending)
+    assert free.changed(pending, available)
+    assert not free.changed(available, volume(annotations={"note": "x"}))
+    assert free.changed(available, volume(labels={"tier": "gold"}))
+    assert free.changed(volume(labels={"tier": "gold"}), volume(size="2Gi"))
+
+
+def test_a_volume_without_a_phase_is_coming_until_it_has_one() -> None:
+    """Item 21.19."""
+    free = FreeVolumes()
+    new, available = volume(status={"phase": "Pending"}), volume()
+    free.changed(None, new)
+    assert _name(free.coming(demand_of(claim()))) == "v"
+    assert free.coming(demand_of(claim(size="2Gi"))) is None
+    assert free.coming(demand_of(claim(storageClassName="x"))) is None
+    free.changed(new, available)
+    assert free.coming(demand_of(claim())) is None
+
+
+# --- waiting claims ----------------------------------------------------------------------------------------------
+
+
+def waiting(*claims: Any) -> WaitingClaims:
+    queue = WaitingClaims()
+    for each in claims:
+        queue.add(each, demand_of(each))
+    return queue
+
+
+def test_a_volume_wakes_the_largest_claim_that_it_satisfies() -> None:
+    queue = waiting(claim("small"), claim("fits", size="3Gi"), claim("large", size="9Gi"))
+    assert queue.wake_for(volume(size="5Gi")) == "default/fits"
+    assert queue.wake_for(volume("w", size="5Gi")) == "default/small"
+    assert queue.wake_for(volume("x", size="5Gi")) is None
+
+
+def test_of_equal_claims_the_older_is_woken_and_of_equally_old_ones_the_first_by_name() -> None:
+    """Item 21.18."""
+    young = [claim(name, creationTimestamp="2026-01-02T00:00:00Z") for name in ("b", "a")]
+    queue = waiting(*young, claim("z", creationTimestamp="2026-01-01T00:00:00Z"))
+    assert [queue.wake_for(volume(f"v{n}")) for n in range(3)] == ["default/z", "default/a", "default/b"]
+
+
+def test_only_a_claim_whose_demand_is_met_is_woken() -> None:
+    queue = waiting(
+        claim("class", storageClassName="x"),
+        claim("mode", volumeMode="Block"),
+        claim("access", accessModes=["ReadWriteMany"]),
+        claim("label", selector={"matchLabels": {"a": "b"}}),
+        claim("size", size="2Gi"),
+    )
+    assert queue.wake_for(volume()) is None
+
+
+def test_a_woken_claim_is_not_woken_again_before_it_took_its_offers() -> None:
+    queue = waiting(claim())
+    assert queue.wake_for(volume("v")) == "default/c"
+    assert queue.wake_for(volume("w")) is None
+    assert queue.take_offers("default/c") == {"v"}
+    assert queue.take_offers("default/c") == set()
+    assert queue.wake_for(volume("w")) == "default/c"
+
+
+def test_a_claim_that_passed_a_volume_over_does_not_get_it_again() -> None:
+    queue = waiting(claim("a"), claim("b"))
+    assert queue.wake_for(volume(), passed_over=["default/a"]) == "default/b"
+
+
+def test_a_claim_that_waits_no_longer_is_forgotten() -> None:
+    queue = waiting(claim("a", storageClassName="x"), claim("b"))
+    queue.discard("default/b")
+    queue.discard("default/b")
+    assert len(queue) == 1
+    assert queue.wake_for(volume()) is None
+    assert queue.of_class("x") == ["default/a"]
+
+
+def test_another_demand_of_a_claim_replaces_the_former() -> None:
+    queue = waiting(claim("c", storageClassName=""), claim("c", storageClassName="x"))
+    assert len(queue) == 1
+    assert queue.wake_for(volume()) is None
+    assert queue.wake_for(volume(storageClassName="x")) == "default/c"
