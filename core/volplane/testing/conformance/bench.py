@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 from volplane.assets import AccessMode, Asset, ListedAsset, Ownership, Segment, VolumeMode
@@ -269,13 +270,13 @@ class Bench:
         """How many lines of the backend a call runs; it is made."""
         method = getattr(self.instance.driver, hook)
         self.instance.note(hook, "", "counted, line by line")
-        return crash_at(0, lambda: method(request), self._own(), self.subject.patience)
+        return crash_at(0, lambda: method(request), self._own, self.subject.patience)
 
     def crash(self, hook: str, request: Any, step: int) -> None:
         """Make the call, crash at that line, restart."""
         method = getattr(self.instance.driver, hook)
         end = die_at if self.subject.real_crashes else crash_at
-        reached = end(step, lambda: method(request), self._own(), self.subject.patience)
+        reached = end(step, lambda: method(request), self._own, self.subject.patience)
         self.instance.note(hook, "", f"crashed at line {step}" if reached else f"ended before line {step}")
         self.restart()
 
@@ -284,8 +285,10 @@ class Bench:
         count = min(lines, self.subject.crash_points)
         return sorted({1 + number * (lines - 1) // max(count - 1, 1) for number in range(count)})
 
+    @cached_property
     def _own(self) -> OwnCode:
-        return OwnCode(self.instance.backend, self.subject.storage_modules, spare=not self.subject.real_crashes)
+        subject = self.subject
+        return OwnCode(self.instance.backend, subject.storage_modules, spare=not subject.real_crashes)
 
     # --- leaving ------------------------------------------------------------------------------------------------
 

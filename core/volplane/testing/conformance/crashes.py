@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import os
 import signal
 import sys
@@ -121,7 +122,7 @@ def _crash() -> None:
     raise Crash
 
 
-def crash_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float) -> int:
+def crash_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | None) -> int:
     """Run `call` until the `step`-th line of own code, where Crash is raised; 0 lets it finish. How many lines ran.
 
     What the call returns or raises is nobody's business: the process is gone.
@@ -138,14 +139,14 @@ def crash_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float) 
     return tracer.lines
 
 
-def die_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float) -> bool:
+def die_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | None) -> bool:
     """Run `call` in a child process that ends without a trace at the `step`-th line of own code; whether it got there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; the child uses none of them
         child = os.fork()
     if child == 0:
         _live_and_die(step, call, own)
-    end = time.monotonic() + patience
+    end = math.inf if patience is None else time.monotonic() + patience
     while (status := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.monotonic() > end:
             os.kill(child, signal.SIGKILL)
@@ -162,8 +163,13 @@ def _live_and_die(step: int, call: Callable[[], Any], own: OwnCode) -> None:
         os._exit(0)
 
 
-def call_in_thread(call: Callable[[], Any], patience: float, what: str) -> Any:
-    """What `call` returns or raises in a thread of its own, as hooks are called. Violation if it takes too long."""
+def call_in_thread(call: Callable[[], Any], patience: float | None, what: str) -> Any:
+    """What `call` returns or raises in a thread of its own, as hooks are called. Violation if it takes too long.
+
+    patience: real seconds; None = no limit, and no thread.
+    """
+    if patience is None:
+        return call()
     values: list[Any] = []
     errors: list[BaseException] = []
 

@@ -75,5 +75,5 @@ class Subject:
     """At how many lines of a hook it is made to crash, spread evenly."""
     storage_modules: tuple[str, ...] = ()
     """Modules that play the storage (a fake cloud): no crash happens inside of them or beneath."""
-    patience: float = 60.0
-    """Real seconds a single hook call may take."""
+    patience: float | None = 60.0
+    """Real seconds a single hook call may take. None: any; hooks then run in the caller's thread, where a debugger stops."""

@@ -6,12 +6,12 @@ import contextlib
 from dataclasses import replace
 
 from volplane.assets import AccessMode
-from volplane.errors import AlreadyExists, AttachedElsewhere, BackendError, NotFound, ResourceExhausted
+from volplane.errors import AlreadyExists, AttachedElsewhere, BackendError, NotFound, ResourceExhausted, VolumeInUse
 from volplane.requests import DeleteSnapshotRequest, NodeIdentity, SnapshotRequest
 from volplane.testing.conformance.bench import Bench, Made
 from volplane.testing.conformance.rule import NotApplicable, rule
 from volplane.testing.conformance.rules.deleting import delete_removes_the_asset
-from volplane.testing.conformance.rules.making import provision_makes_an_asset
+from volplane.testing.conformance.rules.making import provision_again_gives_the_same_asset, provision_makes_an_asset
 
 __all__ = ["RULES"]
 
@@ -159,6 +159,26 @@ def list_shows_where_assets_are_attached(bench: Bench) -> None:
     bench.require(after == [()], f"after the detach the list says {after}")
 
 
+@rule("delete", after=(delete_removes_the_asset, provision_again_gives_the_same_asset, attach_and_detach_work))
+def delete_refuses_what_is_in_use(bench: Bench) -> None:
+    """`delete` of an asset that is attached, mounted or open is `VolumeInUse`; nothing of it is gone."""
+    made = bench.make()
+    if bench.subject.use is not None:
+        holding = bench.subject.use(made.asset)
+    elif bench.supports("attach", "detach"):
+        bench.instance.attach(bench.attachment(made, bench.nodes()[0]))
+        holding = contextlib.nullcontext(None)
+    else:
+        raise NotApplicable("it has no attach, and Subject.use tells no other way to use an asset")
+    with holding:
+        bench.require_refused("delete", bench.deletion(made), VolumeInUse, why="the asset is in use", retry=True)
+        bench.require_intact(made, "an attempt to delete it while it was in use")
+    if bench.subject.use is None:
+        bench.instance.detach(bench.detachment(made, bench.nodes()[0]))
+    bench.remove(made)
+    bench.require_gone(made, "its deletion once it was not in use any more")
+
+
 # --- snapshots --------------------------------------------------------------------------------------------------
 
 
@@ -229,7 +249,7 @@ def delete_snapshot_of_what_is_gone_is_done(bench: Bench) -> None:
 @rule(
     "create_snapshot",
     "delete_snapshot",
-    after=(a_snapshot_is_made_once,),
+    after=(a_snapshot_is_made_once, provision_again_gives_the_same_asset),
     sanity="CreateVolume should create volume from an existing source snapshot",
 )
 def an_asset_is_made_from_a_snapshot(bench: Bench) -> None:
@@ -258,6 +278,7 @@ RULES = (
     attach_to_an_unknown_node_is_not_found,
     the_limit_of_a_node_is_kept,
     list_shows_where_assets_are_attached,
+    delete_refuses_what_is_in_use,
     a_snapshot_is_made_once,
     a_snapshot_of_another_asset_is_refused,
     delete_snapshot_of_what_is_gone_is_done,

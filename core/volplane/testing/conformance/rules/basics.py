@@ -8,7 +8,7 @@ from volplane.errors import AlreadyExists, BackendError, InvalidArgument
 from volplane.requests import DescribeRequest, ProbeRequest, ValidateRequest
 from volplane.testing.conformance.bench import Bench
 from volplane.testing.conformance.rule import NotApplicable, rule
-from volplane.testing.conformance.rules.making import provision_makes_an_asset
+from volplane.testing.conformance.rules.making import provision_again_gives_the_same_asset, provision_makes_an_asset
 
 __all__ = ["RULES"]
 
@@ -34,7 +34,7 @@ def describe_touches_nothing(bench: Bench) -> None:
         instance.once("describe", DescribeRequest(context=instance.context()))
 
 
-@rule("start")
+@rule("start", after=(provision_again_gives_the_same_asset,))
 def start_can_be_repeated(bench: Bench) -> None:
     """`start` works on a storage that is in use: after a crash, beside another process, and again after `stop`."""
     made = bench.make()

@@ -44,7 +44,7 @@ def expand_again_changes_nothing(bench: Bench) -> None:
     bench.require_same(bench.instance.expand(request), grown, "an equal expand after a crash")
 
 
-@rule("expand", after=(provision_makes_an_asset,))
+@rule("expand", after=(expand_again_changes_nothing,))
 def expand_never_shrinks(bench: Bench) -> None:
     """A demand for less than there is answers with the asset as it is."""
     made = bench.make()

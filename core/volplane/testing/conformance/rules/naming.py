@@ -10,7 +10,6 @@ from volplane.testing.conformance.bench import Bench
 from volplane.testing.conformance.rule import rule
 from volplane.testing.conformance.rules.making import (
     provision_again_gives_the_same_asset,
-    provision_makes_an_asset,
     require_nothing_made,
 )
 
@@ -58,7 +57,7 @@ def a_name_that_begins_another_is_another(bench: Bench) -> None:
 
 @rule(
     "provision",
-    after=(provision_makes_an_asset,),
+    after=(provision_again_gives_the_same_asset,),
     sanity="CreateVolume should return appropriate values SingleNodeWriter NoCapacity",
 )
 def the_smallest_size_works(bench: Bench) -> None:
@@ -68,7 +67,7 @@ def the_smallest_size_works(bench: Bench) -> None:
     bench.require_same(bench.instance.provision(made.demand), made.asset, "the smallest size again")
 
 
-@rule("provision", after=(provision_makes_an_asset,))
+@rule("provision", after=(provision_again_gives_the_same_asset,))
 def odd_sizes_are_rounded_up(bench: Bench) -> None:
     """A size that is no multiple of anything is rounded up, never down, and asking again is still an equal demand."""
     asked = bench.demand().capacity_bytes + 1_048_573
@@ -77,7 +76,7 @@ def odd_sizes_are_rounded_up(bench: Bench) -> None:
     bench.require_same(bench.instance.provision(made.demand), made.asset, "an odd size again")
 
 
-@rule("provision", after=(provision_makes_an_asset,))
+@rule("provision", after=(provision_again_gives_the_same_asset,))
 def the_limit_is_kept(bench: Bench) -> None:
     """What is made is never larger than `limit_bytes`; where rounding makes that impossible, it is refused."""
     asked = bench.demand().capacity_bytes + 1_048_573

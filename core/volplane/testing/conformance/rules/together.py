@@ -9,8 +9,11 @@ from typing import Any
 from volplane.errors import BackendError, PluginError, RetryPolicy
 from volplane.testing.conformance.bench import Bench
 from volplane.testing.conformance.rule import Violation, rule
-from volplane.testing.conformance.rules.deleting import delete_of_what_is_gone_is_done
-from volplane.testing.conformance.rules.making import provision_again_gives_the_same_asset, provision_makes_an_asset
+from volplane.testing.conformance.rules.interrupted import (
+    a_crash_after_delete_is_survived,
+    a_crash_after_provision_is_survived,
+)
+from volplane.testing.conformance.rules.making import provision_again_gives_the_same_asset
 
 __all__ = ["RULES"]
 
@@ -48,7 +51,7 @@ def _require_harmless(answers: Sequence[Any], what: str) -> None:
             )
 
 
-@rule("provision", waivable=False, after=(provision_again_gives_the_same_asset,))
+@rule("provision", waivable=False, after=(a_crash_after_provision_is_survived,))
 def equal_demands_at_once_make_one_asset(bench: Bench) -> None:
     """A late duplicate may run beside the real call, in another process: both end, and there is one asset."""
     demand = bench.will_provision(bench.demand())
@@ -64,7 +67,7 @@ def equal_demands_at_once_make_one_asset(bench: Bench) -> None:
     bench.require_one(made, "equal demands at once")
 
 
-@rule("provision", after=(provision_makes_an_asset,))
+@rule("provision", after=(provision_again_gives_the_same_asset,))
 def different_demands_at_once_do_not_meet(bench: Bench) -> None:
     """Demands for different claims run at once, in one process: each gets its own whole asset."""
     demands = [bench.will_provision(bench.demand()) for _ in range(_AT_ONCE)]
@@ -78,7 +81,7 @@ def different_demands_at_once_do_not_meet(bench: Bench) -> None:
     bench.require(len(handles) == _AT_ONCE, f"{_AT_ONCE} demands at once have only {len(handles)} assets")
 
 
-@rule("delete", after=(delete_of_what_is_gone_is_done,))
+@rule("delete", after=(a_crash_after_delete_is_survived,))
 def equal_deletions_at_once_end_well(bench: Bench) -> None:
     """Several calls of `delete` for one asset, in two processes: all end, none fails for good, and it is gone."""
     made = bench.make()
@@ -92,7 +95,7 @@ def equal_deletions_at_once_end_well(bench: Bench) -> None:
     bench.require_gone(made, "several deletions at once")
 
 
-@rule("provision", "delete", after=(provision_again_gives_the_same_asset, delete_of_what_is_gone_is_done))
+@rule("provision", "delete", after=(equal_demands_at_once_make_one_asset, equal_deletions_at_once_end_well))
 def a_demand_beside_a_deletion_leaves_no_ruin(bench: Bench) -> None:
     """A late duplicate of `provision` runs while the asset is deleted: what is left is whole, or nothing."""
     made = bench.make()
