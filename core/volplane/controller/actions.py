@@ -116,6 +116,9 @@ class Reads:
     def __init__(self) -> None:
         self._read: dict[tuple[str, str], KubeObject | None] = {}
 
+    def __len__(self) -> int:
+        return len(self._read)
+
     def put(self, kind: Kind[Any], key: str, answer: KubeObject | None) -> None:
         self._read[kind.plural, key] = answer
 

@@ -140,13 +140,13 @@ class Runner:
         self._queue.close(self._workers)
 
     async def _work(self) -> None:
-        with logs.bound(controller=self.name):
-            while (key := await self._queue.get()) is not None:
-                with logs.bound(object=key):
-                    try:
-                        await self._attend(key)
-                    finally:
-                        self._queue.done(key)
+        logs.bind(controller=self.name)
+        while (key := await self._queue.get()) is not None:
+            logs.bind(object=key)
+            try:
+                await self._attend(key)
+            finally:
+                self._queue.done(key)
 
     async def _attend(self, key: str) -> None:
         """One pass, and what follows from its end."""
@@ -186,6 +186,9 @@ class Runner:
         for _ in range(_MOST_STEPS):
             if self._stopping:
                 return "stopped"
+            if not reads:
+                # Own writes add the key as well, and this decision sees them; only what was read live may be older.
+                self._queue.seen(key)
             action = self._decide(key, reads)
             if isinstance(action, Wait | Done | Run):
                 return self._end(key, action)

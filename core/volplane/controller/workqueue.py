@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Callable
 from typing import Protocol
 
 __all__ = ["QueueMetrics", "WorkQueue"]
@@ -33,7 +34,7 @@ class QueueMetrics(Protocol):
 class WorkQueue:
     """Keys to work on. Belongs to one event loop; nothing here is thread-safe.
 
-    A worker calls `get`, works, then `done`; in between it may call `add_after`, `retry` or `forget` for the key.
+    A worker calls `get`, works, then `done`; in between it may call `seen`, `add_after`, `retry` or `forget` for the key.
     """
 
     def __init__(self, name: str, *, metrics: QueueMetrics | None = None) -> None:
@@ -44,7 +45,8 @@ class WorkQueue:
         self._working: dict[str, float] = {}
         self._again: dict[str, None] = {}
         self._failures: dict[str, int] = {}
-        self._delays = _Delays(self.add)
+        self._now = _Clock()
+        self._delays = _Delays(self.add, self._now)
         self._closed = False
 
     def add(self, key: str) -> None:
@@ -65,7 +67,7 @@ class WorkQueue:
         if seconds <= 0:
             self.add(key)
         else:
-            self._delays.set(key, _now() + seconds)
+            self._delays.set(key, self._now() + seconds)
 
     def retry(self, key: str, *, at_least: float = 0.0, at_most: float = _LONGEST) -> float:
         """Queue a key that failed after its back-off (5 ms doubling to 1000 s, within the bounds); the seconds."""
@@ -90,7 +92,7 @@ class WorkQueue:
         key = await self._ready.get()
         if key is None or self._closed:
             return None
-        now = _now()
+        now = self._now()
         waited = now - self._queued.pop(key)
         self._working[key] = now
         if self._metrics is not None:
@@ -98,11 +100,15 @@ class WorkQueue:
             self._metrics.queue_depth(self._name, len(self._queued))
         return key
 
+    def seen(self, key: str) -> None:
+        """The worker of this key now looks at everything that it was added for so far: that needs no further work."""
+        self._again.pop(key, None)
+
     def done(self, key: str) -> None:
         """The work on a key from `get` is over; if it was added meanwhile it is queued now."""
         begun = self._working.pop(key)
         if self._metrics is not None:
-            self._metrics.queue_worked(self._name, _now() - begun)
+            self._metrics.queue_worked(self._name, self._now() - begun)
         if key in self._again:
             del self._again[key]
             self._put(key)
@@ -127,7 +133,7 @@ class WorkQueue:
     def idle(self) -> bool:
         """Whether nothing is queued, in work, or due now."""
         due = self.next_due
-        return not self._queued and not self._working and (due is None or due > _now())
+        return not self._queued and not self._working and (due is None or due > self._now())
 
     @property
     def next_due(self) -> float | None:
@@ -137,7 +143,7 @@ class WorkQueue:
     def _put(self, key: str) -> None:
         if self._closed:
             return
-        self._queued[key] = _now()
+        self._queued[key] = self._now()
         self._ready.put_nowait(key)
         if self._metrics is not None:
             self._metrics.queue_depth(self._name, len(self._queued))
@@ -146,8 +152,9 @@ class WorkQueue:
 class _Delays:
     """Keys with a time. One timer for all of them: that of the earliest."""
 
-    def __init__(self, due: _Due) -> None:
+    def __init__(self, due: _Due, now: Callable[[], float]) -> None:
         self._due = due
+        self._now = now
         self._times: dict[str, float] = {}
         self._heap: list[tuple[float, int, str]] = []
         self._order = 0
@@ -188,7 +195,7 @@ class _Delays:
     def _ring(self) -> None:
         rung = self._timer
         self._timer = None
-        now = max(_now(), rung.when() if rung is not None else 0.0)
+        now = max(self._now(), rung.when() if rung is not None else 0.0)
         self._tidy()
         while self._heap and self._heap[0][0] <= now:
             _, _, key = heapq.heappop(self._heap)
@@ -203,5 +210,15 @@ class _Due(Protocol):
     def __call__(self, key: str) -> None: ...
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+class _Clock:
+    """The time of the loop that first asks. Looking the loop up each time costs a system call in Python 3.11."""
+
+    __slots__ = ("_time",)
+
+    def __init__(self) -> None:
+        self._time: Callable[[], float] | None = None
+
+    def __call__(self) -> float:
+        if self._time is None:
+            self._time = asyncio.get_running_loop().time
+        return self._time()

@@ -146,6 +146,46 @@ def test_steps_follow_each_other_until_done_on_the_answers_alone(wire: Callable[
     run(main())
 
 
+@pytest.mark.parametrize(("reading", "decisions"), [(False, 3), (True, 6)])
+def test_own_writes_cause_no_further_pass_unless_the_last_decision_relied_on_a_live_read(
+    wire: Callable[[], Any], reading: bool, decisions: int
+) -> None:
+    async def main() -> None:
+        world = World(wire())
+        await world.make()
+        world.cache.subscribe(lambda _old, new: world.runner.enqueue(new.key) if new is not None else None)
+
+        def decide(key: str, reads: Reads) -> Action:
+            if reading and not reads.has(VOLUMES, key):
+                return Read(VOLUMES, key, why="what is there now?")
+            step = int(labelled(world.volume(key)))
+            return Done() if step == 2 else label(world.volume(key), str(step + 1))
+
+        async with running(world, decide):
+            world.runner.enqueue("a")
+            await world.quiet()
+            assert world.decided == ["a"] * decisions
+
+    run(main())
+
+
+def test_what_others_change_after_the_last_decision_is_decided_again(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        world = World(wire())
+        await world.make()
+
+        def decide(key: str, _: Reads) -> Action:
+            return Done() if labelled(world.volume(key)) == "1" else label(world.volume(key), "1")
+
+        async with running(world, decide):
+            world.cache.subscribe(lambda _old, _new: asyncio.get_running_loop().call_soon(world.runner.enqueue, "a"))
+            world.runner.enqueue("a")
+            await world.quiet()
+            assert world.decided == ["a"] * 3
+
+    run(main())
+
+
 def test_notices_are_recorded_only_after_the_write_is_acknowledged(wire: Callable[[], Any]) -> None:
     async def main() -> None:
         world = World(wire())

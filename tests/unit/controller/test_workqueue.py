@@ -43,6 +43,23 @@ def test_a_key_in_work_is_worked_again_afterwards_and_never_twice_at_once() -> N
     run(main())
 
 
+def test_what_the_worker_has_seen_needs_no_further_work() -> None:
+    async def main() -> None:
+        queue = WorkQueue("claims")
+        queue.add("a")
+        queue.seen("a")
+        assert await queue.get() == "a"
+        queue.add("a")
+        queue.seen("a")
+        queue.seen("unknown")
+        queue.done("a")
+        assert queue.idle
+        queue.add("a")
+        assert await _take(queue) == "a"
+
+    run(main())
+
+
 def test_of_several_delays_the_earliest_counts() -> None:
     async def main() -> list[float]:
         queue = WorkQueue("claims")
