@@ -414,3 +414,46 @@ def test_a_claim_that_is_marked_as_migrated_to_another_driver_is_left_to_it() ->
         assert not lab.backend.calls["provision"]
 
     play(main)
+
+
+def test_a_volume_deleted_before_it_was_bound_makes_room_for_another() -> None:
+    async def body(lab: Beside) -> None:
+        await lab.create("classes", fast())
+        await lab.create("claims", asked(ours()))
+        await lab.start()
+        await lab.settle()
+        (made,) = await lab.everything("volumes")
+        await lab.delete("volumes", made["metadata"]["name"])
+        await lab.stock.start()
+        await lab.settle()
+        found = await lab.bound_volume("c")
+        assert found["metadata"]["uid"] != made["metadata"]["uid"]
+        assert lab.backend.calls["delete"] == 1
+        assert list(lab.backend.assets) == [found["metadata"]["name"]]
+
+    play(body)
+
+
+def test_so_it_does_where_we_are_the_binder() -> None:
+    from scenarios.backends import ScriptedBackend
+    from scenarios.laboratory import Laboratory, at_work
+
+    async def body(lab: Laboratory) -> None:
+        lab.fail("update persistentvolumes/status", "down", times=12)
+        await lab.create("classes", fast())
+        await lab.create("claims", ours())
+        await lab.start()
+
+        async def made() -> bool:
+            return bool(await lab.everything("volumes"))
+
+        await lab.until(made)
+        (first,) = await lab.everything("volumes")
+        await lab.delete("volumes", first["metadata"]["name"])
+        await lab.settle()
+        (second,) = await lab.everything("volumes")
+        assert first["metadata"]["uid"] != second["metadata"]["uid"]
+        assert (await lab.see("claims", "c"))["status"]["phase"] == "Bound"
+        assert lab.backends[DRIVER].calls["delete"] == 1
+
+    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)

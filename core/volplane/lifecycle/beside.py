@@ -15,7 +15,7 @@ from volplane.controller.actions import Action, Done, Read, Reads, Wait
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
-from volplane.lifecycle.delete import decide_delete
+from volplane.lifecycle.delete import can_never_be_bound, decide_delete
 from volplane.lifecycle.finalizers import finalizer_step, held_for_reclaim, is_in_tree
 from volplane.lifecycle.provision import decide_provision, driver_of_class, failed, settle, settled_metadata
 from volplane.lifecycle.world import World, warning
@@ -105,7 +105,8 @@ def _not_released(volume: Volume, reads: Reads) -> Action | None:
     if reference is None or not reference.uid:
         # Never bound, or offered again: it stays until a person deletes the object.
         return None if volume.terminating else Done()
-    if volume.status.phase not in ("Released", "Failed"):
+    released = volume.status.phase in ("Released", "Failed")
+    if not released and (not volume.terminating or volume.status.phase == "Bound"):
         return Wait(reason="the binder has not released it") if volume.terminating else Done()
     if not reference.namespace or not reference.name:
         return Wait(reason="spec.claimRef lacks namespace or name, so nobody can say whether its claim is gone")
@@ -113,9 +114,9 @@ def _not_released(volume: Volume, reads: Reads) -> Action | None:
     if not reads.has(CLAIMS, key):
         return Read(CLAIMS, key, why="is the claim really gone?")
     claim = reads.get(CLAIMS, key)
-    if isinstance(claim, Claim) and claim.uid == reference.uid and claim.spec.volume_name in ("", volume.name):
-        return Wait(reason=f"claim {key} may still be bound to it")
-    return None
+    if not isinstance(claim, Claim) or claim.uid != reference.uid or claim.spec.volume_name not in ("", volume.name):
+        return None
+    return None if can_never_be_bound(volume, claim) else Wait(reason=f"claim {key} may still be bound to it")
 
 
 def _without_driver(volume: Volume, maker: str, world: World) -> Action:

@@ -17,6 +17,7 @@ from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.lifecycle.delete import can_never_be_bound
 from volplane.lifecycle.finalizers import is_in_tree
 from volplane.lifecycle.identity import (
     asset_identity,
@@ -354,7 +355,8 @@ class Operations:
             return live
         self.world.claims.observe(claim)
         bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
-        return live if claim.uid != reference.uid or bound_elsewhere else None
+        free = claim.uid != reference.uid or bound_elsewhere or can_never_be_bound(live, claim)
+        return live if free else None
 
     def _context(self, driver: Driver, intent: ClaimIntent) -> Context:
         return context_of(

@@ -13,7 +13,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
 from volplane.lifecycle.beside import decide_volume_beside
-from volplane.lifecycle.delete import decide_delete
+from volplane.lifecycle.delete import can_never_be_bound, decide_delete
 from volplane.lifecycle.finalizers import finalizer_step, held_for_reclaim
 from volplane.lifecycle.migration import migration_step
 from volplane.lifecycle.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
@@ -135,6 +135,8 @@ def _referenced(volume: Volume, claim: Claim, world: World, reads: Reads) -> Act
         if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None:
             # No pod can have used it through a claim that never pointed at it: nothing is to be reclaimed.
             return unbind_patch(volume, why=f"claim {claim.key} is deleted before it was bound")
+        if can_never_be_bound(volume, claim):
+            return _reclaim(volume, world, reads)
         return _half_bound(volume, claim)
     if pointer == volume.name:
         return volume_phase_step(volume, "Bound") or Done()
