@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from volplane.kube.cache import Cache
-from volplane.kube.names import CLAIM_PROTECTION
-from volplane.kube.objects import Claim, Pod, Volume
+from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
+from volplane.kube.objects import Claim, KubeObject, Pod, Volume
 from volplane.protection.claims import LivePods
 
 __all__ = ["ProtectionWakeups"]
@@ -40,12 +40,12 @@ class ProtectionWakeups:
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         self._live.follow(old, new, self._monotonic())
-        if new is not None and new.terminating == new.has_finalizer(CLAIM_PROTECTION):
-            self._claims.enqueue(new.key)
+        if _is_work(old, CLAIM_PROTECTION) or _is_work(new, CLAIM_PROTECTION):
+            self._claims.enqueue((new or old or KubeObject()).key)
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        if new is not None:
-            self._volumes.enqueue(new.key)
+        if _is_work(old, VOLUME_PROTECTION) or _is_work(new, VOLUME_PROTECTION):
+            self._volumes.enqueue((new or old or KubeObject()).key)
         reference = old.spec.claim_ref if old is not None else None
         if reference is not None and reference.uid:
             key = f"{reference.namespace}/{reference.name}"
@@ -62,3 +62,8 @@ class ProtectionWakeups:
     def _is_dying(self, key: str) -> bool:
         claim = self._known.get(key)
         return claim is not None and claim.terminating
+
+
+def _is_work(item: KubeObject | None, finalizer: str) -> bool:
+    """Whether the finalizer is to come or to go, now or when something else allows it."""
+    return item is not None and item.terminating == item.has_finalizer(finalizer)
