@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -11,14 +10,17 @@ from typing import Any
 from scenarios.backends import ScriptedBackend
 from volplane.assets import VolumeSource
 from volplane.controller.actions import Notice, Reads
+from volplane.kube.cache import Cache
 from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Pod, StorageClass, Volume
 from volplane.kube.transport import LineStream, Response
+from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES
 from volplane.lifecycle.intents import Sealer
+from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.world import Settings, World
 from volplane.loading.driver import Driver
 from volplane.operations import OperationRegistry
-from volplane.plane import ControlPlane, Parts
 from volplane.requests import Context, OwnsRequest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -61,34 +63,42 @@ class _Nowhere:
     async def close(self) -> None: ...
 
 
-class _Clock:
-    def now(self) -> datetime:
-        return NOW
-
-    def monotonic(self) -> float:
-        return 1000.0
-
-
 class _Silent:
     def record(self, notice: Notice) -> None: ...
 
 
-def plane(*backends: ScriptedBackend, broken: Mapping[str, str] | None = None, **settings: Any) -> ControlPlane:
-    parts = Parts(
+def bare_world(*backends: ScriptedBackend, broken: Mapping[str, str] | None = None, **settings: Any) -> World:
+    """A world without objects; nothing follows its caches."""
+    drivers = Drivers(*backends, broken=broken)
+    operations = Operations(
         client=Client(_Nowhere()),
-        drivers=Drivers(*backends, broken=broken),
         registry=OperationRegistry(),
+        drivers=drivers,
         recorder=_Silent(),
-        sealer=Sealer(b"k" * 32),
-        clock=_Clock(),
-        random=random.Random(1),
+        fence=lambda: "",
+        wake_volume=lambda _key: None,
     )
-    return ControlPlane(Settings(cluster_id="test", **settings), frozenset(), parts)
+    made = World(
+        settings=Settings(cluster_id="test", **settings),
+        claims=Cache(CLAIMS, CLAIM_INDEXES),
+        volumes=Cache(VOLUMES, VOLUME_INDEXES),
+        classes=Cache(STORAGE_CLASSES),
+        pods=Cache(PODS, POD_INDEXES),
+        nodes=Cache(NODES),
+        drivers=drivers,
+        sealer=Sealer(b"k" * 32),
+        start=operations,
+        now=lambda: NOW,
+        monotonic=lambda: 1000.0,
+    )
+    operations.world = made
+    return made
 
 
 def world(*objects: KubeObject, backends: tuple[ScriptedBackend, ...] = (), **more: Any) -> World:
     """A world in which these objects exist."""
-    made = plane(*backends, **more).world
+    made = bare_world(*backends, **more)
+    made.volumes.subscribe(made.free.changed)
     put(made, *objects)
     return made
 
