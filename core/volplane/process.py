@@ -36,7 +36,7 @@ from volplane.loading.registry import DriverRegistry, DriverStatus, LoadedDriver
 from volplane.operations import Ended, OperationRegistry, OperationState, ThreadExecutor
 from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
 
-__all__ = ["ControllerProcess", "Options", "Upkeep"]
+__all__ = ["LEASE", "ControllerProcess", "Options", "Upkeep"]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ DRAIN_SECONDS = 4.0
 EVENT_SECONDS = 1.0
 RETRY_SECONDS = 1.0
 LEASE = "volplane"
+"""Name of the Lease, in our namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from volplane.cli.asking import ControllerAddress, ask
+from volplane.cli.asking import ControllerAddress, ask, require_answer
 from volplane.cli.console import Console
-from volplane.errors import ConfigurationError, VolplaneError
+from volplane.errors import ConfigurationError
 
 __all__ = ["register"]
 
@@ -39,11 +39,7 @@ def explain(
 
 
 async def _explain(console: Console, key: str, address: str) -> None:
-    answer = await ask(address, "/explain", {"claim": key})
-    if answer is None:
-        raise VolplaneError(
-            f"no controller answers at {address}: start `volplane run` or `volplane dev`, or name its --http address"
-        )
+    answer = require_answer(await ask(address, "/explain", {"claim": key}), address)
     for heading, part in (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next")):
         if answer[part]:
             console.heading(heading)

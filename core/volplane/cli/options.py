@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["DataDirectory", "Host", "InMemory", "Kubeconfig", "KubeconfigOut", "Port", "Verbose"]
+__all__ = [
+    "DataDirectory",
+    "Host",
+    "InMemory",
+    "Kubeconfig",
+    "KubeconfigOut",
+    "Output",
+    "OutputFormat",
+    "Port",
+    "Verbose",
+]
+
+
+class Output(StrEnum):
+    """How results are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 DataDirectory = Annotated[
     Path | None,
@@ -26,4 +45,5 @@ Kubeconfig = Annotated[
     Path | None,
     typer.Option("--kubeconfig", metavar="FILE", help="Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster."),
 ]
+OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How the result is written.")]
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log more; twice: everything.")]

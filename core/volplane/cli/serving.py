@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from volplane.cli.upkeep import NOT_LEADING, UpkeepAnswers
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
 from volplane.process import ControllerProcess
@@ -15,7 +16,7 @@ __all__ = ["HttpAddress", "serving"]
 
 @asynccontextmanager
 async def serving(address: HttpAddress, process: ControllerProcess) -> AsyncIterator[str]:
-    """Serve health, metrics, /status and /explain of the process until the block ends; yields the URL."""
+    """Serve health, metrics, /status, /explain, /leaks and /adopt of the process until the block ends; yields the URL."""
 
     async def status(_: Mapping[str, str]) -> Any:
         return {
@@ -29,10 +30,16 @@ async def serving(address: HttpAddress, process: ControllerProcess) -> AsyncIter
         if not (key := query.get("claim", "")):
             raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME")
         if process.plane is None:
-            raise VolplaneError("this process waits for the lease; ask the one that leads")
+            raise VolplaneError(NOT_LEADING)
         return process.plane.explain(key)
 
-    answers = {"/status": status, "/explain": explain}
-    pages = Pages(unready=process.unready, metrics=process.metrics.exposition, answers=answers)
+    upkeep = UpkeepAnswers(lambda: process.upkeep)
+    pages = Pages(
+        unready=process.unready,
+        details=process.details,
+        metrics=process.exposition,
+        answers={"/status": status, "/explain": explain, "/leaks": upkeep.leaks, "/adopt": upkeep.adopted},
+        actions={"/leaks/fix": upkeep.fix, "/adopt": upkeep.adopt, "/adopt/plan": upkeep.plan_adoption},
+    )
     async with serve_pages(address, pages) as url:
         yield url

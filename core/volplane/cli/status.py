@@ -63,7 +63,8 @@ def _drivers(console: Console, answer: Mapping[str, Any] | None, address: str) -
     if not answer["leads"]:
         console.note("this process waits for the lease; another one works")
     rows = [
-        (driver["name"], driver["backend"], driver["state"], driver["error"] or "-") for driver in answer["drivers"]
+        (each["name"], each["backend"], "hung" if each["hung"] else each["state"], each["error"] or "-")
+        for each in answer["drivers"]
     ]
     if rows:
         console.table(("NAME", "BACKEND", "STATE", "PROBLEM"), rows)

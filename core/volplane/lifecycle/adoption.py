@@ -49,6 +49,7 @@ class Adoption:
         self._drivers = sorted(drivers)
         self._errands = errands
         self._fence = fence
+        self._asked: list[Adoptable] = []
 
     async def plan(self, former: str, driver: str = "") -> list[Adoptable]:
         """Every asset that carries the marks of cluster `former`, by driver.
@@ -93,12 +94,14 @@ class Adoption:
     async def start(self, former: str, driver: str = "") -> list[Adoptable]:
         """Begin to take over what the plan says; the plan."""
         plan = await self.plan(former, driver)
+        self._asked = plan
         self._errands.start(self._errand(each) for each in plan if not each.obstacle)
         return plan
 
-    def outcome(self, adoptable: Adoptable) -> Outcome | None:
-        """What became of it; None if nobody asked for it."""
-        return self._errands.outcome(_key(adoptable))
+    def outcomes(self) -> list[tuple[Adoptable, Outcome]]:
+        """What was begun last, with what became of each."""
+        told = [(each, self._errands.outcome(_key(each))) for each in self._asked]
+        return [(each, outcome) for each, outcome in told if outcome is not None]
 
     def _errand(self, adoptable: Adoptable) -> Errand:
         volume = self._world.volumes.get(adoptable.volume)

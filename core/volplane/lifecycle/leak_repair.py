@@ -16,7 +16,7 @@ from volplane.assets import InProgress, ListedAsset, Ownership, VolumeSource
 from volplane.errors import ApiNotFound, Unavailable, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES
-from volplane.lifecycle.errands import Errand, Errands, Outcome
+from volplane.lifecycle.errands import Errand, Errands, ErrandState, Outcome
 from volplane.lifecycle.identity import context_of
 from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leaks import Comparison, Finding, Verdict
@@ -43,6 +43,7 @@ class LeakRepair:
         self._fence = fence
         self._looks: dict[str, _Look] = {}
         self._states: dict[str, Mapping[str, Any]] = {}
+        self._asked: dict[str, Finding] = {}
 
     def start(self, driver: str = "") -> list[Finding]:
         """Begin to delete every confirmed orphan (of one driver, if named); which these are."""
@@ -53,13 +54,20 @@ class LeakRepair:
             and driver in ("", finding.driver)
             and self._check.observations.confirmed(finding)
         ]
-        self._states = {}
+        running = {key: each for key, each in self._asked.items() if self._runs(each)}
+        self._states = {key: state for key, state in self._states.items() if key in running}
+        self._asked = running | {_key(finding): finding for finding in confirmed}
         self._errands.start(self._errand(finding, finding.asset) for finding in confirmed if finding.asset is not None)
         return confirmed
 
-    def outcome(self, finding: Finding) -> Outcome | None:
-        """Of the repair of this finding; None if nobody asked for it."""
-        return self._errands.outcome(_key(finding))
+    def repairs(self) -> list[tuple[Finding, Outcome]]:
+        """What was asked for last, and what runs from before, with what became of each."""
+        told = [(finding, self._errands.outcome(key)) for key, finding in self._asked.items()]
+        return [(finding, outcome) for finding, outcome in told if outcome is not None]
+
+    def _runs(self, finding: Finding) -> bool:
+        outcome = self._errands.outcome(_key(finding))
+        return outcome is not None and outcome.state is ErrandState.RUNNING
 
     def _errand(self, finding: Finding, asset: ListedAsset) -> Errand:
         owner = asset.owner

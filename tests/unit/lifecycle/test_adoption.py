@@ -37,9 +37,9 @@ def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(tell: 
         assert "adopt" not in shelf.calls
         plan = await cluster.adoption.start("old")
         await asyncio.sleep(1)
-        outcome = cluster.adoption.outcome(plan[0])
+        ((each, outcome),) = cluster.adoption.outcomes()
+        assert each == plan[0]
         assert (outcome.state, outcome.detail) == ("done", "carries the marks of cluster here")
-        assert cluster.adoption.outcome(plan[1]) is None
         assert {uid: shelf.assets[f"shelf/pvc-{uid}"].owner.cluster_id for uid in ("u1", "u2", "u3")} == {
             "u1": "here",
             "u2": "old",
@@ -78,11 +78,13 @@ def test_a_volume_that_goes_meanwhile_is_no_reason(tell: Tell) -> None:
             cluster.registry.start(
                 name, driver="shelf.example.com", asset=name, run=lambda: asyncio.sleep(30), requeue=lambda: None
             )
-        plan = await cluster.adoption.start("old")
-        assert cluster.adoption.outcome(plan[0]).state == "running"
+        await cluster.adoption.start("old")
+        ((_, outcome),) = cluster.adoption.outcomes()
+        assert outcome.state == "running"
         await cluster.client.delete(VOLUMES, "pvc-u1")
         await asyncio.sleep(60)
-        assert cluster.adoption.outcome(plan[0]).detail == "volume pvc-u1 is gone"
+        ((_, outcome),) = cluster.adoption.outcomes()
+        assert outcome.detail == "volume pvc-u1 is gone"
         assert "adopt" not in shelf.calls
 
     tell(story)
@@ -92,9 +94,10 @@ def test_a_failure_is_told(tell: Tell) -> None:
     async def story(cluster: Any, shelf: Any) -> None:
         await restored(cluster, shelf)
         shelf.answers["adopt"] = [Unavailable("the shelf is away")]
-        plan = await cluster.adoption.start("old")
+        await cluster.adoption.start("old")
         await asyncio.sleep(0.2)
-        assert cluster.adoption.outcome(plan[0]).detail == "the shelf is away"
+        ((_, outcome),) = cluster.adoption.outcomes()
+        assert outcome.detail == "the shelf is away"
 
     tell(story)
 

@@ -22,11 +22,8 @@ async def confirmed(cluster: Any) -> None:
 
 
 def outcomes(cluster: Any, findings: Any) -> dict[str, tuple[str, str]]:
-    told = {}
-    for finding in findings:
-        outcome = cluster.repair.outcome(finding)
-        told[finding.handle] = (str(outcome.state), outcome.detail)
-    return told
+    told = {finding.handle: (str(outcome.state), outcome.detail) for finding, outcome in cluster.repair.repairs()}
+    return {finding.handle: told[finding.handle] for finding in findings}
 
 
 def test_a_confirmed_orphan_is_deleted_and_no_finding_any_more(tell: Tell, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,81 @@
+"""`volplane adopt`: make assets ours that a restored cluster still marks as the former one's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from volplane.cli.asking import ControllerAddress, act, ask, require_answer
+from volplane.cli.console import Console
+
+__all__ = ["register"]
+
+POLL_SECONDS = 0.5
+
+Rows = list[Mapping[str, Any]]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("adopt")(adopt)
+
+
+def adopt(
+    *,
+    former: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` says it."
+        ),
+    ],
+    driver: Annotated[str, typer.Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what would be done.")] = False,
+    http: ControllerAddress = "127.0.0.1:9809",
+) -> None:
+    """After a restore into a new cluster: put this cluster's marks on the assets that its volumes point at.
+
+    The running controller does it. Assets to which no volume of this cluster leads stay as they are. Make sure that the
+    former cluster is gone: two that hold the same assets would delete each other's.
+    """
+    if not asyncio.run(_adopt(Console(), http, former, driver, yes=yes)):
+        raise typer.Exit(1)
+
+
+async def _adopt(console: Console, address: str, former: str, driver: str, *, yes: bool) -> bool:
+    query = {"from": former, **({"driver": driver} if driver else {})}
+    plan: Rows = require_answer(await act(address, "/adopt" if yes else "/adopt/plan", query), address)
+    if not plan:
+        console.line(f"no asset carries the marks of cluster {former}")
+        return True
+    if not yes:
+        _table(console, plan)
+        console.note("nothing was changed; --yes takes over what has no problem")
+        return True
+    outcomes = await _finished(console, address)
+    for each in outcomes:
+        what = f"{each['handle']} of volume {each['volume']}"
+        if each["state"] == "done":
+            console.done(f"{what} {each['detail']}")
+        else:
+            console.failed(f"{what}: {each['detail']}")
+    _table(console, [each for each in plan if each["obstacle"]])
+    return all(each["state"] == "done" for each in outcomes)
+
+
+async def _finished(console: Console, address: str) -> Rows:
+    """Wait until nothing runs any more. Adopting writes marks only; it takes no long time."""
+    outcomes: Rows = require_answer(await ask(address, "/adopt"), address)
+    with console.progress("taking over", total=len(outcomes)):
+        while any(each["state"] == "running" for each in outcomes):
+            await asyncio.sleep(POLL_SECONDS)
+            outcomes = require_answer(await ask(address, "/adopt"), address)
+    return outcomes
+
+
+def _table(console: Console, plan: Iterable[Mapping[str, Any]]) -> None:
+    rows = [(each["driver"], each["handle"], each["volume"], each["obstacle"] or "-") for each in plan]
+    if rows:
+        console.table(("DRIVER", "HANDLE", "VOLUME", "PROBLEM"), rows)

@@ -1,0 +1,154 @@
+"""`volplane drain`: let everything go that we hold, before volplane leaves a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from volplane.cli.asking import ControllerAddress, ask
+from volplane.cli.console import Console
+from volplane.cli.draining import Drain, Leftover, controller_at_work
+from volplane.cli.options import Kubeconfig
+from volplane.errors import VolplaneError
+from volplane.kube.client import Client
+from volplane.kube.events import EventRecorder
+from volplane.kube.http_transport import HttpTransport
+from volplane.lifecycle.drain import Held
+
+__all__ = ["register"]
+
+MOST_ROWS = 200
+EVENT_SECONDS = 10.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("drain")(drain)
+
+
+def drain(
+    *,
+    kubeconfig: Kubeconfig = None,
+    driver: Annotated[
+        str, typer.Option("--driver", metavar="NAME", help="Only what this driver made or is making.")
+    ] = "",
+    release: Annotated[
+        bool, typer.Option("--release", help="Keep every asset; take our finalizers off. Stop the controllers first.")
+    ] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the claims, their volumes and assets. The controllers must run.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what is held.")] = False,
+    namespace: Annotated[
+        str, typer.Option(metavar="NAME", help="Namespace of the lease and of scrubber pods.")
+    ] = "volplane-system",
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long --delete waits for everything to be gone.")
+    ] = 300.0,
+    http: ControllerAddress = "127.0.0.1:9809",
+) -> None:
+    """Show what volplane's finalizers hold, and let it go.
+
+    Without --yes nothing is changed. --release keeps the data: volumes turn to policy Retain and lose our finalizer, claims
+    lose their intent, bound ones go on working. --delete deletes the users' claims with everything in them. Exit code 1
+    if something is still held at the end.
+    """
+    if release and delete:
+        raise typer.BadParameter("--release and --delete exclude each other: give one of them")
+    if yes and not (release or delete):
+        raise typer.BadParameter("--yes needs --release or --delete: say what shall become of the assets")
+    mode = "release" if release else "delete" if delete else ""
+    if not asyncio.run(_drain(Console(), kubeconfig, Drain(driver, namespace, timeout), http, mode=mode, yes=yes)):
+        raise typer.Exit(1)
+
+
+async def _drain(console: Console, kubeconfig: Path | None, work: Drain, address: str, *, mode: str, yes: bool) -> bool:
+    transport = await HttpTransport.connect(kubeconfig)
+    client = Client(transport)
+    try:
+        held = await work.look(client)
+        _table(console, held)
+        if not held:
+            return True
+        if not yes:
+            _advise(console, mode)
+            return True
+        await _refuse_wrong_moment(client, work.namespace, address, mode)
+        async with _recorder(client) as recorder:
+            if mode == "release":
+                await work.release(console, client, recorder)
+                left: Sequence[Leftover] = [Leftover(held=each, by=(each.why,)) for each in await work.look(client)]
+            else:
+                left = await work.delete(console, client, recorder, address)
+        _end(console, left)
+        return not left
+    finally:
+        await transport.close()
+
+
+def _table(console: Console, held: Sequence[Held]) -> None:
+    if not held:
+        console.line("nothing is held")
+        return
+    console.heading("Held by volplane")
+    rows = [(each.kind, each.key, each.phase, each.driver or "?", each.asset or "-", each.why) for each in held]
+    console.table(("KIND", "NAME", "PHASE", "DRIVER", "ASSET", "BY"), rows[:MOST_ROWS])
+    if len(rows) > MOST_ROWS:
+        console.note(f"and {len(rows) - MOST_ROWS} more")
+
+
+def _advise(console: Console, mode: str) -> None:
+    match mode:
+        case "release":
+            console.note("nothing was changed; with --yes these lose our finalizers, and their assets stay")
+        case "delete":
+            console.note("nothing was changed; with --yes these are deleted with their claims and all data in them")
+        case _:
+            console.note("nothing was changed; --release lets them go and keeps the assets, --delete deletes them")
+
+
+async def _refuse_wrong_moment(client: Client, namespace: str, address: str, mode: str) -> None:
+    """Raise VolplaneError where the controllers would undo a release, or are missing for a deletion."""
+    holder = await controller_at_work(client, namespace)
+    if not holder:
+        answer = await ask(address, "/status")
+        holder = address if answer is not None and answer.get("leads") else ""
+    if mode == "release" and holder:
+        raise VolplaneError(
+            f"a controller is at work ({holder}) and would take its finalizers back: stop it first, as with `kubectl -n "
+            f"{namespace} scale deployment volplane --replicas=0`"
+        )
+    if mode == "delete" and not holder:
+        raise VolplaneError(
+            f"no controller is at work (by the lease in namespace {namespace}, and at {address}): nobody would delete the "
+            "assets. Start it, or use --release"
+        )
+
+
+@asynccontextmanager
+async def _recorder(client: Client) -> AsyncIterator[EventRecorder]:
+    """Events are written until the block ends."""
+    recorder = EventRecorder(client, instance=f"drain@{socket.gethostname()}", now=lambda: datetime.now(UTC))
+    writing = asyncio.ensure_future(recorder.run())
+    try:
+        yield recorder
+    finally:
+        await recorder.close(EVENT_SECONDS)
+        await writing
+
+
+def _end(console: Console, left: Sequence[Leftover]) -> None:
+    console.line()
+    if not left:
+        console.done("nothing is held any more")
+        return
+    console.failed(f"{len(left)} still held")
+    rows = [(each.held.kind, each.held.key, each.held.driver or "?", "; ".join(each.by)) for each in left[:MOST_ROWS]]
+    console.table(("KIND", "NAME", "DRIVER", "HELD BY"), rows)

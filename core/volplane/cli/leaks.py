@@ -1,0 +1,148 @@
+"""`volplane leaks`: what is on the backends and should not be, or the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from volplane.cli.asking import ControllerAddress, act, ask, require_answer
+from volplane.cli.console import Console
+from volplane.cli.options import Output, OutputFormat
+
+__all__ = ["register"]
+
+ORDER = ("orphan", "ghost", "drifted", "foreign")
+BAD = frozenset({"orphan", "ghost"})
+MOST_ROWS = 50
+POLL_SECONDS = 0.5
+FIX_SECONDS = 120.0
+
+Report = Mapping[str, Any]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("leaks")(leaks)
+
+
+def leaks(
+    *,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Delete orphans that two checks, five minutes apart or more, have found.")
+    ] = False,
+    driver: Annotated[str, typer.Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
+    output: OutputFormat = Output.TEXT,
+    http: ControllerAddress = "127.0.0.1:9809",
+) -> None:
+    """Show orphans, ghosts, drifted and foreign assets, as the running controller last found them.
+
+    An orphan carries our marks, but no volume and no claim leads to it. A ghost is a volume whose asset is gone. A
+    drifted asset is not as its volume says. Foreign assets are others' and never touched. The controller looks every ten
+    minutes. Exit code 1 if there are orphans or ghosts.
+    """
+    report = asyncio.run(_report(Console(), http, driver, fix=fix))
+    if output is Output.JSON:
+        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    else:
+        _show(Console(), report, fixed=fix)
+    if any(finding["verdict"] in BAD for finding in report["findings"]):
+        raise typer.Exit(1)
+
+
+async def _report(console: Console, address: str, driver: str, *, fix: bool) -> Report:
+    report = require_answer(await ask(address, "/leaks"), address)
+    if fix:
+        report = require_answer(await act(address, "/leaks/fix", {"driver": driver} if driver else {}), address)
+        report = await _finished(console, address, report)
+    else:
+        report = {**report, "repairs": []}
+    return _only(report, driver) if driver else report
+
+
+async def _finished(console: Console, address: str, report: Report) -> Report:
+    """Wait for the repairs, but not for ever: the controller goes on with those that take longer."""
+    running = _running(report)
+    if not running:
+        return report
+    with console.progress("deleting orphans", total=running) as bar:
+        until = asyncio.get_running_loop().time() + FIX_SECONDS
+        while (left := _running(report)) and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(POLL_SECONDS)
+            report = require_answer(await ask(address, "/leaks"), address)
+            bar.advance(left - _running(report))
+    return report
+
+
+def _running(report: Report) -> int:
+    return sum(repair["state"] == "running" for repair in report["repairs"])
+
+
+def _only(report: Report, driver: str) -> Report:
+    parts = ("drivers", "findings", "repairs")
+    return {**report, **{part: [each for each in report[part] if each["driver"] == driver] for part in parts}}
+
+
+def _show(console: Console, report: Report, *, fixed: bool) -> None:
+    for repair in report["repairs"]:
+        match repair["state"]:
+            case "done":
+                console.done(f"deleted {repair['handle']} of driver {repair['driver']}")
+            case "running":
+                console.note(f"{repair['handle']} of driver {repair['driver']} is still being deleted")
+            case _:
+                console.failed(f"{repair['handle']} of driver {repair['driver']}: {repair['detail']}")
+    _findings(console, report["findings"])
+    waiting = [each for each in report["findings"] if each["verdict"] == "orphan" and not each["confirmed"]]
+    if waiting:
+        minutes = report["grace_seconds"] / 60
+        console.note(
+            f"{_orphans(len(waiting))} not confirmed yet: a check at least {minutes:.0f} min after the first must find "
+            "the same"
+        )
+    elif not fixed and any(each["verdict"] == "orphan" for each in report["findings"]):
+        console.note("`volplane leaks --fix` deletes them")
+    _checks(console, report["drivers"])
+
+
+def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
+    ordered = sorted(findings, key=lambda each: ORDER.index(each["verdict"]))
+    if not ordered:
+        console.line("nothing found")
+        return
+    rows = [
+        (
+            each["verdict"],
+            each["driver"],
+            each["handle"] or "-",
+            each["volume"] or "-",
+            each["first_seen"],
+            "yes" if each["confirmed"] else "no",
+            each["detail"],
+        )
+        for each in ordered[:MOST_ROWS]
+    ]
+    console.table(("VERDICT", "DRIVER", "HANDLE", "VOLUME", "FIRST SEEN", "CONFIRMED", "DETAIL"), rows)
+    if len(ordered) > MOST_ROWS:
+        console.note(f"and {len(ordered) - MOST_ROWS} more; -o json shows all")
+
+
+def _orphans(count: int) -> str:
+    return "1 orphan is" if count == 1 else f"{count} orphans are"
+
+
+def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:
+    for each in drivers:
+        name = each["driver"]
+        if each["can_list"] is False:
+            console.note(f"driver {name} cannot list its assets: nothing is known of them")
+        elif each["error"]:
+            since = f"; the last complete one was at {each['checked_at']}" if each["checked_at"] else ""
+            console.note(f"driver {name}: the last check failed: {each['error']}{since}")
+        elif each["checked_at"] is None:
+            console.note(f"driver {name} has not been checked yet")
+        else:
+            console.note(f"driver {name} was checked at {each['checked_at']}")

@@ -1,0 +1,198 @@
+"""`volplane manifests`: everything a cluster needs to run the controllers, as YAML for `kubectl apply -f -`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from volplane.cli.permissions import cluster_rules, namespace_rules, scrubs
+from volplane.controller.config import parse_configuration
+from volplane.errors import ConfigurationError
+from volplane.plane import ALL_CONTROLLERS, CONTROLLERS_BESIDE, parse_controllers
+
+__all__ = ["documents", "register"]
+
+NAME = "volplane"
+PORT = 9809
+USER = 65532
+LABELS = {"app.kubernetes.io/name": NAME}
+CONFIGURATION = """\
+# The drivers: a name that StorageClasses give as their provisioner, a backend, and its options.
+# `volplane plugins` shows the backends that the image has.
+#
+# drivers:
+#   - name: fast.example.com
+#     backend: hostpath
+#     options: {root: /srv/volumes}
+drivers: []
+"""
+
+Json = dict[str, Any]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("manifests")(manifests)
+
+
+def manifests(
+    *,
+    namespace: Annotated[str, typer.Option(metavar="NAME", help="Where it runs.")] = "volplane-system",
+    controllers: Annotated[
+        str, typer.Option(metavar="LIST", help=f"As of `volplane run`: some of {', '.join(ALL_CONTROLLERS)}, or all.")
+    ] = ",".join(CONTROLLERS_BESIDE),
+    image: Annotated[
+        str, typer.Option(metavar="IMAGE", help="Image with volplane and the backends; default volplane:VERSION.")
+    ] = "",
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Configuration file to put into the ConfigMap.")
+    ] = None,
+) -> None:
+    """Print a namespace, an account with the least rights that the controllers need, their configuration and Deployment.
+
+    Read it before you apply it: storage that pods must see mounted (the root of a hostpath driver) is yours to add.
+    """
+    chosen = parse_controllers(controllers)
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
+        raise ConfigurationError(
+            f'--namespace is "{namespace}"; it must be a DNS label (RFC 1123), such as volplane-system'
+        )
+    text = CONFIGURATION
+    if config is not None:
+        text = _read(config)
+    shown = documents(namespace, controllers, chosen, image or f"{NAME}:{version('volplane')}", text)
+    typer.echo(
+        yaml.dump_all(shown, Dumper=_Dumper, sort_keys=False, explicit_start=True, default_flow_style=None, width=120),
+        nl=False,
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--config {path}: cannot be read: {error}") from None
+    parse_configuration(text, str(path))
+    return text
+
+
+def documents(
+    namespace: str, option: str, controllers: Collection[str], image: str, configuration: str
+) -> Iterator[Json]:
+    """The objects, in the order in which they may be created. option: the controllers as `volplane run` takes them."""
+    # Scrubber pods mount what volumes point at, as users who may remove anything there.
+    security = "privileged" if scrubs(controllers) else "restricted"
+    yield {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": security}},
+    }
+    here = {"name": NAME, "namespace": namespace, "labels": LABELS}
+    everywhere = {"name": NAME, "labels": LABELS}
+    subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}]
+    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here}
+    yield {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": everywhere,
+        "rules": [rule.body() for rule in cluster_rules(controllers, namespace)],
+    }
+    yield {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": everywhere,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME},
+        "subjects": subjects,
+    }
+    yield {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": here,
+        "rules": [rule.body() for rule in namespace_rules(controllers)],
+    }
+    yield {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": here,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME},
+        "subjects": subjects,
+    }
+    yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": here, "data": {"volplane.yaml": configuration}}
+    yield {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": here,
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": LABELS},
+            "template": {"metadata": {"labels": LABELS}, "spec": _pod(namespace, option, image)},
+        },
+    }
+
+
+def _pod(namespace: str, option: str, image: str) -> Json:
+    return {
+        "serviceAccountName": NAME,
+        # SIGTERM: 10 s to finish what runs and to give the lease back.
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(namespace, option, image)],
+        "volumes": [
+            {"name": "configuration", "configMap": {"name": NAME}},
+            {"name": "temporary", "emptyDir": {}},
+        ],
+    }
+
+
+def _container(namespace: str, option: str, image: str) -> Json:
+    return {
+        "name": NAME,
+        "image": image,
+        "command": ["volplane", "run"],
+        "args": [
+            f"--controllers={option}",
+            f"--namespace={namespace}",
+            "--config=/etc/volplane/volplane.yaml",
+            f"--http=0.0.0.0:{PORT}",
+            "--log-format=json",
+        ],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 10},
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "configuration", "mountPath": "/etc/volplane", "readOnly": True},
+            {"name": "temporary", "mountPath": "/tmp"},  # noqa: S108 - of the container
+        ],
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as people do, and no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)

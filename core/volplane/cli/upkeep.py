@@ -1,0 +1,105 @@
+"""What a controller process answers about leaks and adoption, as JSON values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from volplane.errors import VolplaneError
+from volplane.lifecycle.adoption import Adoptable
+from volplane.lifecycle.errands import Outcome
+from volplane.lifecycle.leak_check import CheckStatus
+from volplane.lifecycle.leaks import GRACE_SECONDS, Finding
+from volplane.process import Upkeep
+
+__all__ = ["NOT_LEADING", "UpkeepAnswers"]
+
+NOT_LEADING = (
+    "this process waits for the lease; ask the one that leads: the Lease volplane in the namespace of the controllers "
+    "names it"
+)
+
+
+class UpkeepAnswers:
+    """Answers of the process that leads; every method raises VolplaneError on another one."""
+
+    def __init__(self, upkeep: Callable[[], Upkeep | None]) -> None:
+        self._upkeep = upkeep
+
+    def _leading(self) -> Upkeep:
+        upkeep = self._upkeep()
+        if upkeep is None:
+            raise VolplaneError(NOT_LEADING)
+        return upkeep
+
+    async def leaks(self, query: Mapping[str, str]) -> Any:
+        """How far each driver's check is, every finding, and what became of the repairs asked for last."""
+        upkeep = self._leading()
+        return {
+            "grace_seconds": GRACE_SECONDS,
+            "drivers": [_status(each, upkeep) for each in upkeep.check.status()],
+            "findings": [_finding(each, upkeep) for each in upkeep.check.observations.findings()],
+            "repairs": [
+                {"driver": finding.driver, "handle": finding.handle, **_outcome(outcome)}
+                for finding, outcome in upkeep.repair.repairs()
+            ],
+        }
+
+    async def fix(self, query: Mapping[str, str]) -> Any:
+        """Begin to delete every confirmed orphan (?driver=: of one); the answer of `leaks`."""
+        self._leading().repair.start(query.get("driver", ""))
+        return await self.leaks({})
+
+    async def plan_adoption(self, query: Mapping[str, str]) -> Any:
+        """What `adopt` with the same query would do."""
+        plan = await self._leading().adoption.plan(query.get("from", ""), query.get("driver", ""))
+        return [_adoptable(each) for each in plan]
+
+    async def adopt(self, query: Mapping[str, str]) -> Any:
+        """Begin to take over the assets of cluster ?from= (&driver=: of one); the plan."""
+        plan = await self._leading().adoption.start(query.get("from", ""), query.get("driver", ""))
+        return [_adoptable(each) for each in plan]
+
+    async def adopted(self, query: Mapping[str, str]) -> Any:
+        """What became of the adoption that was begun last."""
+        return [{**_adoptable(each), **_outcome(outcome)} for each, outcome in self._leading().adoption.outcomes()]
+
+
+def _outcome(outcome: Outcome) -> dict[str, str]:
+    return {"state": outcome.state.value, "detail": outcome.detail}
+
+
+def _status(status: CheckStatus, upkeep: Upkeep) -> dict[str, Any]:
+    checked_at = None if status.ended is None else _wall(status.ended, upkeep)
+    return {"driver": status.driver, "can_list": status.can_list, "checked_at": checked_at, "error": status.error}
+
+
+def _finding(finding: Finding, upkeep: Upkeep) -> dict[str, Any]:
+    observations = upkeep.check.observations
+    first = observations.first_seen(finding)
+    return {
+        "verdict": finding.verdict.value,
+        "driver": finding.driver,
+        "handle": finding.handle,
+        "name": finding.asset.name if finding.asset is not None else "",
+        "volume": finding.volume,
+        "detail": finding.detail,
+        "first_seen": _wall(first, upkeep),
+        "seconds": round(asyncio.get_running_loop().time() - first, 1),
+        "confirmed": observations.confirmed(finding),
+    }
+
+
+def _adoptable(adoptable: Adoptable) -> dict[str, Any]:
+    fields = asdict(adoptable)
+    del fields["former"]
+    return fields
+
+
+def _wall(moment: float, upkeep: Upkeep) -> str:
+    """RFC 3339 of a loop time."""
+    when = upkeep.check.world.now() - timedelta(seconds=asyncio.get_running_loop().time() - moment)
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")

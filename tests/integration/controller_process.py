@@ -1,0 +1,188 @@
+"""A whole controller process over the embedded server, on real directories and in real time, whose calls are written down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+
+from volplane.apiserver.server import ApiServer
+from volplane.cli.serving import HttpAddress, serving
+from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.metrics import Metrics
+from volplane.errors import ApiNotFound
+from volplane.kube.client import Client
+from volplane.kube.inprocess import InProcessTransport
+from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.transport import LineStream, Response
+from volplane.loading.contract import Plugin
+from volplane.loading.discovery import GivenPlugins
+from volplane.process import ControllerProcess, Options
+from volplane_hostpath import HostPathBackend
+
+DRIVER = "hostpath.volplane.dev"
+SECONDS = 15.0
+VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call as RBAC sees it. namespace, name: "" where the path has none."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, method: str, path: str) -> Asked:
+        parts = path.strip("/").split("/")
+        group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+        namespace = ""
+        if rest[0] == "namespaces" and len(rest) > 2:
+            namespace, rest = rest[1], rest[2:]
+        resource, name, below = (*rest, "", "")[:3]
+        verb = VERBS.get(method) or ("watch" if method == "WATCH" else "get" if name else "list")
+        return cls(verb, group, f"{resource}/{below}" if below else resource, namespace, name)
+
+
+class RecordingTransport:
+    """Writes down what is asked."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._inner = InProcessTransport(server)
+        self.asked: set[Asked] = set()
+
+    async def request(self, method: str, path: str, **options: Any) -> Response:
+        self.asked.add(Asked.of(method, path))
+        return await self._inner.request(method, path, **options)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
+    ) -> AsyncIterator[LineStream]:
+        self.asked.add(Asked.of("WATCH", path))
+        async with self._inner.stream(path, query=query, headers=headers, quiet=quiet) as stream:
+            yield stream
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Site:
+    """What a test does to it: people have their own client."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "root"
+        self.root.mkdir()
+        self.server = ApiServer(now=lambda: datetime.now(UTC), random=Random(1))
+        self.transport = RecordingTransport(self.server)
+        self.client = Client(InProcessTransport(self.server))
+        self.metrics = Metrics()
+        self.process: ControllerProcess
+        self.url = ""
+
+    async def until(self, what: str, reached: Callable[[], Any]) -> None:
+        """Wait for something to be so; `reached` may be a coroutine function."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                answer = reached()
+                if asyncio.iscoroutine(answer):
+                    answer = await answer
+                if answer:
+                    return
+                await asyncio.sleep(0.01)
+
+    async def make_class(self, name: str, *, default: bool = False, **fields: Any) -> None:
+        annotations = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+        body = STORAGE_CLASSES.body(metadata={"name": name, "annotations": annotations}, provisioner=DRIVER, **fields)
+        await self.client.create(STORAGE_CLASSES, body)
+
+    async def make_claim(self, name: str, storage_class: str | None = None, size: str = "1Mi") -> Any:
+        spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+        if storage_class is not None:
+            spec["storageClassName"] = storage_class
+        body = CLAIMS.body(metadata={"name": name, "namespace": "default"}, spec=spec)
+        return await self.client.create(CLAIMS, body)
+
+    async def make_volume(self, name: str, path: str, policy: str, **spec: Any) -> None:
+        body = VOLUMES.body(
+            metadata={"name": name},
+            spec={
+                "capacity": {"storage": "1Mi"},
+                "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": policy,
+                "hostPath": {"path": path},
+                **spec,
+            },
+        )
+        await self.client.create(VOLUMES, body)
+
+    async def make_pod(self, name: str, claim: str, node: str = "") -> None:
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+        spec: dict[str, Any] = {"containers": [{"name": "c", "image": "i"}], "volumes": [volume]}
+        if node:
+            spec["nodeName"] = node
+        await self.client.create(PODS, PODS.body(metadata={"name": name, "namespace": "default"}, spec=spec))
+
+    async def phase(self, claim: str) -> str:
+        return (await self.client.get(CLAIMS, f"default/{claim}")).status.phase
+
+    async def bound(self, *claims: str) -> None:
+        for claim in claims:
+
+            async def is_bound(name: str = claim) -> bool:
+                return await self.phase(name) == "Bound"
+
+            await self.until(f"{claim} is bound", is_bound)
+
+    async def gone(self, kind: Any, key: str) -> None:
+        async def is_gone() -> bool:
+            try:
+                await self.client.get(kind, key)
+            except ApiNotFound:
+                return True
+            return False
+
+        await self.until(f"{key} is gone", is_gone)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(self.url + path) as answer:
+            return answer.status, await answer.text()
+
+
+@asynccontextmanager
+async def running_process(
+    directory: Path, controllers: frozenset[str], *, configuration: Configuration | None = None, **options: Any
+) -> AsyncIterator[Site]:
+    """Run it until the block ends, with its pages served."""
+    site = Site(directory)
+    driver = DriverSettings(name=DRIVER, backend="hostpath", options={"root": str(site.root), "shared": True})
+    configured = configuration or Configuration()
+    configured = replace(configured, drivers=(*(configured.drivers or ()), driver))
+    plugin = Plugin(kind="backend", name="hostpath", factory=HostPathBackend, distribution="tests")
+    site.process = ControllerProcess(
+        Client(site.transport, metrics=site.metrics),
+        configured,
+        Options(controllers=controllers, **options),
+        metrics=site.metrics,
+        plugins=GivenPlugins([plugin]),
+    )
+    stop = asyncio.Event()
+    async with serving(HttpAddress("127.0.0.1", 0), site.process) as url, asyncio.TaskGroup() as group:
+        site.url = url
+        group.create_task(site.process.run(stop))
+        try:
+            async with asyncio.timeout(SECONDS):
+                await site.process.wait_working()
+            yield site
+        finally:
+            stop.set()

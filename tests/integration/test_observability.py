@@ -1,0 +1,170 @@
+"""What a controller process shows of itself after volumes have lived and died: metrics, readiness, leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from integration.controller_process import DRIVER, Site, running_process
+from volplane.controller.config import Configuration, DriverSettings
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.plane import ALL_CONTROLLERS
+
+Story = Callable[[Site], Awaitable[None]]
+EVERYTHING = frozenset(ALL_CONTROLLERS)
+BROKEN = DriverSettings(name="odd.example.com", backend="odd", where="drivers[0]")
+
+
+def tell(directory: Path, story: Story, *broken: DriverSettings, leader_elect: bool = True) -> None:
+    async def main() -> None:
+        configuration = replace(Configuration(), drivers=broken)
+        async with running_process(
+            directory, EVERYTHING, configuration=configuration, leader_elect=leader_elect
+        ) as site:
+            await story(site)
+
+    asyncio.run(main())
+
+
+async def scraped(site: Site) -> dict[str, float]:
+    """Every sample as `name{label=value,…}`, histograms by count."""
+    status, text = await site.get("/metrics")
+    assert status == 200
+    samples: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+            samples[f"{sample.name}{{{labels}}}"] = sample.value
+    return samples
+
+
+def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.make_claim("early")
+        await site.make_class("fast", default=True)
+        for name in ("a", "b"):
+            await site.make_claim(name, "fast")
+        await site.make_claim("large", "fast", size="1Ei")
+        await site.bound("a", "b", "early")
+        await site.client.delete(CLAIMS, "default/a")
+
+        async def two_volumes() -> bool:
+            return len((await site.client.list(VOLUMES)).items) == 2
+
+        await site.until("two volumes are left", two_volumes)
+
+        async def large_failed() -> bool:
+            name = f"volume_operation_errors_total{{operation_name=provision,plugin_name={DRIVER}}}"
+            return (await scraped(site)).get(name, 0) >= 1
+
+        await site.until("the large claim has failed", large_failed)
+        samples = await scraped(site)
+        expected = {
+            "controller_persistentvolumeclaim_provision_total{class=fast,source=}": 3,
+            "controller_persistentvolumeclaim_provision_duration_seconds_count{class=fast,source=}": 3,
+            "controller_persistentvolume_delete_total{class=fast}": 1,
+            "controller_persistentvolume_delete_duration_seconds_count{class=fast}": 1,
+            "pv_collector_total_pv_count{plugin_name=kubernetes.io/host-path,volume_mode=Filesystem}": 2,
+            "pv_collector_bound_pv_count{storage_class=fast}": 2,
+            "pv_collector_unbound_pv_count{storage_class=fast}": 0,
+            "pv_collector_bound_pvc_count{namespace=default,storage_class=fast,volume_attributes_class=}": 2,
+            "pv_collector_unbound_pvc_count{namespace=default,storage_class=fast,volume_attributes_class=}": 1,
+            f"volume_operation_total_seconds_count{{operation_name=provision,plugin_name={DRIVER}}}": 3,
+            f"volume_operation_total_seconds_count{{operation_name=delete,plugin_name={DRIVER}}}": 1,
+            f"storage_operation_duration_seconds_count{{migrated=false,operation_name=volume_provision,"
+            f"status=success,volume_plugin={DRIVER}}}": 3,
+            f"volplane_hook_calls_total{{driver={DRIVER},hook=delete,result=ok}}": 1,
+            f"volplane_hook_calls_total{{driver={DRIVER},hook=start,result=ok}}": 1,
+            f"volplane_driver_healthy{{driver={DRIVER}}}": 1,
+            f"volplane_leak_findings{{driver={DRIVER},verdict=orphan}}": 0,
+            f"volplane_leak_checks_total{{driver={DRIVER},result=complete}}": 1,
+            f"volplane_operations{{driver={DRIVER},phase=waiting}}": 1,
+            "retroactive_storageclass_total{}": 1,
+            "retroactive_storageclass_errors_total{}": 0,
+            "volplane_leading{lease=volplane}": 1,
+            "workqueue_depth{name=claims}": 0,
+        }
+        assert {name: samples.get(name) for name in expected} == expected
+        assert samples["controller_persistentvolumeclaim_provision_failed_total{class=fast,source=}"] >= 1
+        assert samples["volplane_reconcile_seconds_count{controller=claims}"] > 3
+        assert samples["workqueue_adds_total{name=volumes}"] > 3
+
+    tell(tmp_path, story)
+
+
+def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        status, text = await site.get("/readyz")
+        assert status == 200
+        assert re.fullmatch(r"ok\ndriver odd\.example\.com is broken: .*backend 'odd' is not there.*\n", text)
+
+    tell(tmp_path, story, BROKEN)
+
+
+def test_it_is_not_ready_when_no_driver_can_work(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.root.rename(site.root.with_name("unmounted"))
+        drivers = site.process._work.drivers  # type: ignore[union-attr]
+        assert "does not exist" in await drivers.probe(DRIVER)
+        status, text = await site.get("/readyz")
+        lines = text.splitlines()
+        assert (status, lines[0]) == (503, "no driver can work")
+        assert [line.split(" is ")[0] for line in lines[1:]] == [f"driver {DRIVER}", "driver odd.example.com"]
+        site.root.with_name("unmounted").rename(site.root)
+        assert await drivers.probe(DRIVER) == ""
+        assert (await site.get("/readyz"))[0] == 200
+
+    tell(tmp_path, story, BROKEN)
+
+
+def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.make_class("fast")
+        claim = await site.make_claim("a", "fast")
+        await site.bound("a")
+        upkeep = site.process.upkeep
+        assert upkeep is not None
+        driver = site.process.plane.world.drivers.get(DRIVER)  # type: ignore[union-attr]
+        assert driver is not None
+        (site.root / "stray").mkdir()
+        await upkeep.check.check(driver)
+        status, text = await site.get("/leaks")
+        report = json.loads(text)
+        assert status == 200
+        assert [(each["driver"], each["can_list"], each["error"]) for each in report["drivers"]] == [(DRIVER, True, "")]
+        (finding,) = report["findings"]
+        assert (finding["verdict"], finding["handle"]) == ("foreign", str(site.root / "stray"))
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", finding["first_seen"])
+        assert (await site.get("/leaks/fix"))[0] == 405
+        assert (site.root / "default" / f"a-{claim.uid}").is_dir()
+
+    tell(tmp_path, story)
+
+
+def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.process._work, work = None, site.process._work
+        try:
+            status, text = await site.get("/leaks")
+            assert status == 400
+            assert "waits for the lease" in json.loads(text)["error"]
+            assert (await site.get("/readyz"))[0] == 200
+        finally:
+            site.process._work = work
+
+    tell(tmp_path, story)
+
+
+@pytest.mark.parametrize("path", ["/leaks", "/adopt", "/status", "/metrics"])
+def test_every_page_answers(tmp_path: Path, path: str) -> None:
+    async def story(site: Site) -> None:
+        assert (await site.get(path))[0] == 200
+
+    tell(tmp_path, story, leader_elect=False)

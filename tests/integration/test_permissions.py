@@ -1,0 +1,136 @@
+"""The rights that `volplane manifests` gives are those that the controllers use: all of them, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from integration.controller_process import DRIVER, Asked, Site, running_process
+from volplane.cli.permissions import Rule, cluster_rules, namespace_rules
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
+from volplane.plane import ALL_CONTROLLERS, CONTROLLERS_BESIDE
+
+OURS = "volplane-system"
+BY_KUBECTL = {("create", "", "namespaces")}
+"""The manifests make the namespace before the process looks for it."""
+
+
+async def whole_cluster(site: Site) -> None:
+    """Everything that happens to volumes and claims where nothing else binds them."""
+    await site.make_class("fast", default=True)
+    (site.root / "static").mkdir()
+    (site.root / "pool").mkdir()
+    await site.make_volume("static", str(site.root / "static"), "Retain")
+    await site.make_volume("pool", str(site.root / "pool"), "Recycle", storageClassName="pool")
+    await site.make_claim("dynamic")
+    await site.make_claim("byhand", "")
+    await site.make_claim("scrubbed", "pool")
+    await site.make_claim("impossible", "none")
+    await site.bound("dynamic", "byhand", "scrubbed")
+    await site.make_pod("user", "dynamic", node="n")
+    await site.client.delete(CLAIMS, "default/dynamic")
+    await asyncio.sleep(0.3)
+    assert await site.phase("dynamic") == "Bound"
+    await site.client.delete(PODS, "default/user", grace_seconds=0)
+    await site.gone(CLAIMS, "default/dynamic")
+    await site.client.delete(CLAIMS, "default/byhand")
+    await site.client.delete(VOLUMES, "static")
+    await site.gone(VOLUMES, "static")
+    await site.client.delete(CLAIMS, "default/scrubbed")
+    await site.until("a scrubber pod may start", lambda: scrubber_started(site))
+    await site.until("the pool has its volume again", lambda: available(site, "pool"))
+    await site.until("no volume is left", lambda: only(site, "pool"))
+
+
+async def scrubber_started(site: Site) -> bool:
+    for pod in (await site.client.list(PODS, namespace=OURS)).items:
+        if not pod.spec.scheduling_gates:
+            await site.client.patch(PODS, pod.key, {"status": {"phase": "Succeeded"}}, subresource="status")
+            return True
+    return False
+
+
+async def available(site: Site, name: str) -> bool:
+    return (await site.client.get(VOLUMES, name)).status.phase == "Available"
+
+
+async def only(site: Site, *left: str) -> bool:
+    return {volume.name for volume in (await site.client.list(VOLUMES)).items} == set(left)
+
+
+async def beside_a_binder(site: Site) -> None:
+    """The test is the stock binder."""
+    await site.make_class("fast")
+    claim = await site.make_claim("dynamic", "fast")
+    asked = {"metadata": {"annotations": {names.STORAGE_PROVISIONER: DRIVER}}}
+    await site.client.patch(CLAIMS, claim.key, asked)
+    volume = f"pvc-{claim.uid}"
+    await site.until("the volume is made", lambda: only(site, volume))
+    bound: dict[str, Any] = {
+        "metadata": {"annotations": {names.BIND_COMPLETED: "yes"}},
+        "spec": {"volumeName": volume},
+    }
+    await site.client.patch(CLAIMS, claim.key, bound)
+    await site.client.patch(VOLUMES, volume, {"status": {"phase": "Bound"}}, subresource="status")
+
+    async def settled() -> bool:
+        return not (await site.client.get(CLAIMS, claim.key)).has_finalizer(names.PROVISIONING_FINALIZER)
+
+    await site.until("the intent is settled", settled)
+    await site.client.patch(CLAIMS, claim.key, {"metadata": {"finalizers": None}})
+    await site.client.delete(CLAIMS, claim.key)
+    await site.client.patch(VOLUMES, volume, {"metadata": {"finalizers": [names.RECLAIM_FINALIZER]}})
+    await site.client.patch(VOLUMES, volume, {"status": {"phase": "Released"}}, subresource="status")
+    await site.until("the volume is gone", lambda: only(site))
+
+
+def allowed(asked: Asked, everywhere: list[Rule], here: list[Rule]) -> bool:
+    def covers(rule: Rule) -> bool:
+        return (
+            (rule.group, rule.resource) == (asked.group, asked.resource)
+            and asked.verb in rule.verbs
+            and (not rule.names or asked.name in rule.names)
+        )
+
+    return any(map(covers, everywhere)) or (asked.namespace == OURS and any(map(covers, here)))
+
+
+def unused(rules: list[Rule], asked: set[Asked]) -> set[tuple[str, str]]:
+    """(verb, resource) that nobody asked for."""
+    granted = {(verb, rule.group, rule.resource) for rule in rules for verb in rule.verbs}
+    left = granted - {(each.verb, each.group, each.resource) for each in asked}
+    return {(verb, resource) for verb, _, resource in left}
+
+
+LATER = {("get", "events"), ("patch", "events"), ("patch", "leases")}
+"""What happens minutes later, or seconds: an event counted again, a lease renewed."""
+
+
+def run(directory: Path, controllers: frozenset[str], story: Any) -> set[Asked]:
+    async def main() -> set[Asked]:
+        async with running_process(directory, controllers) as site:
+            await story(site)
+        return {each for each in site.transport.asked if (each.verb, each.group, each.resource) not in BY_KUBECTL}
+
+    return asyncio.run(main())
+
+
+def compare(asked: set[Asked], controllers: frozenset[str]) -> None:
+    everywhere, here = cluster_rules(sorted(controllers), OURS), namespace_rules(sorted(controllers))
+    assert sorted(str(each) for each in asked if not allowed(each, everywhere, here)) == []
+    assert unused([*everywhere, *here], asked) <= LATER
+
+
+def test_the_whole_control_plane_has_the_rights_it_uses_and_no_others(tmp_path: Path) -> None:
+    controllers = frozenset(ALL_CONTROLLERS)
+    compare(run(tmp_path, controllers, whole_cluster), controllers)
+
+
+def test_beside_a_stock_binder_it_has_fewer(tmp_path: Path) -> None:
+    controllers = frozenset(CONTROLLERS_BESIDE)
+    compare(run(tmp_path, controllers, beside_a_binder), controllers)
+    everywhere = {rule.resource for rule in cluster_rules(CONTROLLERS_BESIDE, OURS)}
+    assert not any(resource.endswith("/status") for resource in everywhere)
+    assert {rule.resource for rule in namespace_rules(CONTROLLERS_BESIDE)} == {"leases", "secrets"}
