@@ -1,0 +1,239 @@
+"""`kubernetes.io/pvc-protection`: table A3 of the reference, and the live list before the finalizer goes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from unit.binding.objects import claim
+from volplane.controller.actions import Done, Patch, Run, Wait
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import CLAIMS, PODS
+from volplane.kube.names import CLAIM_PROTECTION as GUARD
+from volplane.kube.objects import Claim, Pod, Volume
+from volplane.lifecycle.indexes import POD_INDEXES, claims_of_pod
+from volplane.protection.claims import BELIEVED, LivePods, ProtectionWorld, decide_claim_protection
+from volplane.protection.wakeups import ProtectionWakeups
+
+DYING = "2026-01-01T00:00:00Z"
+FOREIGN = "example.com/hold"
+
+
+def pod(name: str = "p", *, uses: str = "c", node: str = "n", phase: str = "Running", **meta: Any) -> Pod:
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **meta}
+    spec = {"nodeName": node, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": uses}}]}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, Pod)
+
+
+def ephemeral(name: str = "p", **meta: Any) -> Pod:
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **meta}
+    spec = {"nodeName": "n", "volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}]}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}, Pod)
+
+
+class Bench:
+    """A claim, pods in the cache, pods on the server, and a clock."""
+
+    def __init__(self, item: Claim, *cached: Pod, live: tuple[Pod, ...] = ()) -> None:
+        self.time = 100.0
+        self.item = item
+        self.server = [*cached, *live]
+        self.lists = 0
+        self.woken: list[str] = []
+        self.live = LivePods()
+        self.claims: Cache[Claim] = Cache(CLAIMS)
+        self.pods: Cache[Pod] = Cache(PODS, POD_INDEXES)
+        self.world = ProtectionWorld(
+            claims=self.claims,
+            pods=self.pods,
+            live=self.live,
+            list_pods=self.list_pods,
+            monotonic=lambda: self.time,
+        )
+        wakeups = ProtectionWakeups(
+            claims=self,
+            volumes=self,
+            known=self.claims,
+            live=self.live,
+            claims_of_pod=claims_of_pod,
+            monotonic=lambda: self.time,
+        )
+        self.wakeups = wakeups
+        self.claims.subscribe(wakeups.claim_changed)
+        self.pods.subscribe(wakeups.pod_changed)
+        self.claims.observe(item)
+        for each in cached:
+            self.pods.observe(each)
+
+    def enqueue(self, key: str, after: float = 0.0) -> None:
+        self.woken.append(key)
+
+    async def list_pods(self, namespace: str) -> None:
+        self.lists += 1
+        self.live.listed(namespace, self.time, self.server)
+
+    def decide(self) -> Any:
+        return decide_claim_protection(self.item.key, self.world)
+
+    def until_settled(self) -> Any:
+        """Decide, and list whenever that is asked for, a second later each time."""
+        for _ in range(5):
+            action = self.decide()
+            if not isinstance(action, Run):
+                return action
+            self.time += 1.0
+            asyncio.run(action.start())  # type: ignore[arg-type]
+        raise AssertionError("it lists for ever")
+
+
+def removed(action: Any) -> list[str]:
+    assert isinstance(action, Patch), action
+    return action.body["metadata"]["finalizers"] or []
+
+
+def test_a_living_claim_gets_the_finalizer_once() -> None:
+    assert removed(Bench(claim(finalizers=[FOREIGN])).decide()) == [FOREIGN, GUARD]
+    assert Bench(claim(finalizers=[GUARD])).decide() == Done()
+
+
+def test_a_dying_claim_without_the_finalizer_is_left_alone() -> None:
+    assert Bench(claim(finalizers=[FOREIGN], deletionTimestamp=DYING)).decide() == Done()
+
+
+def dying(**fields: Any) -> Claim:
+    return claim(finalizers=[GUARD], deletionTimestamp=DYING, **fields)
+
+
+def test_a_claim_that_is_gone_needs_nothing() -> None:
+    bench = Bench(dying())
+    bench.claims.observe_deleted(bench.item.key, bench.item.uid)
+    assert bench.decide() == Done()
+
+
+def test_an_unused_claim_is_let_go_after_one_live_list_and_foreign_finalizers_stay() -> None:
+    bench = Bench(claim(finalizers=[GUARD, FOREIGN], deletionTimestamp=DYING))
+    assert removed(bench.until_settled()) == [FOREIGN]
+    assert bench.lists == 1
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed", "Unknown"])
+def test_every_pod_on_a_node_keeps_the_claim_whatever_its_phase_and_costs_no_list(phase: str) -> None:
+    bench = Bench(dying(), pod(phase=phase))
+    waits = bench.until_settled()
+    assert isinstance(waits, Wait)
+    assert waits.reason == "used by pods p"
+    assert bench.lists == 0
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        pod(node=""),
+        pod(uses="another"),
+        pod(namespace="elsewhere"),
+        ephemeral("c", ownerReferences=[]),
+    ],
+    ids=["without a node", "of another claim", "of another namespace", "that only has a similar name"],
+)
+def test_these_pods_keep_nothing(user: Pod) -> None:
+    assert removed(Bench(dying(), user).until_settled()) == []
+
+
+def test_a_dying_pod_keeps_the_claim_until_it_is_gone() -> None:
+    for grace in (30, 0):
+        user = pod(deletionTimestamp=DYING, deletionGracePeriodSeconds=grace)
+        assert isinstance(Bench(dying(), user).until_settled(), Wait)
+
+
+def test_an_ephemeral_claim_is_kept_by_its_own_pod_unless_that_only_waits_for_its_finalizers() -> None:
+    owner = [{"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}]
+    item = msgspec.convert(msgspec.to_builtins(claim("p-v", finalizers=[GUARD], deletionTimestamp=DYING)), Claim)
+    owned = msgspec.to_builtins(item)
+    owned["metadata"]["ownerReferences"] = owner
+    mine = msgspec.convert(owned, Claim)
+    assert isinstance(Bench(mine, ephemeral()).until_settled(), Wait)
+    waiting = ephemeral(deletionTimestamp=DYING, deletionGracePeriodSeconds=0)
+    assert removed(Bench(mine, waiting).until_settled()) == []
+    assert removed(Bench(item, ephemeral()).until_settled()) == [], "another pod's claim of the same name"
+
+
+def test_a_pod_that_the_cache_does_not_know_yet_keeps_the_claim() -> None:
+    bench = Bench(dying(), live=(pod(),))
+    waits = bench.until_settled()
+    assert isinstance(waits, Wait)
+    assert waits.reason == "a pod that is not in the cache uses it"
+    assert bench.lists == 1
+
+
+def test_a_list_that_began_before_the_deletion_was_seen_proves_nothing() -> None:
+    bench = Bench(claim(finalizers=[GUARD]))
+    asyncio.run(bench.list_pods("default"))
+    bench.time += 1.0
+    bench.claims.observe(claim(finalizers=[GUARD], deletionTimestamp=DYING, resourceVersion="2"))
+    assert isinstance(bench.decide(), Run)
+
+
+def test_one_list_serves_all_claims_that_were_dying_when_it_began() -> None:
+    bench = Bench(dying())
+    for number in range(20):
+        bench.claims.observe(claim(f"c{number}", finalizers=[GUARD], deletionTimestamp=DYING))
+    asyncio.run(bench.list_pods("default"))
+    for number in range(20):
+        assert removed(decide_claim_protection(f"default/c{number}", bench.world)) == []
+    late = claim("late", finalizers=[GUARD], deletionTimestamp=DYING)
+    bench.time += 1.0
+    bench.claims.observe(late)
+    assert isinstance(decide_claim_protection(late.key, bench.world), Run), "it died after the list began"
+
+
+def test_a_user_that_came_and_went_is_not_believed_for_ever() -> None:
+    """The list showed it, the watch brought it late and took it away again: the claim must not be stuck."""
+    bench = Bench(dying(), live=(pod(),))
+    assert isinstance(bench.until_settled(), Wait)
+    bench.pods.observe(pod())
+    assert isinstance(bench.until_settled(), Wait)
+    bench.server.clear()
+    bench.woken.clear()
+    bench.pods.observe_deleted("default/p", "uid-p")
+    assert bench.woken == ["default/c"]
+    assert removed(bench.until_settled()) == []
+
+
+def test_a_user_that_only_a_list_showed_is_looked_for_again() -> None:
+    bench = Bench(dying(), live=(pod(),))
+    waits = bench.until_settled()
+    assert waits.seconds == pytest.approx(BELIEVED - 1.0, abs=1.5)
+    bench.server.clear()
+    bench.time += BELIEVED
+    assert removed(bench.until_settled()) == []
+
+
+def test_a_claim_stays_while_a_volume_chosen_for_it_is_taken_back() -> None:
+    """Item 21.6."""
+    bench = Bench(dying())
+    bench.world.promised = lambda item: item.name == "c"
+    waits = bench.until_settled()
+    assert isinstance(waits, Wait)
+    bench.woken.clear()
+    given_back = msgspec.convert(
+        {"metadata": {"name": "v"}, "spec": {"claimRef": {"namespace": "default", "name": "c", "uid": "uid-c"}}}, Volume
+    )
+    bench.wakeups.volume_changed(given_back, None)
+    assert "default/c" in bench.woken
+
+
+def test_only_pods_of_dying_claims_wake_anybody() -> None:
+    bench = Bench(claim(finalizers=[GUARD]))
+    bench.woken.clear()
+    bench.pods.observe(pod())
+    assert bench.woken == []
+
+
+def test_what_was_noted_about_a_claim_goes_with_it() -> None:
+    bench = Bench(dying())
+    assert bench.live.terminating_since
+    bench.claims.observe_deleted(bench.item.key, bench.item.uid)
+    assert not bench.live.terminating_since

@@ -1,0 +1,57 @@
+"""`kubernetes.io/pv-protection`: table A6 of the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unit.binding.objects import volume
+from volplane.controller.actions import Done, Patch, Wait
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.names import VOLUME_PROTECTION as GUARD
+from volplane.kube.objects import Volume
+from volplane.protection.volumes import decide_volume_protection
+
+DYING = "2026-01-01T00:00:00Z"
+FOREIGN = "example.com/hold"
+
+
+def decided(item: Volume | None) -> Any:
+    cache: Cache[Volume] = Cache(VOLUMES)
+    if item is not None:
+        cache.observe(item)
+    return decide_volume_protection("v", cache)
+
+
+def left(action: Any) -> list[str]:
+    assert isinstance(action, Patch), action
+    return action.body["metadata"]["finalizers"] or []
+
+
+def test_a_living_volume_gets_the_finalizer_once() -> None:
+    assert left(decided(volume(finalizers=[FOREIGN]))) == [FOREIGN, GUARD]
+    assert decided(volume(finalizers=[GUARD])) == Done()
+
+
+@pytest.mark.parametrize("phase", ["", "Pending", "Available", "Released", "Failed"])
+def test_a_dying_volume_that_is_not_bound_is_let_go_and_foreign_finalizers_stay(phase: str) -> None:
+    item = volume(finalizers=[GUARD, FOREIGN], deletionTimestamp=DYING, status={"phase": phase})
+    assert left(decided(item)) == [FOREIGN]
+
+
+def test_a_dying_volume_stays_while_it_is_bound() -> None:
+    item = volume(finalizers=[GUARD], deletionTimestamp=DYING, status={"phase": "Bound"})
+    assert decided(item) == Wait(reason="bound to a claim")
+
+
+def test_only_the_phase_counts() -> None:
+    ref = {"namespace": "default", "name": "c", "uid": "u"}
+    item = volume(finalizers=[GUARD], deletionTimestamp=DYING, status={"phase": "Released"}, claimRef=ref)
+    assert left(decided(item)) == []
+
+
+def test_a_dying_volume_without_the_finalizer_and_one_that_is_gone_need_nothing() -> None:
+    assert decided(volume(finalizers=[FOREIGN], deletionTimestamp=DYING)) == Done()
+    assert decided(None) == Done()
