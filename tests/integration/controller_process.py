@@ -28,7 +28,7 @@ from volplane.process import ControllerProcess, Options
 from volplane_hostpath import HostPathBackend
 
 DRIVER = "hostpath.volplane.dev"
-SECONDS = 15.0
+SECONDS = 60.0
 VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 
 

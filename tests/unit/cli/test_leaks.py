@@ -1,0 +1,207 @@
+"""What `volplane leaks` and `volplane adopt` make of a controller's answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from volplane.cli.main import main
+from volplane.controller.http import HttpAddress, Pages, serve_pages
+from volplane.errors import VolplaneError
+
+Answers = Mapping[str, Callable[[Mapping[str, str]], Any]]
+
+
+@contextmanager
+def controller(answers: Answers, actions: Answers | None = None) -> Iterator[str]:
+    """Answers over HTTP from another thread; yields ADDRESS:PORT."""
+    ready, address, stop = threading.Event(), [""], asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def answering(answer: Callable[[Mapping[str, str]], Any]) -> Callable[[Mapping[str, str]], Any]:
+        async def respond(query: Mapping[str, str]) -> Any:
+            return answer(query)
+
+        return respond
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        pages = Pages(
+            unready=tuple,
+            metrics=bytes,
+            answers={path: answering(answer) for path, answer in answers.items()},
+            actions={path: answering(answer) for path, answer in (actions or {}).items()},
+        )
+        async with serve_pages(HttpAddress("127.0.0.1", 0), pages) as url:
+            address[0] = url.removeprefix("http://")
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield address[0]
+    finally:
+        loops[0].call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def finding(verdict: str, handle: str = "h", *, confirmed: bool = True, **fields: Any) -> dict[str, Any]:
+    return {
+        "verdict": verdict,
+        "driver": "d",
+        "handle": handle,
+        "name": handle,
+        "volume": "",
+        "detail": "why",
+        "first_seen": "2026-01-01T00:00:00Z",
+        "seconds": 700.0,
+        "confirmed": confirmed,
+        **fields,
+    }
+
+
+def report(*findings: Any, repairs: Any = (), drivers: Any = None) -> dict[str, Any]:
+    checked = {"driver": "d", "can_list": True, "checked_at": "2026-01-01T00:10:00Z", "error": ""}
+    return {
+        "grace_seconds": 300.0,
+        "drivers": drivers or [checked],
+        "findings": list(findings),
+        "repairs": list(repairs),
+    }
+
+
+def test_nothing_found_is_success(capsys: pytest.CaptureFixture[str]) -> None:
+    with controller({"/leaks": lambda _: report()}) as address:
+        assert main(["leaks", "--http", address]) == 0
+    out = capsys.readouterr().out
+    assert "nothing found" in out
+    assert "driver d was checked at 2026-01-01T00:10:00Z" in out
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("orphan", 1), ("ghost", 1), ("drifted", 0), ("foreign", 0)])
+def test_orphans_and_ghosts_are_a_failure(verdict: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with controller({"/leaks": lambda _: report(finding(verdict))}) as address:
+        assert main(["leaks", "--http", address]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == [verdict, "d", "h", "-", "2026-01-01T00:00:00Z", "yes", "why"]
+    assert ("`volplane leaks --fix` deletes them" in lines) == (verdict == "orphan")
+
+
+def test_the_worst_comes_first_and_what_is_not_confirmed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = [finding("foreign"), finding("drifted"), finding("ghost"), finding("orphan", confirmed=False)]
+    with controller({"/leaks": lambda _: report(*findings)}) as address:
+        assert main(["leaks", "--http", address]) == 1
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[1:5]] == ["orphan", "ghost", "drifted", "foreign"]
+    assert "1 orphan is not confirmed yet: a check at least 5 min after the first must find the same" in out
+
+
+def test_json_is_the_whole_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    with controller({"/leaks": lambda _: report(finding("orphan"), finding("foreign", driver="e"))}) as address:
+        assert main(["leaks", "-o", "json", "--driver", "d", "--http", address]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [each["verdict"] for each in told["findings"]] == ["orphan"]
+    assert told["grace_seconds"] == 300
+
+
+def test_drivers_of_which_nothing_is_known_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    drivers = [
+        {"driver": "a", "can_list": False, "checked_at": None, "error": ""},
+        {"driver": "b", "can_list": True, "checked_at": None, "error": "away"},
+        {"driver": "c", "can_list": None, "checked_at": None, "error": ""},
+    ]
+    with controller({"/leaks": lambda _: report(drivers=drivers)}) as address:
+        assert main(["leaks", "--http", address]) == 0
+    out = capsys.readouterr().out
+    assert "driver a cannot list its assets" in out
+    assert "driver b: the last check failed: away" in out
+    assert "driver c has not been checked yet" in out
+
+
+def test_fix_waits_for_the_deletions_and_tells_each(capsys: pytest.CaptureFixture[str]) -> None:
+    def repair(handle: str, state: str, detail: str = "") -> dict[str, str]:
+        return {"driver": "d", "handle": handle, "state": state, "detail": detail}
+
+    begun = report(
+        finding("orphan", "a"), finding("orphan", "b"), repairs=[repair("a", "running"), repair("b", "running")]
+    )
+    over = report(finding("orphan", "b"), repairs=[repair("a", "done", "deleted"), repair("b", "failed", "away")])
+    asked: list[Mapping[str, str]] = []
+
+    def fix(query: Mapping[str, str]) -> Any:
+        asked.append(dict(query))
+        return begun
+
+    with controller({"/leaks": lambda _: over if asked else begun}, {"/leaks/fix": fix}) as address:
+        assert main(["leaks", "--fix", "--driver", "d", "--http", address]) == 1
+    out = capsys.readouterr().out
+    assert asked == [{"driver": "d"}]
+    assert "ok    deleted a of driver d" in out
+    assert "FAIL  b of driver d: away" in out
+
+
+def test_a_process_that_does_not_lead_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(_: Mapping[str, str]) -> Any:
+        raise VolplaneError("this process waits for the lease")
+
+    with controller({"/leaks": refuse}) as address:
+        assert main(["leaks", "--http", address]) == 1
+    assert capsys.readouterr().err == "error: this process waits for the lease\n"
+
+
+@pytest.mark.parametrize("command", [["leaks"], ["leaks", "--fix"], ["adopt", "--from", "old"]])
+def test_without_a_controller_it_says_so(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    assert main([*command, "--http", address]) == 1
+    assert f"error: no controller answers at {address}: start `volplane run`" in capsys.readouterr().err
+
+
+# --- adopt ------------------------------------------------------------------------------------------------------
+
+PLAN = [
+    {"driver": "d", "handle": "a", "volume": "pvc-1", "obstacle": ""},
+    {"driver": "d", "handle": "b", "volume": "pvc-2", "obstacle": "no volume of this cluster has its name"},
+]
+
+
+def test_adopt_shows_what_it_would_do_and_does_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Mapping[str, str]] = []
+
+    def plan(query: Mapping[str, str]) -> Any:
+        asked.append(dict(query))
+        return PLAN
+
+    with controller({}, {"/adopt/plan": plan}) as address:
+        assert main(["adopt", "--from", "old", "--driver", "d", "--http", address]) == 0
+    out = capsys.readouterr().out
+    assert asked == [{"from": "old", "driver": "d"}]
+    assert "nothing was changed; --yes takes over what has no problem" in out
+    assert "no volume of this cluster has its name" in out
+
+
+@pytest.mark.parametrize(("state", "code"), [("done", 0), ("failed", 1)])
+def test_adopt_tells_what_became_of_each(state: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = [{**PLAN[0], "state": state, "detail": "so it is"}]
+    with controller({"/adopt": lambda _: outcomes}, {"/adopt": lambda _: PLAN}) as address:
+        assert main(["adopt", "--from", "old", "--yes", "--http", address]) == code
+    out = capsys.readouterr().out
+    assert ("ok" if state == "done" else "FAIL") in out
+    assert "so it is" in out
+    assert "no volume of this cluster has its name" in out
+
+
+def test_adopt_of_nothing_is_success(capsys: pytest.CaptureFixture[str]) -> None:
+    with controller({}, {"/adopt/plan": lambda _: []}) as address:
+        assert main(["adopt", "--from", "old", "--http", address]) == 0
+    assert "no asset carries the marks of cluster old" in capsys.readouterr().out

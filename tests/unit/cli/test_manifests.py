@@ -1,0 +1,102 @@
+"""The printed objects: complete, narrow, and what the controllers take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from volplane.cli.main import main
+from volplane.cli.permissions import cluster_rules, namespace_rules
+from volplane.controller.config import parse_configuration
+from volplane.plane import ALL_CONTROLLERS
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The objects by kind."""
+    assert main(["manifests", *arguments]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    kinds = {each["kind"]: each for each in objects}
+    assert len(kinds) == len(objects)
+    return kinds
+
+
+def test_everything_lies_in_the_namespace_and_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    objects = printed(capsys, "--namespace", "storage", "--image", "registry.example.com/v:1", "--controllers", "all")
+    namespaced = {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment"}
+    assert set(objects) == namespaced | {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+    assert objects["Namespace"]["metadata"]["name"] == "storage"
+    assert {objects[kind]["metadata"]["namespace"] for kind in namespaced} == {"storage"}
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        (subject,) = objects[kind]["subjects"]
+        assert subject == {"kind": "ServiceAccount", "name": "volplane", "namespace": "storage"}
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.com/v:1"
+    assert {"--controllers=all", "--namespace=storage"} <= set(container["args"])
+
+
+def test_the_pod_may_do_little_and_is_probed(capsys: pytest.CaptureFixture[str]) -> None:
+    pod = printed(capsys)["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert container["ports"] == [{"name": "http", "containerPort": 9809}]
+    assert container["image"].startswith("volplane:0.")
+
+
+def test_the_command_of_the_pod_is_one_that_volplane_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (container,) = printed(capsys, "--controllers", "all")["Deployment"]["spec"]["template"]["spec"]["containers"]
+    program, *command = [*container["command"], *container["args"]]
+    assert program == "volplane"
+    assert main([*command, "--config", str(tmp_path / "none.yaml")]) == 1
+    assert "none.yaml: cannot be read" in capsys.readouterr().err
+
+
+def test_scrubber_pods_need_a_privileged_namespace_and_nothing_else_does(capsys: pytest.CaptureFixture[str]) -> None:
+    label = "pod-security.kubernetes.io/enforce"
+    assert printed(capsys)["Namespace"]["metadata"]["labels"] == {label: "restricted"}
+    assert printed(capsys, "--controllers", "all")["Namespace"]["metadata"]["labels"] == {label: "privileged"}
+
+
+def test_the_configuration_is_the_one_given_and_else_one_without_drivers(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = printed(capsys)["ConfigMap"]["data"]["volplane.yaml"]
+    assert parse_configuration(text, "printed").drivers == ()
+    given = tmp_path / "volplane.yaml"
+    given.write_text("# mine\ndrivers:\n- {name: fast.example.com, backend: hostpath}\n")
+    assert printed(capsys, "--config", str(given))["ConfigMap"]["data"]["volplane.yaml"] == given.read_text()
+    given.write_text("drivrs: []\n")
+    assert main(["manifests", "--config", str(given)]) == 1
+    assert "drivrs: unknown key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--controllers", "bider"], '"bider" is no controller'),
+        (["--namespace", "No"], '--namespace is "No"; it must be a DNS label'),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["manifests", *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_every_controller_has_rules_and_no_rule_reads_secrets_at_large() -> None:
+    for controller in ALL_CONTROLLERS:
+        assert cluster_rules([controller], "ours")
+    everywhere = cluster_rules(ALL_CONTROLLERS, "ours")
+    assert not any(rule.resource == "secrets" for rule in everywhere)
+    assert not any("*" in (rule.group, rule.resource, *rule.verbs) for rule in everywhere)
+    reading = [rule for rule in namespace_rules(ALL_CONTROLLERS) if rule.resource == "secrets" and "get" in rule.verbs]
+    assert [rule.names for rule in reading] == [("volplane-seal",)]

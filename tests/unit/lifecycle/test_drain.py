@@ -1,0 +1,87 @@
+"""What we hold, and the writes that let it go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volplane.kube import names
+from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeSpec, VolumeStatus
+from volplane.lifecycle.drain import driver_of_claim, held_claims, held_volumes, release_claim, release_volume
+from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent, Sealer
+
+
+def volume(
+    *finalizers: str, policy: str = "Delete", by: str | None = "d", intent: str = "", going: bool = False
+) -> Volume:
+    annotations = {names.PROVISIONED_BY: by} if by else {}
+    if intent:
+        annotations[names.INTENT] = intent
+    return Volume(
+        metadata=Metadata(
+            name="v",
+            uid="u",
+            finalizers=list(finalizers),
+            annotations={**annotations, names.HANDLE: "h"},
+            deletion_timestamp="2026-01-01T00:00:00Z" if going else None,
+        ),
+        spec=VolumeSpec(persistent_volume_reclaim_policy=policy),
+        status=VolumeStatus(phase="Bound"),
+    )
+
+
+def claim(*finalizers: str, **annotations: str) -> Claim:
+    return Claim(
+        metadata=Metadata(name="c", namespace="default", uid="u", finalizers=list(finalizers), annotations=annotations),
+        spec=ClaimSpec(),
+    )
+
+
+def sealed(driver: str) -> str:
+    return Sealer(b"x" * 32).seal("u", ClaimIntent(v=INTENT_VERSION, driver=driver))
+
+
+def shown(found: Any) -> list[tuple[str, str, str, str]]:
+    return [(held.kind, held.key, held.driver, held.phase) for _, held in found]
+
+
+def test_what_carries_our_finalizer_or_intent_is_held() -> None:
+    ours = volume(names.RECLAIM_FINALIZER)
+    assert shown(held_volumes([ours, volume(names.VOLUME_PROTECTION)])) == [("volume", "v", "d", "Bound")]
+    assert shown(held_volumes([volume(names.RECLAIM_FINALIZER, going=True)])) == [("volume", "v", "d", "Terminating")]
+    assert shown(held_volumes([volume(policy="Recycle", by=None, intent="{}")])) == [("volume", "v", "", "Bound")]
+    assert shown(held_claims([claim(names.PROVISIONING_FINALIZER), claim(names.CLAIM_PROTECTION)])) == [
+        ("claim", "default/c", "", "Pending")
+    ]
+    assert shown(held_claims([claim(**{names.INTENT: sealed("d")})])) == [("claim", "default/c", "d", "Pending")]
+
+
+def test_one_driver_alone_can_be_chosen() -> None:
+    volumes = [volume(names.RECLAIM_FINALIZER), volume(names.RECLAIM_FINALIZER, by="e")]
+    assert [held.driver for _, held in held_volumes(volumes, "e")] == ["e"]
+    claims = [claim(names.PROVISIONING_FINALIZER, **{names.INTENT: sealed(driver)}) for driver in ("d", "e")]
+    assert [held.driver for _, held in held_claims(claims, "e")] == ["e"]
+
+
+def test_the_driver_of_a_claim_is_what_its_intent_says_else_what_the_binder_asked() -> None:
+    asked = {names.STORAGE_PROVISIONER: "asked"}
+    assert driver_of_claim(claim(**{**asked, names.INTENT: sealed("told")})) == "told"
+    assert driver_of_claim(claim(**{**asked, names.INTENT: "scribble"})) == "asked"
+    assert driver_of_claim(claim(**{names.BETA_STORAGE_PROVISIONER: "beta"})) == "beta"
+    assert driver_of_claim(claim()) == ""
+
+
+def test_a_volume_is_let_go_with_its_asset_kept() -> None:
+    released = release_volume(volume(names.VOLUME_PROTECTION, names.RECLAIM_FINALIZER))
+    assert released.body == {
+        "metadata": {"finalizers": [names.VOLUME_PROTECTION]},
+        "spec": {"persistentVolumeReclaimPolicy": "Retain"},
+    }
+    scrubbed = release_volume(volume(policy="Recycle", by=None, intent="{}"))
+    assert scrubbed.body == {"metadata": {"finalizers": None, "annotations": {names.INTENT: None}}}
+
+
+def test_a_claim_is_let_go_with_its_other_finalizers() -> None:
+    held = claim(names.CLAIM_PROTECTION, names.PROVISIONING_FINALIZER, **{names.INTENT: sealed("d")})
+    assert release_claim(held).body == {
+        "metadata": {"annotations": {names.INTENT: None}, "finalizers": [names.CLAIM_PROTECTION]}
+    }
