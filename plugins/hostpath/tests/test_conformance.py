@@ -87,6 +87,7 @@ def subject(tmp_path: Path, **options: Any) -> Subject:
         is_empty=lambda asset: not list(path_of(asset).iterdir()),
         use=mounted if may_mount(tmp_path) else None,
         real_crashes=True,
+        crash_points=4 if shared else 24,
     )
 
 

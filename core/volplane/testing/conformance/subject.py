@@ -71,7 +71,7 @@ class Subject:
     real_crashes: bool = False
     """The storage is outside of this process (files, a server): crashes are those of a child process (fork), which is
     killed at a line of the backend. Else an exception is raised at the line."""
-    crash_points: int = 24
+    crash_points: int = 48
     """At how many lines of a hook it is made to crash, spread evenly."""
     storage_modules: tuple[str, ...] = ()
     """Modules that play the storage (a fake cloud): no crash happens inside of them or beneath."""
