@@ -72,9 +72,17 @@ def _reservation(claim: Claim, volumes: VolumeView) -> Volume | None:
         if volume is not None
         and volume.annotation(names.INTENT) is None
         and reference_is(volume.spec.claim_ref, claim)
-        and not refusal(volume, claim, ignoring=("class",))
+        and not refusal(volume, claim, ignoring=_overruled(volume, claim))
     ]
     return min(named, key=lambda volume: (not refers_to(volume, claim), volume.name), default=None)
+
+
+def _overruled(volume: Volume, claim: Claim) -> tuple[str, ...]:
+    """What does not count against a reservation. One with our uid is half of a bind: deleted or not, it is completed.
+
+    Else neither side could go on: the volume may not go while its claim lives, the claim not take what is to go.
+    """
+    return ("class", "deletion") if refers_to(volume, claim) else ("class",)
 
 
 def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:

@@ -54,6 +54,8 @@ def _follow(outcome: Bind | Unmatched | Action, claim: Claim, world: World) -> A
     """Turn a choice of volume into the next write, and when all is written settle what is left of an intent."""
     if isinstance(outcome, Unmatched):
         raise TypeError("a bound claim is never unmatched")
+    if isinstance(outcome, Wait) and claim.annotation(names.BIND_COMPLETED) is not None:
+        return settle(claim, world) or outcome
     if not isinstance(outcome, Bind):
         return outcome
     ours = outcome.volume.name == volume_name_of(claim)

@@ -64,7 +64,7 @@ def decide_delete(volume: Volume, world: World) -> Action:
         return _nobody(volume, why_not)
     if not volume.terminating:
         return _let_nobody_use_it(volume, driver)
-    if world.settings.binder and (why := world.outcomes.failed.get(volume.uid)):
+    if world.settings.binder and (why := world.outcomes.untold(volume.uid)):
         notice = warning(VOLUMES, volume, "VolumeFailedDelete", why)
         if (step := volume_phase_step(volume, "Failed", why, notices=(notice,))) is not None:
             return step

@@ -277,7 +277,7 @@ class Operations:
         except BackendError as error:
             self._volume_failed(name, live, "VolumeFailedDelete", str(error), error)
             raise
-        self.world.outcomes.failed.pop(live.uid, None)
+        self.world.outcomes.succeeded(live.uid)
         self.world.outcomes.deleted[live.uid] = self._kept(result) if isinstance(result, InProgress) else None
 
     def _volume_failed(self, name: str, volume: Volume, reason: str, message: str, error: BackendError) -> None:
@@ -291,6 +291,7 @@ class Operations:
             self._recorder.record(Notice(VOLUMES, volume, "Warning", reason, told))
         if volume.name in self.world.volumes:
             self.world.outcomes.failed[volume.uid] = message
+            self.world.outcomes.unsaid.add(volume.uid)
             self._wake_volume(volume.key)
 
     def recycle(self, volume: Volume, driver: Driver) -> Run:
@@ -316,7 +317,7 @@ class Operations:
         except BackendError as error:
             self._volume_failed(name, live, "VolumeFailedRecycle", f"Recycle failed: {error}", error)
             raise
-        self.world.outcomes.failed.pop(live.uid, None)
+        self.world.outcomes.succeeded(live.uid)
         self.world.outcomes.scrubs[live.uid] = self._plan(result)
 
     def _plan(self, result: PodScrub | Erased | InProgress) -> ScrubPlan | Pending | None:

@@ -132,15 +132,23 @@ class Wakeups:
         for index in ("volume", "own"):
             for claim in self._world.claims.by_index(index, present.name):
                 self._claims.enqueue(claim.key)
-        if new is None:
-            self._world.outcomes.forget_volume(present.uid)
-            return
-        if new.name.startswith("pvc-"):
-            self._world.outcomes.made.pop(new.name.removeprefix("pvc-"), None)
-        if new.annotation(names.INTENT) is None and old is not None and old.annotation(names.INTENT) is not None:
-            self._world.outcomes.forget_volume(new.uid)
-        if newly_offered and (woken := self._world.waiting.wake_for(new)) is not None:
+        self._forget_outcomes(old, new)
+        if new is not None and newly_offered and (woken := self._world.waiting.wake_for(new)) is not None:
             self._claims.enqueue(woken)
+
+    def _forget_outcomes(self, old: Volume | None, new: Volume | None) -> None:
+        """Drop what the volume itself tells now, or nobody needs any more."""
+        outcomes = self._world.outcomes
+        if new is None:
+            if old is not None:
+                outcomes.forget_volume(old.uid)
+            return
+        if new.status.message == outcomes.failed.get(new.uid):
+            outcomes.unsaid.discard(new.uid)
+        if new.name.startswith("pvc-"):
+            outcomes.made.pop(new.name.removeprefix("pvc-"), None)
+        if new.annotation(names.INTENT) is None and old is not None and old.annotation(names.INTENT) is not None:
+            outcomes.forget_volume(new.uid)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
         present = new or old

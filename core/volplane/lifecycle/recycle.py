@@ -70,7 +70,9 @@ def remove_stray_pod(key: str, volume: Volume | None, world: World) -> Action | 
     scrubbing = volume is not None and volume.annotation(names.INTENT) is not None
     wanted = pod_name(volume) if volume is not None and scrubbing else ""
     for pod in world.pods.by_index("scrubs", key):
-        if pod.namespace == world.settings.namespace and pod.name != wanted and not pod.terminating:
+        # What is going away holds up nothing but the end of what it may still have mounted.
+        holds_up = not pod.terminating or (volume is not None and volume.terminating)
+        if pod.namespace == world.settings.namespace and pod.name != wanted and holds_up:
             return _remove_pod(pod, why="nobody waits for this scrub")
     return None
 
@@ -78,7 +80,8 @@ def remove_stray_pod(key: str, volume: Volume | None, world: World) -> Action | 
 def _remove_pod(pod: Pod, *, why: str) -> Action:
     if pod.terminating:
         return Wait(reason=f"scrubber pod {pod.key} is going away")
-    return Delete(kind=PODS, target=pod, why=why, exact=False, grace_seconds=0)
+    # With its own grace period: one that runs is gone only once its node says that it has stopped.
+    return Delete(kind=PODS, target=pod, why=why, exact=False)
 
 
 def _users(volume: Volume, world: World) -> list[str]:
@@ -131,7 +134,7 @@ def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, 
         return _follow_pod(volume, intent, pod, reads)
     if intent.pod:
         return _record(volume, _with(intent, failed="recycler pod was deleted"), why="the scrub failed")
-    if (why := world.outcomes.failed.get(volume.uid)) and (step := _failed_step(volume, why)) is not None:
+    if (why := world.outcomes.untold(volume.uid)) and (step := _failed_step(volume, why)) is not None:
         return step
     if volume.uid not in world.outcomes.scrubs:
         return world.start.recycle(volume, driver)

@@ -15,6 +15,7 @@ from volplane.kube.objects import Claim, ObjectReference, Volume
 from volplane.lifecycle.beside import decide_volume_beside
 from volplane.lifecycle.delete import can_never_be_bound, decide_delete
 from volplane.lifecycle.finalizers import finalizer_step, held_for_reclaim
+from volplane.lifecycle.intents import read_recycle_intent
 from volplane.lifecycle.migration import migration_step
 from volplane.lifecycle.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
 from volplane.lifecycle.world import World, warning
@@ -36,6 +37,8 @@ def decide_volume(key: str, world: World, reads: Reads) -> Action:
     step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=_ours(volume, world))
     if step is not None:
         return step
+    if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
+        return abandon_scrub(volume, world)
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid:
         return _unreferenced(volume, world, reads)

@@ -110,6 +110,8 @@ class Outcomes:
     """By volume uid: how to scrub; None = the backend erased it itself."""
     failed: dict[str, str] = field(default_factory=dict)
     """By volume uid: why the last `delete` or `recycle` failed."""
+    unsaid: set[str] = field(default_factory=set)
+    """Volume uids whose last failure no write has told yet. Each is told once: another leader may have others to tell."""
 
     def forget_claim(self, uid: str) -> None:
         self.made.pop(uid, None)
@@ -122,6 +124,15 @@ class Outcomes:
         self.deleted.pop(uid, None)
         self.scrubs.pop(uid, None)
         self.failed.pop(uid, None)
+        self.unsaid.discard(uid)
+
+    def succeeded(self, volume_uid: str) -> None:
+        self.failed.pop(volume_uid, None)
+        self.unsaid.discard(volume_uid)
+
+    def untold(self, volume_uid: str) -> str:
+        """Why the last `delete` or `recycle` failed, if that is still to be written; else ""."""
+        return self.failed.get(volume_uid, "") if volume_uid in self.unsaid else ""
 
 
 class OperationStarter(Protocol):

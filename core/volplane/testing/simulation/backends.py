@@ -53,6 +53,7 @@ class BackendTraits:
     deletions that answer InProgress first. full: share of zones that have no room for an asset. erases: `recycle` erases
     by itself instead of asking for a scrubber pod. fenced: a call with an older fence than the last is refused. tokens: a
     client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0 then).
+    sees_mounts: an asset in use is not deleted.
     """
 
     zones: tuple[str, ...] = ()
@@ -64,6 +65,7 @@ class BackendTraits:
     erases: bool = False
     fenced: bool = True
     tokens: bool = True
+    sees_mounts: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +160,7 @@ class SimulatedBackend(BackendSpec):
             return Done()
         if volume.owner is not None and stored.owner != volume.owner:
             raise AlreadyExists(f"{volume.handle} carries the marks {stored.owner}")
-        if self.listeners.mounted(volume.handle):
+        if self.traits.sees_mounts and self.listeners.mounted(volume.handle):
             raise VolumeInUse(f"{volume.handle} is mounted")
         now = asyncio.get_running_loop().time()
         if stored.going is None and self._fate.number(f"{self.name} {volume.handle} going") < self.traits.steps:

@@ -183,8 +183,8 @@ class Cluster:
         else:
             running.ends = asyncio.get_running_loop().time() + float(annotations_of(pod).get("lifetime", "inf"))
         for disk, claim_uid in disks:
+            disk.mounts[uid] = claim_uid
             if claim_uid:
-                disk.mounts[uid] = claim_uid
                 self._safety.seen(disk, claim_uid, name)
         self._status(pod, {"phase": "Running", "containerStatuses": [_container({"running": {}})]})
 

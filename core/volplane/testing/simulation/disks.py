@@ -50,15 +50,13 @@ class Disk:
     """One asset.
 
     made_for: claim uid, "" for one that a person made. data: uids of claims whose pods wrote and nobody erased since.
-    waived: whose data a person gave away. mounts: uid of pod -> uid of its claim. kept: why it may stay without an owner.
+    waived: whose data a person gave away. mounts: uid of pod -> uid of its claim, "" for scrubber pods. kept: why it may stay without an owner.
     """
 
     key: str
     driver: str
     made_for: str
     generation: int
-    overlap: bool
-    """Two processes believed to lead when it was made."""
     data: set[str] = field(default_factory=set)
     waived: set[str] = field(default_factory=set)
     mounts: dict[str, str] = field(default_factory=dict)

@@ -160,7 +160,10 @@ class _Writer:
                 failing=random.choice((0.0, 0.2)), slow=random.choice((0.0, 0.2)), notice=random.choice((0.5, 5.0))
             ),
             alpha=BackendTraits(
-                steps=random.choice((0.0, 0.3)), late=random.choice((0.0, 0.2)), erases=random.random() < 0.2
+                steps=random.choice((0.0, 0.3)),
+                late=random.choice((0.0, 0.2)),
+                erases=random.random() < 0.2,
+                sees_mounts=random.random() < 0.5,
             ),
             beta=BackendTraits(
                 zones=("a", "b"),
@@ -169,6 +172,7 @@ class _Writer:
                 steps=random.choice((0.0, 0.3)),
                 full=random.choice((0.0, 0.2)),
                 erases=random.random() < 0.7,
+                sees_mounts=random.random() < 0.5,
             ),
         )
 

@@ -50,6 +50,8 @@ class Safety:
         """(process, volume) -> loop time at which the server answered its last live read."""
         self.overlap = False
         """Two processes believe to lead."""
+        self.overlap_ended = float("-inf")
+        """Loop time until which two did."""
         self.touched: set[str] = set()
         """Uids of volumes whose reference or intent a person changed."""
         self._truth = truth
@@ -167,8 +169,10 @@ class Safety:
             driver,
             owner.claim_uid if owner is not None else "",
             owner.generation if owner is not None else 0,
-            self.overlap,
         )
+        overlapped = self.overlap or BEGAN.get() <= self.overlap_ended
+        if overlapped and owner is not None and owner.claim_uid not in self._truth.claims_by_uid:
+            disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
         self._disks.by_key[key] = disk
         if twins and owner is not None:
             text = f"{key} is made while {twins[0].key} exists, both generation {owner.generation} of one claim"
@@ -205,7 +209,7 @@ class Safety:
         disk.data.add(claim_uid)
 
     def _check_unused(self, disk: Disk, what: str) -> None:
-        if disk.mounts:
+        if any(claim or what == "deleted" for claim in disk.mounts.values()):
             self._verdict.broke("asset-in-use", f"{disk.key} is {what} while a pod has it mounted")
         for volume in self._volumes_on(disk.key):
             name = self._truth.spell(volume["metadata"]["name"])

@@ -209,6 +209,8 @@ class _Simulation:
         self._crashes += 1
         self._trace.note("fault", f"{process.name} dies: {why}")
         self._living.remove(process)
+        if self._safety.overlap:
+            self._safety.overlap_ended = self._loop.time()
         self._safety.overlap = len(self._living) > 1
         process.kill()
         if not self._living:
