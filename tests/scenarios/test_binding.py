@@ -511,3 +511,15 @@ def test_sizes_beyond_64_bits_are_compared_exactly_on_every_way() -> None:
         assert "requested PV is too small" in lab.messages("VolumeMismatch")[0]
 
     at_work(plain, body)
+
+
+def test_every_object_is_held_once() -> None:
+    """Item 20.9: indexes point at what the cache holds."""
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", volume("v"))
+        await lab.start()
+        await lab.settle()
+        assert lab.plane.world.free.get("v") is lab.plane.volumes.get("v")
+
+    at_work(plain, body)
