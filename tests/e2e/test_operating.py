@@ -1,0 +1,173 @@
+"""Installing, leaving, and looking after volplane, with the real commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.e2e.processes import ENVIRONMENT, Command, kubectl, objects, running, until
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+
+CLASS = """
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: fast}
+provisioner: fast.example.com
+"""
+CLAIM = """
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: NAME, namespace: default}
+spec: {storageClassName: fast, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+"""
+
+
+def volplane(*arguments: str, code: int = 0) -> str:
+    """Run a command to its end; everything it said."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "volplane", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=ENVIRONMENT,
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Iterator[Path]:
+    """A cluster without any controller."""
+    data = tmp_path / "cluster"
+    with running(tmp_path / "apiserver.log", "apiserver", "--data", str(data), "--port", "0") as server:
+        until("the server serves", (data / "kubeconfig").is_file, said=server.said)
+        yield data / "kubeconfig"
+
+
+class Controllers:
+    """`volplane run` with one driver."""
+
+    def __init__(self, directory: Path, kubeconfig: Path) -> None:
+        self.root = directory / "root"
+        self.http = free_address()
+        self._log = directory / "run.log"
+        self._config = directory / "volplane.yaml"
+        self._kubeconfig = kubeconfig
+        driver = {"root": str(self.root), "create_root": True, "shared": True}
+        self._config.write_text(
+            yaml.safe_dump({"drivers": [{"name": "fast.example.com", "backend": "hostpath", "options": driver}]})
+        )
+
+    def start(self) -> Command:
+        options = ("--kubeconfig", str(self._kubeconfig), "--config", str(self._config), "--http", self.http)
+        return Command(self._log, "run", "--controllers", "all", *options)
+
+    def directories(self) -> list[str]:
+        above = self.root / "default"
+        return sorted(path.name.partition("-")[0] for path in above.iterdir()) if above.is_dir() else []
+
+
+@pytest.fixture
+def controllers(tmp_path: Path, kubeconfig: Path) -> Controllers:
+    return Controllers(tmp_path, kubeconfig)
+
+
+def make_claims(kubeconfig: Path, *claims: str) -> None:
+    kubectl(kubeconfig, "apply", "-f", "-", given=CLASS)
+    for name in claims:
+        kubectl(kubeconfig, "apply", "-f", "-", given=CLAIM.replace("NAME", name))
+        kubectl(kubeconfig, "wait", "--for=jsonpath={.status.phase}=Bound", f"pvc/{name}", "--timeout=60s")
+
+
+def test_what_manifests_prints_is_accepted(kubeconfig: Path) -> None:
+    printed = list(yaml.safe_load_all(volplane("manifests", "--controllers", "all")))
+    served = [each for each in printed if each["kind"] in {"Namespace", "ServiceAccount", "ConfigMap"}]
+    (deployment,) = (each for each in printed if each["kind"] == "Deployment")
+    template = deployment["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "volplane-system"}, **template}
+    pod["metadata"] = {**template["metadata"], "name": "p", "namespace": "volplane-system"}
+    assert len(served) == 3
+    kubectl(kubeconfig, "apply", "-f", "-", given=yaml.safe_dump(served[0]))
+    text = yaml.safe_dump_all([*served, pod])
+    out = kubectl(kubeconfig, "apply", "--dry-run=server", "-f", "-", given=text)
+    assert out.count("(server dry run)") == 4
+
+
+def test_releasing_keeps_the_data_and_deleting_does_not(kubeconfig: Path, controllers: Controllers) -> None:
+    here = ("--kubeconfig", str(kubeconfig), "--http", controllers.http)
+    command = controllers.start()
+    try:
+        make_claims(kubeconfig, "a", "b")
+        shown = volplane("drain", *here)
+        assert "volplane.dev/reclaim" in shown
+        assert "nothing was changed; --release lets them go and keeps the assets, --delete deletes them" in shown
+        assert "--yes needs --release or --delete" in volplane("drain", *here, "--yes", code=2)
+        assert "a controller is at work" in volplane("drain", *here, "--release", "--yes", code=1)
+        assert "nothing is held" in volplane("drain", *here, "--driver", "other.example.com")
+        assert "fast.example.com was checked at" in volplane("leaks", "--http", controllers.http)
+        assert controllers.directories() == ["a", "b"]
+
+        volplane("drain", *here, "--delete", "--yes", "--driver", "other.example.com")
+        assert controllers.directories() == ["a", "b"]
+        deleted = volplane("drain", *here, "--delete", "--yes")
+        assert "nothing is held any more" in deleted
+        assert objects(kubeconfig, "pv", "pvc") == []
+        assert controllers.directories() == []
+
+        make_claims(kubeconfig, "c")
+        assert command.stop() == 0, command.said()
+        assert "no controller is at work" in volplane("drain", *here, "--delete", "--yes", code=1)
+        assert "nothing is held any more" in volplane("drain", *here, "--release", "--yes")
+    finally:
+        command.kill()
+    (volume,) = objects(kubeconfig, "pv")
+    assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+    assert volume["metadata"].get("finalizers", []) == ["kubernetes.io/pv-protection"]
+    assert [claim["status"]["phase"] for claim in objects(kubeconfig, "pvc")] == ["Bound"]
+    assert controllers.directories() == ["c"]
+    told = [event for event in objects(kubeconfig, "events") if event["reason"] == "Released"]
+    assert [event["involvedObject"]["name"] for event in told] == [volume["metadata"]["name"]]
+    assert "nothing is held" in volplane("drain", *here)
+
+
+def test_a_deletion_that_a_pod_holds_up_says_so(kubeconfig: Path, controllers: Controllers) -> None:
+    here = ("--kubeconfig", str(kubeconfig), "--http", controllers.http)
+    command = controllers.start()
+    try:
+        make_claims(kubeconfig, "used")
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "user"},
+            "spec": {
+                "nodeName": "n1",
+                "containers": [{"name": "c", "image": "i", "command": ["true"]}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "used"}}],
+            },
+        }
+        kubectl(kubeconfig, "apply", "-f", "-", given=json.dumps(pod))
+        said = volplane("drain", *here, "--delete", "--yes", "--timeout", "3", code=1)
+        assert "claim default/used; pod default/user" in said
+        waits = [event for event in objects(kubeconfig, "events") if event["reason"] == "DrainWaits"]
+        assert "pod default/user" in waits[0]["message"]
+        kubectl(kubeconfig, "delete", "pod", "user", "--grace-period=0", "--force")
+        until("the claim is gone", lambda: objects(kubeconfig, "pvc") == [])
+        assert command.stop() == 0, command.said()
+    finally:
+        command.kill()
