@@ -94,14 +94,24 @@ def test_a_reservation_overrules_class_phase_and_selector(ignored: Any) -> None:
         {"volumeMode": "Block"},
         {"volumeAttributesClassName": "gold"},
         {"accessModes": ["ReadOnlyMany"]},
-        {"deletionTimestamp": DYING},
         {"storageClassName": "other", "volumeMode": "Block"},
     ],
 )
 @pytest.mark.parametrize("uid", ["", "uid-c"])
-def test_a_reservation_does_not_overrule_size_modes_attributes_or_a_deletion(unfit: Any, uid: str) -> None:
+def test_a_reservation_does_not_overrule_size_modes_or_attributes(unfit: Any, uid: str) -> None:
     ref = {"namespace": "default", "name": "c", "uid": uid}
     assert bound_to(unbound(claim(), volume("reserved", claimRef=ref, **unfit), volume("free"))) == "free"
+
+
+def test_a_reservation_does_not_hold_for_a_volume_that_is_being_deleted() -> None:
+    assert bound_to(unbound(claim(), volume("dying", reserved="c", deletionTimestamp=DYING), volume("free"))) == "free"
+
+
+def test_half_of_a_bind_is_completed_though_the_volume_is_being_deleted() -> None:
+    """Else neither goes on: the volume may not go while its claim lives, the claim not take what is to go."""
+    assert (
+        bound_to(unbound(claim(), volume("dying", claim=claim(), deletionTimestamp=DYING), volume("free"))) == "dying"
+    )
 
 
 def test_a_volume_with_our_uid_comes_before_one_that_only_names_us() -> None:
