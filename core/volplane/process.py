@@ -19,9 +19,10 @@ from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import Configuration
 from volplane.controller.leader import Elector, Leadership
 from volplane.controller.metrics import Metrics
-from volplane.errors import ApiUnavailable
+from volplane.errors import ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
+from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock
 from volplane.lifecycle.adoption import Adoption
 from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
@@ -111,6 +112,16 @@ class ControllerProcess:
     def upkeep(self) -> Upkeep | None:
         """Leak check, repair and adoption, while this process leads."""
         return self._work.upkeep if self._work is not None else None
+
+    async def leader(self) -> str:
+        """Who works: the holder of the lease, "" if nobody does. Raises ApiError."""
+        if not self._options.leader_elect or self._work is not None:
+            return self._options.identity
+        try:
+            lease = await self._client.get(LEASES, f"{self._options.namespace}/{LEASE}")
+        except ApiNotFound:
+            return ""
+        return lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
         """Return the controllers once this process leads and its caches are synced."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from volplane.cli.upkeep import NOT_LEADING, UpkeepAnswers
+from volplane.cli.upkeep import UpkeepAnswers, not_leading
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
 from volplane.process import ControllerProcess
@@ -30,10 +30,10 @@ async def serving(address: HttpAddress, process: ControllerProcess) -> AsyncIter
         if not (key := query.get("claim", "")):
             raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME")
         if process.plane is None:
-            raise VolplaneError(NOT_LEADING)
+            raise await not_leading(process)
         return process.plane.explain(key)
 
-    upkeep = UpkeepAnswers(lambda: process.upkeep)
+    upkeep = UpkeepAnswers(process)
     pages = Pages(
         unready=process.unready,
         details=process.details,

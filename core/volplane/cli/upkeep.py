@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -13,31 +13,32 @@ from volplane.lifecycle.adoption import Adoptable
 from volplane.lifecycle.errands import Outcome
 from volplane.lifecycle.leak_check import CheckStatus
 from volplane.lifecycle.leaks import GRACE_SECONDS, Finding
-from volplane.process import Upkeep
+from volplane.process import ControllerProcess, Upkeep
 
-__all__ = ["NOT_LEADING", "UpkeepAnswers"]
+__all__ = ["UpkeepAnswers", "not_leading"]
 
-NOT_LEADING = (
-    "this process waits for the lease; ask the one that leads: the Lease volplane in the namespace of the controllers "
-    "names it"
-)
+
+async def not_leading(process: ControllerProcess) -> VolplaneError:
+    """What a process says that another one should be asked."""
+    holder = await process.leader()
+    return VolplaneError(f"this process waits for the lease, which {holder or 'nobody'} holds; ask the one that leads")
 
 
 class UpkeepAnswers:
     """Answers of the process that leads; every method raises VolplaneError on another one."""
 
-    def __init__(self, upkeep: Callable[[], Upkeep | None]) -> None:
-        self._upkeep = upkeep
+    def __init__(self, process: ControllerProcess) -> None:
+        self._process = process
 
-    def _leading(self) -> Upkeep:
-        upkeep = self._upkeep()
+    async def _leading(self) -> Upkeep:
+        upkeep = self._process.upkeep
         if upkeep is None:
-            raise VolplaneError(NOT_LEADING)
+            raise await not_leading(self._process)
         return upkeep
 
     async def leaks(self, query: Mapping[str, str]) -> Any:
         """How far each driver's check is, every finding, and what became of the repairs asked for last."""
-        upkeep = self._leading()
+        upkeep = await self._leading()
         return {
             "grace_seconds": GRACE_SECONDS,
             "drivers": [_status(each, upkeep) for each in upkeep.check.status()],
@@ -50,22 +51,25 @@ class UpkeepAnswers:
 
     async def fix(self, query: Mapping[str, str]) -> Any:
         """Begin to delete every confirmed orphan (?driver=: of one); the answer of `leaks`."""
-        self._leading().repair.start(query.get("driver", ""))
+        (await self._leading()).repair.start(query.get("driver", ""))
         return await self.leaks({})
 
     async def plan_adoption(self, query: Mapping[str, str]) -> Any:
         """What `adopt` with the same query would do."""
-        plan = await self._leading().adoption.plan(query.get("from", ""), query.get("driver", ""))
+        upkeep = await self._leading()
+        plan = await upkeep.adoption.plan(query.get("from", ""), query.get("driver", ""))
         return [_adoptable(each) for each in plan]
 
     async def adopt(self, query: Mapping[str, str]) -> Any:
         """Begin to take over the assets of cluster ?from= (&driver=: of one); the plan."""
-        plan = await self._leading().adoption.start(query.get("from", ""), query.get("driver", ""))
+        upkeep = await self._leading()
+        plan = await upkeep.adoption.start(query.get("from", ""), query.get("driver", ""))
         return [_adoptable(each) for each in plan]
 
     async def adopted(self, query: Mapping[str, str]) -> Any:
         """What became of the adoption that was begun last."""
-        return [{**_adoptable(each), **_outcome(outcome)} for each, outcome in self._leading().adoption.outcomes()]
+        upkeep = await self._leading()
+        return [{**_adoptable(each), **_outcome(outcome)} for each, outcome in upkeep.adoption.outcomes()]
 
 
 def _outcome(outcome: Outcome) -> dict[str, str]:
