@@ -12,8 +12,15 @@ from scenarios.differences import PROTECTION_DIFFERENCES, VOLUME_DIFFERENCES
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "explanation" / "differences.md"
 WEAKNESSES = {"20": 10, "21": 20, "22": 7}
-ELSEWHERE = {"bound-rebind-unchecked"}
-"""Scenarios of the stock controllers that are no rows of ours; tests of their subject are in `test_binding`."""
+ELSEWHERE = {
+    "bound-rebind-unchecked",
+    "recycle-6-4",
+    "provision-11-3",
+    "provision-11-10",
+    "provision-11-11",
+    "provision-11-12",
+}
+"""Scenarios of the stock controllers that are no rows of ours; other tests show their subjects."""
 NAMED = re.compile(r"Items? (\d\d\.\d+(?:(?:, | and |, and )\d\d\.\d+)*)")
 
 
