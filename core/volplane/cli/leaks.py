@@ -35,6 +35,7 @@ def leaks(
         bool, typer.Option("--fix", help="Delete orphans that two checks, five minutes apart or more, have found.")
     ] = False,
     driver: Annotated[str, typer.Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
+    handle: Annotated[str, typer.Option("--handle", metavar="HANDLE", help="Only the asset with this handle.")] = "",
     output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
@@ -44,7 +45,7 @@ def leaks(
     drifted asset is not as its volume says. Foreign assets are others' and never touched. The controller looks every ten
     minutes. Exit code 1 if there are orphans or ghosts.
     """
-    report = asyncio.run(_report(Console(), http, driver, fix=fix))
+    report = asyncio.run(_report(Console(), http, {"driver": driver, "handle": handle}, fix=fix))
     if output is Output.JSON:
         typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
@@ -53,14 +54,15 @@ def leaks(
         raise typer.Exit(1)
 
 
-async def _report(console: Console, address: str, driver: str, *, fix: bool) -> Report:
+async def _report(console: Console, address: str, only: Mapping[str, str], *, fix: bool) -> Report:
+    chosen = {name: value for name, value in only.items() if value}
     report = require_answer(await ask(address, "/leaks"), address)
     if fix:
-        report = require_answer(await act(address, "/leaks/fix", {"driver": driver} if driver else {}), address)
+        report = require_answer(await act(address, "/leaks/fix", chosen), address)
         report = await _finished(console, address, report)
     else:
         report = {**report, "repairs": []}
-    return _only(report, driver) if driver else report
+    return _only(report, chosen)
 
 
 async def _finished(console: Console, address: str, report: Report) -> Report:
@@ -81,9 +83,11 @@ def _running(report: Report) -> int:
     return sum(repair["state"] == "running" for repair in report["repairs"])
 
 
-def _only(report: Report, driver: str) -> Report:
-    parts = ("drivers", "findings", "repairs")
-    return {**report, **{part: [each for each in report[part] if each["driver"] == driver] for part in parts}}
+def _only(report: Report, chosen: Mapping[str, str]) -> Report:
+    def wanted(each: Mapping[str, Any]) -> bool:
+        return all(each.get(name, value) == value for name, value in chosen.items())
+
+    return {**report, **{part: list(filter(wanted, report[part])) for part in ("drivers", "findings", "repairs")}}
 
 
 def _show(console: Console, report: Report, *, fixed: bool) -> None:
@@ -139,9 +143,12 @@ def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:
         name = each["driver"]
         if each["can_list"] is False:
             console.note(f"driver {name} cannot list its assets: nothing is known of them")
+        elif each["error"] and each["checked_at"] is None:
+            console.note(f"driver {name} could not be checked yet: {each['error']}")
         elif each["error"]:
-            since = f"; the last complete one was at {each['checked_at']}" if each["checked_at"] else ""
-            console.note(f"driver {name}: the last check failed: {each['error']}{since}")
+            console.note(
+                f"driver {name}: the last check failed: {each['error']}; the last complete one was at {each['checked_at']}"
+            )
         elif each["checked_at"] is None:
             console.note(f"driver {name} has not been checked yet")
         else:

@@ -50,8 +50,9 @@ class UpkeepAnswers:
         }
 
     async def fix(self, query: Mapping[str, str]) -> Any:
-        """Begin to delete every confirmed orphan (?driver=: of one); the answer of `leaks`."""
-        (await self._leading()).repair.start(query.get("driver", ""))
+        """Begin to delete every confirmed orphan (?driver=, &handle=: only these); the answer of `leaks`."""
+        upkeep = await self._leading()
+        upkeep.repair.start(query.get("driver", ""), query.get("handle", ""))
         return await self.leaks({})
 
     async def plan_adoption(self, query: Mapping[str, str]) -> Any:
@@ -78,7 +79,8 @@ def _outcome(outcome: Outcome) -> dict[str, str]:
 
 def _status(status: CheckStatus, upkeep: Upkeep) -> dict[str, Any]:
     checked_at = None if status.ended is None else _wall(status.ended, upkeep)
-    return {"driver": status.driver, "can_list": status.can_list, "checked_at": checked_at, "error": status.error}
+    error = status.error or upkeep.check.world.drivers.broken(status.driver)
+    return {"driver": status.driver, "can_list": status.can_list, "checked_at": checked_at, "error": error}
 
 
 def _finding(finding: Finding, upkeep: Upkeep) -> dict[str, Any]:

@@ -57,10 +57,12 @@ def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: 
         after = counts(new) if new is not None else ()
         if before == after:
             return
-        for what, labels in before:
-            metrics.counted(what, labels, -1)
-        for what, labels in after:
-            metrics.counted(what, labels, 1)
+        for count in before:
+            if count not in after:
+                metrics.counted(*count, -1)
+        for count in after:
+            if count not in before:
+                metrics.counted(*count, 1)
 
     leave = cache.subscribe(changed)
     for obj in cache.values():
@@ -85,4 +87,7 @@ def _plugin(volume: Volume) -> str:
     """The plugin's name as the reference has it; the driver's for CSI, which the reference cannot tell apart."""
     if volume.spec.csi is not None:
         return str(volume.spec.csi.get("driver", "N/A"))
-    return next((name for field, name in _SOURCES.items() if getattr(volume.spec, field) is not None), "N/A")
+    for field, name in _SOURCES.items():
+        if getattr(volume.spec, field) is not None:
+            return name
+    return "N/A"

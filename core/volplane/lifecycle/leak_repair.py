@@ -45,13 +45,14 @@ class LeakRepair:
         self._states: dict[str, Mapping[str, Any]] = {}
         self._asked: dict[str, Finding] = {}
 
-    def start(self, driver: str = "") -> list[Finding]:
-        """Begin to delete every confirmed orphan (of one driver, if named); which these are."""
+    def start(self, driver: str = "", handle: str = "") -> list[Finding]:
+        """Begin to delete every confirmed orphan (of one driver, with one handle, if named); which these are."""
         confirmed = [
             finding
             for finding in self._check.observations.findings()
             if finding.verdict is Verdict.ORPHAN
             and driver in ("", finding.driver)
+            and handle in ("", finding.handle)
             and self._check.observations.confirmed(finding)
         ]
         running = {key: each for key, each in self._asked.items() if self._runs(each)}

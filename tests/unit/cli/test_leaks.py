@@ -118,12 +118,14 @@ def test_drivers_of_which_nothing_is_known_are_named(capsys: pytest.CaptureFixtu
         {"driver": "a", "can_list": False, "checked_at": None, "error": ""},
         {"driver": "b", "can_list": True, "checked_at": None, "error": "away"},
         {"driver": "c", "can_list": None, "checked_at": None, "error": ""},
+        {"driver": "d", "can_list": True, "checked_at": "2026-01-01T00:10:00Z", "error": "late"},
     ]
     with controller({"/leaks": lambda _: report(drivers=drivers)}) as address:
         assert main(["leaks", "--http", address]) == 0
     out = capsys.readouterr().out
     assert "driver a cannot list its assets" in out
-    assert "driver b: the last check failed: away" in out
+    assert "driver b could not be checked yet: away" in out
+    assert "driver d: the last check failed: late; the last complete one was at 2026-01-01T00:10:00Z" in out
     assert "driver c has not been checked yet" in out
 
 
@@ -143,8 +145,9 @@ def test_fix_waits_for_the_deletions_and_tells_each(capsys: pytest.CaptureFixtur
 
     with controller({"/leaks": lambda _: over if asked else begun}, {"/leaks/fix": fix}) as address:
         assert main(["leaks", "--fix", "--driver", "d", "--http", address]) == 1
-    out = capsys.readouterr().out
-    assert asked == [{"driver": "d"}]
+        out = capsys.readouterr().out
+        assert main(["leaks", "--fix", "--handle", "a", "--http", address]) == 0
+    assert asked == [{"driver": "d"}, {"handle": "a"}]
     assert "ok    deleted a of driver d" in out
     assert "FAIL  b of driver d: away" in out
 

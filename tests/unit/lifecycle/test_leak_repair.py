@@ -205,5 +205,6 @@ def test_a_driver_that_cannot_be_used_is_said(tell: Tell) -> None:
         ((state, detail),) = outcomes(cluster, findings).values()
         assert (state, "driver shelf.example.com cannot be used" in detail) == ("failed", True)
         assert cluster.repair.start(driver="another") == []
+        assert cluster.repair.start(handle="another") == []
 
     tell(story)

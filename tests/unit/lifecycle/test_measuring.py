@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from volplane import Asset, InProgress, Unavailable, VolumeSource
+from volplane.controller import logs
 from volplane.errors import ApiConflict
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import DEFAULT_CLASS
@@ -152,3 +153,31 @@ def test_what_a_stopped_controller_counted_of_its_caches_is_void(tell: Tell) -> 
 
     cluster = tell(story)
     assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [None]
+
+
+def test_what_a_hook_logs_carries_operation_driver_and_object(tell: Tell) -> None:
+    seen: dict[str, dict[str, str]] = {}
+
+    async def story(cluster: Any, shelf: Any) -> None:
+        shelf.before = lambda hook: seen.setdefault(hook, dict(logs.fields()))
+        await cluster.make_class()
+        uid = await cluster.claim()
+        await asyncio.sleep(5)
+        volume = (await cluster.client.get(VOLUMES, f"pvc-{uid}")).uid
+        await cluster.client.delete(CLAIMS, "default/data")
+        await asyncio.sleep(30)
+        assert seen["list_assets"] == {"driver": PLUGIN}
+        assert seen["provision"] == {
+            "controller": "claims",
+            "object": "default/data",
+            "operation": f"provision-default/data[{uid}]",
+            "driver": PLUGIN,
+        }
+        assert seen["delete"] == {
+            "controller": "volumes",
+            "object": f"pvc-{uid}",
+            "operation": f"delete-pvc-{uid}[{volume}]",
+            "driver": PLUGIN,
+        }
+
+    tell(story)

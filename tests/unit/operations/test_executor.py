@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from volplane.controller import logs
 from volplane.errors import OutcomeUnknown, Throttled, Unavailable
 from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry, Phase, ThreadExecutor
 from volplane.testing.clock import run
@@ -249,3 +250,14 @@ def test_inline_hooks_raise_to_their_caller() -> None:
             await InlineExecutor().call("d", hook, 1.0)
 
     run(main())
+
+
+def test_what_a_hook_logs_in_its_thread_carries_the_fields_of_the_call() -> None:
+    async def main() -> None:
+        executor = ThreadExecutor()
+        with logs.bound(operation="provision-a"):
+            assert await executor.call("d", lambda: dict(logs.fields()), 5.0) == {"operation": "provision-a"}
+        assert await executor.call("d", lambda: dict(logs.fields()), 5.0) == {}
+        executor.close()
+
+    asyncio.run(main())
