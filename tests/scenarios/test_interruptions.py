@@ -15,15 +15,21 @@ WRITES = frozenset({"create", "update", "delete"})
 Disturb = Callable[[Laboratory, int], None]
 
 
-def _told(story: Story, disturb: Callable[[Laboratory], None]) -> tuple[dict[str, Any], int]:
-    """How the story ends, and after how many writes of the controller."""
+PROTECTED = frozenset({"binder", "provisioner", "reclaimer", "protection"})
+
+
+def _told(
+    story: Story, disturb: Callable[[Laboratory], None], *, protected: bool = False
+) -> tuple[dict[str, Any], int]:
+    """How the story ends, and after how many writes of the controller. protected: with in-use protection."""
 
     async def body(lab: Laboratory) -> tuple[dict[str, Any], int]:
         disturb(lab)
         await play(lab, story)
         return await summary(lab), len(lab.rules.writes())
 
-    return at_work(lambda: Laboratory(story.backend()), body)
+    more: dict[str, Any] = {"controllers": PROTECTED, "disabled_admission": ()} if protected else {}
+    return at_work(lambda: Laboratory(story.backend(), **more), body)
 
 
 def _killed(lab: Laboratory, number: int) -> None:
@@ -71,6 +77,14 @@ def test_a_story_ends_the_same_whichever_write_is_disturbed(story: Story, kind: 
     for number in range(writes):
         found, _ = _told(story, lambda lab, number=number: DISTURBANCES[kind](lab, number))
         assert found == expected, f"{kind} at write {number}"
+
+
+@pytest.mark.parametrize("story", STORIES, ids=str)
+def test_a_story_with_protection_ends_the_same_whichever_write_is_the_last_of_a_process(story: Story) -> None:
+    expected, writes = _told(story, lambda _lab: None, protected=True)
+    for number in range(writes):
+        found, _ = _told(story, lambda lab, number=number: _killed(lab, number), protected=True)
+        assert found == expected, f"killed at write {number}"
 
 
 @pytest.mark.parametrize("story", STORIES, ids=str)

@@ -1,0 +1,180 @@
+"""The next step of a scrub, whatever intent and pod it finds: DESIGN section 8."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from scenarios.backends import ScriptedBackend
+from unit.binding.objects import claim, volume
+from unit.lifecycle.decisions import NOW, put, read, world
+from volplane.assets import PodScrub
+from volplane.controller.actions import Create, Delete, Patch, Read, Reads, Run, Wait
+from volplane.controller.config import ScrubberSettings
+from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
+from volplane.kube.objects import Pod, Volume
+from volplane.lifecycle.intents import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_volume_intent
+from volplane.lifecycle.scrubber import SCRUB_GATE, pod_body, pod_name
+from volplane.lifecycle.volumes import decide_volume
+from volplane.lifecycle.world import ScrubPlan, World
+
+INTENT = "volplane.dev/intent"
+GONE = claim("gone")
+DISK = ScriptedBackend("disk.example.com", recycler_pod=True)
+OURS = "volplane-system"
+
+
+def dirty(**intent: Any) -> Volume:
+    """A released volume with this intent."""
+    text = write_volume_intent(RecycleIntent(v=INTENT_VERSION, **{"claim": GONE.uid, **intent}))
+    return _with(text)
+
+
+def _with(text: str) -> Volume:
+    marks = {INTENT: text, "pv.kubernetes.io/bound-by-controller": "yes"}
+    failed = {"phase": "Failed", "message": "Recycle failed: failed to recycle volume: disk error"}
+    status = failed if '"failed"' in text else {"phase": "Released"}
+    return volume(claim=GONE, annotations=marks, persistentVolumeReclaimPolicy="Recycle", status=status)
+
+
+def pod_of(item: Volume, *, gated: bool = False, phase: str = "Pending", **changes: Any) -> Pod:
+    """The pod that we would make for this volume and intent, as the server has it."""
+    intent = read_recycle_intent(item.annotation(INTENT))
+    assert intent is not None
+    body = pod_body(item, intent, ScrubPlan(None), ScrubberSettings(), OURS)
+    body["metadata"] |= {"uid": "uid-pod", "resourceVersion": "1"}
+    body["metadata"]["annotations"] = {**body["metadata"]["annotations"], **changes.pop("annotations", {})}
+    body["metadata"] |= changes
+    body["spec"]["schedulingGates"] = [{"name": SCRUB_GATE}] if gated else []
+    return msgspec.convert({**body, "status": {"phase": phase}}, Pod)
+
+
+def decided(item: Volume, *pods: Pod, reads: Reads | None = None, made: World | None = None) -> Any:
+    into = made or world(backends=(DISK,))
+    put(into, item, *pods)
+    known = reads or Reads()
+    known.put(CLAIMS, "default/gone", None)
+    return decide_volume("v", into, known)
+
+
+def noted(action: Any) -> RecycleIntent:
+    assert isinstance(action, Patch), action
+    assert action.kind is VOLUMES
+    intent = read_recycle_intent(action.body["metadata"]["annotations"][INTENT])
+    assert intent is not None
+    return intent
+
+
+@pytest.mark.parametrize("text", ["", "no json", "{}", '{"v":1}', '{"v":1,"claim":"uid-another"}'])
+def test_a_damaged_or_foreign_intent_is_declared_anew(text: str) -> None:
+    """To begin from the beginning is always safe."""
+    assert noted(decided(_with(text))) == RecycleIntent(v=INTENT_VERSION, claim=GONE.uid)
+
+
+def test_first_the_driver_says_how() -> None:
+    run = decided(dirty())
+    assert isinstance(run, Run)
+    assert run.name == "recycle-v[uid-v]"
+
+
+def planned() -> World:
+    made = world(backends=(DISK,))
+    made.outcomes.scrubs["uid-v"] = ScrubPlan(PodScrub().volume)
+    return made
+
+
+def test_a_pod_is_made_after_a_live_look_and_behind_its_gate() -> None:
+    key = f"{OURS}/{pod_name(dirty())}"
+    assert decided(dirty(), made=planned()) == Read(PODS, key, "does a pod of this name exist?")
+    create = decided(dirty(), made=planned(), reads=read(PODS, key))
+    assert isinstance(create, Create)
+    assert create.body["spec"]["schedulingGates"] == [{"name": SCRUB_GATE}]
+
+
+def test_the_pod_is_permitted_after_a_live_look_at_the_volume_and_then_let_go() -> None:
+    item = dirty()
+    assert isinstance(decided(item, pod_of(item, gated=True)), Read)
+    assert noted(decided(item, pod_of(item, gated=True), reads=read(VOLUMES, "v", item))).pod == "uid-pod"
+    permitted = dirty(pod="uid-pod")
+    lift = decided(permitted, pod_of(permitted, gated=True))
+    assert lift.kind is PODS
+    assert lift.body == {"spec": {"schedulingGates": []}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"annotations": {"volplane.dev/scrub-volume-uid": "another"}},
+        {"annotations": {"volplane.dev/scrub-claim-uid": "another"}},
+        {"annotations": {"volplane.dev/scrub-source": "another"}},
+        {"annotations": {"volplane.dev/scrub-attempt": "2"}},
+    ],
+)
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded"])
+def test_a_pod_for_anything_else_is_deleted_by_its_uid_and_proves_nothing(changes: Any, phase: str) -> None:
+    item = dirty(pod="uid-pod")
+    gone = decided(item, pod_of(item, phase=phase, **changes))
+    assert isinstance(gone, Delete)
+    assert gone.target.uid == "uid-pod"
+
+
+def test_a_pod_that_runs_without_a_permit_is_deleted() -> None:
+    item = dirty()
+    assert isinstance(decided(item, pod_of(item, phase="Succeeded")), Delete)
+    other = dirty(pod="uid-of-another-pod")
+    assert isinstance(decided(other, pod_of(other, phase="Succeeded")), Delete)
+
+
+@pytest.mark.parametrize("phase", ["", "Pending", "Running"])
+def test_a_permitted_pod_is_waited_for(phase: str) -> None:
+    item = dirty(pod="uid-pod")
+    assert isinstance(decided(item, pod_of(item, phase=phase)), Wait)
+
+
+def test_success_is_noted_then_the_pod_goes_then_the_volume_is_offered() -> None:
+    item = dirty(pod="uid-pod")
+    assert noted(decided(item, pod_of(item, phase="Succeeded"))).erased
+    clean = dirty(pod="uid-pod", erased=True)
+    assert isinstance(decided(clean, pod_of(clean, phase="Succeeded")), Delete)
+    offered = decided(clean)
+    assert offered.body["spec"] == {"claimRef": None}
+    assert offered.body["metadata"]["annotations"][INTENT] is None
+    assert [notice.reason for notice in offered.notices] == ["VolumeRecycled"]
+
+
+def test_a_permitted_pod_that_vanished_is_a_failed_attempt() -> None:
+    assert noted(decided(dirty(pod="uid-pod"))).failed == "recycler pod was deleted"
+
+
+def test_after_a_failure_the_pod_goes_a_pause_is_noted_and_the_next_attempt_begins() -> None:
+    failed = dirty(pod="uid-pod", failed="disk error")
+    assert isinstance(decided(failed, pod_of(failed, phase="Failed")), Delete)
+    pause = noted(decided(failed))
+    assert pause.not_before == NOW.timestamp() + 2.0
+    waiting = decided(dirty(failed="disk error", not_before=NOW.timestamp() + 2.0))
+    assert isinstance(waiting, Wait)
+    assert waiting.seconds == 2.0
+    again = noted(decided(dirty(failed="disk error", not_before=NOW.timestamp() - 1.0)))
+    assert again == RecycleIntent(v=INTENT_VERSION, claim=GONE.uid, attempt=2)
+
+
+def test_after_the_last_attempt_a_person_decides() -> None:
+    last = noted(decided(dirty(failed="disk error", attempt=3)))
+    assert last.given_up
+    assert "attempt 3 of 3, the last" in last.failed
+    after = decided(dirty(failed=last.failed, attempt=3, given_up=True))
+    assert isinstance(after, Patch)
+    assert f"remove the annotation {INTENT} to try again" in after.body["status"]["message"]
+
+
+def test_an_intent_is_kept_small() -> None:
+    """A volume's annotations have a limit, and a pod may say much."""
+    long = {"exitCode": 1, "message": "x" * 10_000}
+    item = dirty(pod="uid-pod")
+    body = msgspec.to_builtins(pod_of(item, phase="Failed"))
+    body["status"]["containerStatuses"] = [{"name": "scrub", "state": {"terminated": long}}]
+    told = decided(item, msgspec.convert(body, Pod))
+    assert len(json.dumps(told.body)) < 2000
