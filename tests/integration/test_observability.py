@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from integration.controller_process import DRIVER, Site, running_process
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.lifecycle.leaks import Observations
 from volplane.plane import ALL_CONTROLLERS
 
 Story = Callable[[Site], Awaitable[None]]
@@ -159,6 +161,45 @@ def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
             assert (await site.get("/readyz"))[0] == 200
         finally:
             site.process._work = work
+
+    tell(tmp_path, story)
+
+
+async def command(site: Site, *arguments: str) -> tuple[int | None, str]:
+    """Run `volplane …` against the process; exit code and all it said."""
+    pipe = asyncio.subprocess.PIPE
+    address = site.url.removeprefix("http://")
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "volplane", *arguments, "--http", address, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+    )
+    out, _ = await started.communicate()
+    return started.returncode, out.decode()
+
+
+def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.make_class("kept", reclaimPolicy="Retain")
+        claims = {name: await site.make_claim(name, "kept") for name in ("orphan", "wanted")}
+        await site.bound(*claims)
+        assert site.process.plane is not None
+        assert site.process.upkeep is not None
+        driver = site.process.plane.world.drivers.get(DRIVER)
+        assert driver is not None
+        await site.client.delete(CLAIMS, "default/orphan")
+        await site.gone(CLAIMS, "default/orphan")
+        await site.client.delete(VOLUMES, f"pvc-{claims['orphan'].uid}")
+        await site.gone(VOLUMES, f"pvc-{claims['orphan'].uid}")
+        check = site.process.upkeep.check
+        check.observations = Observations(grace=0.0)
+        await check.check(driver)
+        code, said = await command(site, "leaks")
+        assert (code, "1 orphan is not confirmed yet" in said) == (1, True), said
+        assert (await command(site, "leaks", "--fix"))[0] == 1
+        assert len(list((site.root / "default").iterdir())) == 2
+        await check.check(driver)
+        code, said = await command(site, "leaks", "--fix")
+        assert (code, "ok    deleted" in said) == (0, True), said
+        assert [path.name for path in (site.root / "default").iterdir()] == [f"wanted-{claims['wanted'].uid}"]
 
     tell(tmp_path, story)
 
