@@ -33,15 +33,10 @@ def volume_of(volume: VolumeIdentity) -> str:
     return id_
 
 
-def instance_of(node: NodeIdentity) -> str:
-    """The instance behind a node. Raises InvalidArgument."""
+def instance_of(node: NodeIdentity) -> str | None:
+    """The instance behind a node, from its providerID; None for what is no instance of EC2."""
     match = _INSTANCE.fullmatch(node.instance_id)
-    if match is None:
-        raise InvalidArgument(
-            f"node {node.name} has spec.providerID {node.instance_id!r}: no instance of EC2, so no volume of EBS can be "
-            "attached to it; it must look like aws:///eu-central-1a/i-0a1b2c3d4e5f67890"
-        )
-    return match[1]
+    return match[1] if match else None
 
 
 def new_source(settings: Settings, handle: str, mode: VolumeMode, fs_type: str) -> VolumeSource:

@@ -54,6 +54,11 @@ class Attaching:
     def attach(self, request: AttachRequest, turn: Turn) -> Attachment:
         """Raises Later, AwsRefusal and the errors of the contract."""
         id_, instance = volume_of(request.volume), instance_of(request.node)
+        if instance is None:
+            raise NotFound(
+                f"node {request.node.name} has spec.providerID {request.node.instance_id!r}: no instance of EC2, so no volume "
+                "can be attached to it; it must look like aws:///eu-central-1a/i-0a1b2c3d4e5f67890"
+            )
         seen = self._ec2.volume(id_)
         if seen is None or seen.going:
             raise NotFound(
@@ -169,10 +174,9 @@ class Attaching:
 
     def detach(self, request: DetachRequest, turn: Turn) -> Done:
         """Raises Later, AwsRefusal and the errors of the contract."""
-        id_ = volume_in(request.volume.handle)
-        if id_ is None:
+        id_, instance = volume_in(request.volume.handle), instance_of(request.node)
+        if id_ is None or instance is None:
             return Done()
-        instance = instance_of(request.node)
         seen = self._ec2.volume(id_)
         there = seen.attachment(instance) if seen is not None else None
         if seen is None or there is None:

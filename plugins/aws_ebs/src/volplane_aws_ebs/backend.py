@@ -22,7 +22,6 @@ from volplane import (
     DetachRequest,
     Done,
     DriverInfo,
-    Erased,
     ExpandRequest,
     FindRequest,
     InProgress,
@@ -34,12 +33,10 @@ from volplane import (
     ParameterSchema,
     ProbeRequest,
     ProvisionRequest,
-    RecycleRequest,
     Snapshot,
     SnapshotRequest,
     StartRequest,
     StopRequest,
-    Unsupported,
     ValidateRequest,
     VolumeMode,
     hookimpl,
@@ -198,14 +195,6 @@ class AwsEbsBackend(BackendSpec):
         return ended
 
     @hookimpl
-    def recycle(self, request: RecycleRequest) -> Erased:
-        """Refused: a new volume is cheaper than an erased one, and AWS erases what is deleted."""
-        raise Unsupported(
-            "volumes of EBS are not recycled: EC2 wipes a deleted volume before anybody can get its blocks, and a new one "
-            "takes seconds; use reclaim policy Delete"
-        )
-
-    @hookimpl
     def expand(self, request: ExpandRequest) -> Asset | InProgress:
         """Grow it online; nodes grow the file system."""
         with self._ec2.explained(f"grow {request.volume.handle} of {request.volume.name}"):
@@ -276,9 +265,11 @@ class AwsEbsBackend(BackendSpec):
 
     def _know(self, node: NodeIdentity) -> None:
         """Remember which node an instance is, for messages that name another one."""
-        while len(self._nodes) >= _MOST_NODES:
-            del self._nodes[next(iter(self._nodes))]
-        self._nodes[instance_of(node)] = node.name
+        instance = instance_of(node)
+        if instance is not None:
+            while len(self._nodes) >= _MOST_NODES:
+                self._nodes.pop(next(iter(self._nodes)), None)
+            self._nodes[instance] = node.name
 
     def _node_name(self, instance: str) -> str:
         return self._nodes.get(instance, instance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volplane import DeleteRequest, Done, VolumeInUse
+from volplane import DeleteRequest, Done, InProgress, VolumeInUse
 from volplane_aws_ebs import marks
 from volplane_aws_ebs.assets import volume_in
 from volplane_aws_ebs.calls import Call
@@ -19,6 +19,8 @@ __all__ = ["Deleting"]
 
 _FIRST_LOOK = 1.25
 _SECOND_LOOK = 1.0
+_MISSED = "missed"
+"""In `state`: it was not shown, though nobody here had it deleted."""
 _LONG_ENOUGH = 60.0
 """EC2 may show a volume as `deleting` for long after it was given up for good."""
 _UNHEARD = 10.0
@@ -38,10 +40,8 @@ class Deleting:
         self._node_name = node_name
         self._asked: dict[str, float] = {}
         """Since when EC2 has been told to delete it."""
-        self._missed: dict[str, float] = {}
-        """Since when it is not shown, though nobody here deleted it."""
 
-    def delete(self, request: DeleteRequest, turn: Turn) -> Done:
+    def delete(self, request: DeleteRequest, turn: Turn) -> Done | InProgress:
         """Raises Later, AwsRefusal and the errors of the contract."""
         id_ = volume_in(request.volume.handle)
         if id_ is None:
@@ -52,8 +52,7 @@ class Deleting:
         seen, now = self._ec2.volume(id_), self._ec2.clock()
         asked = self._asked.get(id_)
         if seen is None:
-            return self._absent(id_, now, asked)
-        self._missed.pop(id_, None)
+            return self._absent(id_, request, asked)
         marks.refuse_foreign(id_, seen.tags, request.volume.owner)
         if seen.going:
             begun = self._asked.setdefault(id_, now)
@@ -66,17 +65,14 @@ class Deleting:
         self._fencing.refuse_former(seen, turn)
         return self._order(id_, turn)
 
-    def _absent(self, id_: str, now: float, asked: float | None) -> Done:
+    def _absent(self, id_: str, request: DeleteRequest, asked: float | None) -> Done | InProgress:
         """Gone, if we had it deleted; else only if a second look says so too: EC2 may not show yet what is there."""
-        if asked is None:
-            first = self._missed.setdefault(id_, now)
-            if now - first < _SECOND_LOOK:
-                raise Later(self._ec2.lookups.volumes.due(after=_SECOND_LOOK))
+        if asked is None and not request.context.state.get(_MISSED):
+            return InProgress(retry_after=self._ec2.lookups.volumes.due(after=_SECOND_LOOK), state={_MISSED: True})
         return self._finished(id_)
 
     def _finished(self, id_: str) -> Done:
-        for table in (self._asked, self._missed):
-            table.pop(id_, None)
+        self._asked.pop(id_, None)
         self._ec2.lookups.volumes.forget(id_)
         return Done()
 

@@ -164,6 +164,8 @@ class Provisioning:
             making.doubt = max(making.doubt, now + SETTLE_SECONDS)
         if refusal.code == "IdempotentParameterMismatch":
             return self._token_refused(request, making, now)
+        if refusal.code == "IncorrectState" and "snapshot" in refusal.message.lower():
+            raise Later(_LONGEST_BREAK)  # The snapshot is not complete yet.
         error = translated(self._ec2.readable(refusal), f"make a volume for {request.name} in zone {zone}")
         if isinstance(error, ResourceExhausted) and error.reschedule and now >= making.doubt:
             error.nothing_done = True

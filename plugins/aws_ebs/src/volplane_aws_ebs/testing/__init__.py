@@ -2,7 +2,7 @@
 
     fake = FakeEC2(Behaviour(create_seconds=1.5), clock=clock)
     with FakeEC2Server(fake) as server: ...        # over HTTP: endpoint_url=server.url
-    client = client_of(fake)                       # in process, in virtual time
+    AwsEbsBackend(options, connect_to=InProcess(fake), clock=clock)      # in process, in virtual time
 
 See docs/how-to/test-against-a-mocked-ec2.md.
 """
@@ -10,7 +10,7 @@ See docs/how-to/test-against-a-mocked-ec2.md.
 from volplane_aws_ebs.testing.behaviour import EC2_LIMITS, Behaviour, InstanceKind, Rate, VolumeKind
 from volplane_aws_ebs.testing.core import FakeEC2, Reply
 from volplane_aws_ebs.testing.faults import Fault, FaultKind, Script
-from volplane_aws_ebs.testing.inprocess import client_of, enter
+from volplane_aws_ebs.testing.inprocess import InProcess, enter
 from volplane_aws_ebs.testing.query import ModelViolation
 from volplane_aws_ebs.testing.records import Attachment, Instance, Modification, Snapshot, Volume
 from volplane_aws_ebs.testing.refusals import Refusal
@@ -24,6 +24,7 @@ __all__ = [
     "FakeEC2Server",
     "Fault",
     "FaultKind",
+    "InProcess",
     "Instance",
     "InstanceKind",
     "ModelViolation",
@@ -35,6 +36,5 @@ __all__ = [
     "Snapshot",
     "Volume",
     "VolumeKind",
-    "client_of",
     "enter",
 ]

@@ -6,7 +6,9 @@ before-send, where the answer is given. Nothing waits, so it can be used in virt
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import boto3
@@ -17,23 +19,52 @@ from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from volplane_aws_ebs.testing.core import FakeEC2
 from volplane_aws_ebs.testing.exchange import Exchange
 
-__all__ = ["client_of", "enter"]
+__all__ = ["InProcess", "enter"]
 
 
-def client_of(fake: FakeEC2, *, service: str = "ec2", access_key: str = "AKIATEST") -> Any:
-    """A boto3 client of "ec2" or "sts" on the fake. The SDK does not retry: its pauses would be real ones."""
-    session = boto3.Session(
-        aws_access_key_id=access_key, aws_secret_access_key=access_key, region_name=fake.behaviour.region
-    )
-    client = session.client(
-        service, config=Config(retries={"mode": "standard", "total_max_attempts": 1}, tcp_keepalive=False)
-    )
-    enter(client, fake)
-    return client
+class InProcess:
+    """Makes boto3 clients on a fake, one per service: pass it to `AwsEbsBackend(options, connect_to=InProcess(fake))`.
+
+    Their SDK does not retry, because its pauses would be real ones. Safe for threads; backends may share one.
+    """
+
+    def __init__(self, fake: FakeEC2, *, access_key: str = "AKIATEST") -> None:
+        self._fake = fake
+        self._access_key = access_key
+        self._clients: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, _settings: object, service: str) -> Any:
+        """The client of a service, as `volplane_aws_ebs.gateway.Connect` gives it."""
+        return self.client(service)
+
+    def client(self, service: str = "ec2") -> Any:
+        """The client of "ec2" or "sts"."""
+        with self._lock:
+            if service not in self._clients:
+                self._clients[service] = self._made(service)
+            return self._clients[service]
+
+    def _made(self, service: str) -> Any:
+        config = Config(retries={"mode": "standard", "total_max_attempts": 1})
+        key = {"aws_access_key_id": self._access_key, "aws_secret_access_key": self._access_key}
+        with _one_at_a_time:
+            client = _session().client(service, region_name=self._fake.behaviour.region, config=config, **key)
+        enter(client, self._fake)
+        return client
+
+
+_one_at_a_time = threading.Lock()
+
+
+@cache
+def _session() -> Any:
+    """Loading the service models takes a tenth of a second; sessions keep them, but are not safe for threads."""
+    return boto3.Session()
 
 
 def enter(client: Any, fake: FakeEC2) -> None:
-    """Let this client's requests be answered by the fake from now on."""
+    """Let any boto3 client's requests be answered by the fake from now on."""
     exchange = Exchange(fake)
 
     def before_send(request: Any, **_kwargs: Any) -> AWSResponse:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -30,7 +31,7 @@ class QueryProtocol:
     """Reads and writes what botocore writes and reads. Immutable; safe for threads."""
 
     def __init__(self) -> None:
-        self._model: Any = Session().get_service_model("ec2")
+        self._model: Any = _model()
         self._known = frozenset(self._model.operation_names)
 
     def parameters(self, action: str, form: Mapping[str, str]) -> dict[str, Any]:
@@ -64,6 +65,11 @@ class QueryProtocol:
             f"<Code>{escape(refusal.code)}</Code><Message>{escape(refusal.message)}</Message>"
             f"</Error></Errors><RequestID>{request_id}</RequestID></Response>"
         ).encode()
+
+
+@cache
+def _model() -> Any:
+    return Session().get_service_model("ec2")
 
 
 # --- requests ---------------------------------------------------------------------------------------------------
