@@ -23,6 +23,7 @@ _IMPL_MARK: Final = f"{PROJECT}_impl"
 HOOKS: Final = frozenset(name for name, value in vars(BackendSpec).items() if hasattr(value, _SPEC_MARK))
 """Names of all hooks of the contract."""
 
+IN_TREE_PREFIX: Final = "kubernetes.io/"
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _STARS: Final[Mapping[object, str]] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _UNMARKED: Final = "hook {}: is not marked and would never be called; mark it with @hookimpl or rename it"
@@ -59,7 +60,11 @@ class Mark:
 
 
 def driver_name_flaw(name: str) -> str | None:
-    """Why this cannot be the name of a driver: it must be a DNS subdomain (RFC 1123), as a class's provisioner is."""
+    """Why this cannot be the name of a driver: it must be a DNS subdomain (RFC 1123), as a class's provisioner is.
+
+    `kubernetes.io/` may stand before it: such a driver takes over the classes and volumes of an in-tree plugin.
+    """
+    name = name.removeprefix(IN_TREE_PREFIX)
     if len(name) <= 253 and all(len(part) <= 63 for part in name.split(".")) and _SUBDOMAIN.fullmatch(name):
         return None
     return f"driver name {name!r} is no DNS subdomain: lower-case letters, digits, '-' and '.', as in nfs.example.com"

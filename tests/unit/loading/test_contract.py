@@ -323,8 +323,8 @@ def test_a_driver_name_that_is_no_dns_subdomain_is_refused(kit: Any, name: str) 
         build_driver(name, kit.backend(kit.Memory), {})
 
 
-@pytest.mark.parametrize("name", ["hostpath", "nfs.volplane.dev", "0-1.a-b.c"])
-def test_dns_subdomains_are_driver_names(name: str) -> None:
+@pytest.mark.parametrize("name", ["hostpath", "nfs.volplane.dev", "0-1.a-b.c", "kubernetes.io/host-path"])
+def test_dns_subdomains_and_in_tree_names_are_driver_names(name: str) -> None:
     assert driver_name_flaw(name) is None
 
 
