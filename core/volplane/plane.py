@@ -203,6 +203,11 @@ class ControlPlane:
         return [claims, volumes]
 
     @property
+    def caches(self) -> Mapping[str, Cache[Any]]:
+        """Every cache, by the plural of its kind."""
+        return self._caches
+
+    @property
     def synced(self) -> bool:
         """Whether every cache holds what the server had when it was listed."""
         return all(cache.synced for cache in self._caches.values())

@@ -11,23 +11,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from volplane.testing.clock import run
+    from volplane.testing.cluster import Cluster
     from volplane.testing.conformance import RULES, BackendConformance, Report, Subject, run_rules
+    from volplane.testing.faulty import Answer, FailAfter, FailBefore, FaultyBackend, Hang, Slow, Twice
     from volplane.testing.memory import MemoryBackend, MemoryStorage
 
 __all__ = [
     "RULES",
+    "Answer",
     "BackendConformance",
+    "Cluster",
+    "FailAfter",
+    "FailBefore",
+    "FaultyBackend",
+    "Hang",
     "MemoryBackend",
     "MemoryStorage",
     "Report",
+    "Slow",
     "Subject",
+    "Twice",
     "run",
     "run_rules",
 ]
 
 _HOMES = {
     "clock": ("run",),
+    "cluster": ("Cluster",),
     "conformance": ("RULES", "BackendConformance", "Report", "Subject", "run_rules"),
+    "faulty": ("Answer", "FailAfter", "FailBefore", "FaultyBackend", "Hang", "Slow", "Twice"),
     "memory": ("MemoryBackend", "MemoryStorage"),
 }
 
