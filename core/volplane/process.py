@@ -329,7 +329,7 @@ class ControllerProcess:
             return
         while True:
             await asyncio.sleep(self._options.resync * self._random.uniform(0.9, 1.1))
-            work.plane.enqueue_all()
+            await work.plane.look_again()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

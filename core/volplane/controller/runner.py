@@ -37,6 +37,8 @@ _LOG = logging.getLogger(__name__)
 
 _MOST_STEPS = 50
 _MOST_CONFLICTS = 5
+_BREATH = 16
+"""Passes after which everything else gets its turn."""
 _UNAVAILABLE_AT_MOST = 30.0
 _REFUSED_AT_LEAST = 5.0
 _REFUSED_AT_MOST = 300.0
@@ -104,6 +106,7 @@ class Runner:
         self._queue = WorkQueue(name, metrics=metrics)
         self._reasons: dict[str, str] = {}
         self._stopping = False
+        self._unbroken = 0
         self._complained = float("-inf")
         self._complaints: dict[str, Notice] = {}
 
@@ -147,6 +150,11 @@ class Runner:
                 await self._attend(key)
             finally:
                 self._queue.done(key)
+            self._unbroken += 1
+            if self._unbroken >= _BREATH:
+                # Passes without a call never wait: 100,000 of them (after a list) would keep leases and answers waiting.
+                self._unbroken = 0
+                await asyncio.sleep(0)
 
     async def _attend(self, key: str) -> None:
         """One pass, and what follows from its end."""

@@ -720,3 +720,19 @@ def test_stopping_finishes_the_step_at_hand_and_no_more(wire: Callable[[], Any])
             assert labelled(world.volume()) == "1"
 
     run(main())
+
+
+def test_many_passes_without_a_call_let_others_have_their_turn(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        world = World(wire())
+        async with running(world, lambda _key, _reads: Done(), workers=4):
+            for number in range(1000):
+                world.runner.enqueue(f"volume-{number}")
+            longest = before = 0
+            while not world.runner.idle:
+                await asyncio.sleep(0)
+                longest, before = max(longest, len(world.decided) - before), len(world.decided)
+            assert len(world.decided) == 1000
+            assert longest <= 200
+
+    run(main())
