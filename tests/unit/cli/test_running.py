@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -67,3 +68,16 @@ def test_the_loop_is_the_fast_one_where_it_is_installed() -> None:
 
     running.run(main)
     assert modules == ["uvloop"]
+
+
+def test_garbage_is_collected_seldom_while_a_command_runs() -> None:
+    seen: list[int] = []
+
+    async def main(_: asyncio.Event) -> None:
+        seen.append(gc.get_threshold()[0])
+
+    before = gc.get_threshold()
+    running.run(main)
+    assert seen == [running.YOUNG]
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
