@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +59,15 @@ def test_the_command_of_the_pod_is_one_that_volplane_takes(capsys: pytest.Captur
     (container,) = printed(capsys, "--controllers", "all")["Deployment"]["spec"]["template"]["spec"]["containers"]
     program, *command = [*container["command"], *container["args"]]
     assert program == "volplane"
-    assert main([*command, "--config", str(tmp_path / "none.yaml")]) == 1
-    assert "none.yaml: cannot be read" in capsys.readouterr().err
+    # In a process of its own: it sets up the logging of the whole process.
+    ended = subprocess.run(
+        [sys.executable, "-m", "volplane", *command, "--config", str(tmp_path / "none.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, "none.yaml: cannot be read" in ended.stderr) == (1, True), ended.stderr
 
 
 def test_scrubber_pods_need_a_privileged_namespace_and_nothing_else_does(capsys: pytest.CaptureFixture[str]) -> None:
