@@ -6,6 +6,7 @@ python tools/reference.py --check    write nothing; exit 1 if a page is not what
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import os
@@ -26,6 +27,7 @@ from volplane.hookspecs import REQUIRED_HOOKS, BackendSpec
 from volplane.loading.building import build_driver, options_schema
 from volplane.loading.discovery import InstalledPlugins
 from volplane.loading.reference import markdown
+from volplane.testing.conformance import RULES, Subject
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "reference"
@@ -39,6 +41,7 @@ Hook = Callable[..., object]
 def main(arguments: Sequence[str]) -> int:
     """Write or check every page; the exit code."""
     pages = {"hooks.md": hooks_page(), "errors.md": errors_page(), "commands.md": commands_page()}
+    pages["conformance.md"] = conformance_page()
     for name in sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")):
         pages[f"{name}.md"] = backend_page(name)
     stale = []
@@ -219,6 +222,56 @@ def backend_page(name: str) -> Iterator[str]:
     yield "## Parameters of a class\n"
     yield "In `parameters` of a StorageClass. Names are compared without regard to case.\n"
     yield markdown(driver.info.parameters)
+
+
+# --- conformance ------------------------------------------------------------------------------------------------
+
+
+def conformance_page() -> Iterator[str]:
+    """Every rule of the conformance suite, and what the suite may be told of a backend."""
+    fixed = sum(not rule.waivable for rule in RULES)
+    yield "# Conformance\n"
+    yield MARK + "\n"
+    yield f"""\
+{len(RULES)} rules say what every backend promises. [How to run them](../how-to/test-a-backend.md), with pytest or from the
+command line. They are judged in this order; a rule that builds on one that is violated is not judged. A rule that says
+nothing about a backend (it lacks the hook, or the subject the means) is reported as not applicable, with the reason.
+
+A backend that cannot keep a rule declares that in `describe().waived_rules`, rule -> reason, and every report shows it.
+{fixed} rules cannot be waived: without them nothing that volplane promises could be kept. An unknown rule, one that cannot be
+waived, or a missing reason there is itself a violation (`waivers-are-honest`).
+"""
+    yield "| rule | the backend promises | needs | can be waived |\n|---|---|---|---|"
+    for rule in RULES:
+        needs = ", ".join(f"`{hook}`" for hook in sorted(rule.hooks))
+        yield f"| `{rule.name}` | {rule.says.replace('|', BAR)} | {needs} | {'yes' if rule.waivable else 'no'} |"
+    yield "\n## After csi-sanity\n"
+    yield "These rules follow a check of csi-test's sanity suite:\n"
+    yield "| rule | csi-sanity |\n|---|---|"
+    for rule in RULES:
+        if rule.sanity:
+            yield f"| `{rule.name}` | {rule.sanity} |"
+    yield "\n## Subject\n"
+    yield contract(Subject) + "\n"
+    yield "| field | type | |\n|---|---|---|"
+    notes = attribute_notes(Subject)
+    for row in dataclasses.fields(Subject):
+        if row.name != "_":
+            kind = str(row.type).replace("|", BAR)
+            yield f"| `{row.name}` | `{kind}` | {notes.get(row.name, '')} |"
+
+
+def attribute_notes(kind: type) -> dict[str, str]:
+    """The texts that stand below the fields of a class."""
+    body = ast.parse(inspect.cleandoc(inspect.getsource(kind))).body[0]
+    notes: dict[str, str] = {}
+    name = ""
+    for statement in typing.cast("ast.ClassDef", body).body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = statement.target.id
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and name:
+            notes[name] = " ".join(str(statement.value.value).split())
+    return notes
 
 
 # --- commands ---------------------------------------------------------------------------------------------------

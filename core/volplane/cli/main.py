@@ -46,6 +46,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "demo": "Watch volumes live through their whole life, in half a minute",
         "apiserver": "Serve a Kubernetes API for development and tests",
         "plugins": "Show installed backends and extensions",
+        "check": "Judge a backend by the rules that every backend keeps",
+        "new-backend": "Write a new backend that passes its tests at once",
     }
 )
 """Name -> summary, in the order of the help. The module is the name with "_" for "-"."""

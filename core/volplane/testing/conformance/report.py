@@ -50,13 +50,17 @@ class Outcome:
 
     def explanation(self) -> str:
         """Rule, reason and the last calls, in several lines."""
-        lines = [f"{self.rule.name} is {self.verdict}: {self.reason}", "", f"The rule: {self.rule.says}"]
+        lines = [f"{self.rule.name} is {self.verdict}: {self.reason}", *self.details()]
+        return "\n".join(lines)
+
+    def details(self) -> list[str]:
+        """The rule and the last calls, line by line."""
+        lines = [f"The rule: {self.rule.says}"]
         if self.calls:
             skipped = len(self.calls) - _LAST_CALLS
-            lines += ["", "What was done" + (f" (after {skipped} other calls):" if skipped > 0 else ":")]
+            lines += ["What was done" + (f" (after {skipped} other calls):" if skipped > 0 else ":")]
             lines += [f"  {call}" for call in self.calls[-_LAST_CALLS:]]
-        lines += [f"left behind: {each}" for each in self.left]
-        return "\n".join(lines)
+        return [*lines, *(f"left behind: {each}" for each in self.left)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,9 @@ class Subject:
     """As in the configuration file; they are checked and typed by `options_schema`."""
     _: KW_ONLY
     driver_name: str = "conformance.example.com"
+    """Of the driver that is built."""
     cluster_id: str = "conformance"
+    """In the marks of everything that is made."""
     node_name: str | None = None
     """Given to `start`, as by `--node-name`."""
 

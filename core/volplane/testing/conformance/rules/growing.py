@@ -78,7 +78,7 @@ def _modification(bench: Bench, made: Made, parameters: Mapping[str, str]) -> Mo
     return ModifyRequest(context=bench.instance.context(), volume=made.volume(), parameters=parameters)
 
 
-@rule("modify", after=(provision_makes_an_asset,), sanity="ControllerModifyVolume should work")
+@rule("modify", after=(provision_makes_an_asset,), sanity="ModifyVolume should work")
 def modify_can_be_repeated(bench: Bench) -> None:
     """`modify` with `Subject.mutable_parameters` is `Done`, twice, and the asset stays itself."""
     if not bench.subject.mutable_parameters:
@@ -91,9 +91,7 @@ def modify_can_be_repeated(bench: Bench) -> None:
     bench.require_one(made, "modify")
 
 
-@rule(
-    "modify", after=(provision_makes_an_asset,), sanity="ControllerModifyVolume should fail when an unknown parameter"
-)
+@rule("modify", after=(provision_makes_an_asset,), sanity="ModifyVolume should fail when an unknown parameter is given")
 def modify_refuses_unknown_parameters(bench: Bench) -> None:
     """A parameter that `modify` does not know is `InvalidArgument`, and nothing is changed."""
     request = _modification(bench, bench.make(), {**bench.subject.mutable_parameters, "no-such-parameter": "x"})
@@ -102,7 +100,10 @@ def modify_refuses_unknown_parameters(bench: Bench) -> None:
 
 
 @rule(
-    "modify", "delete", after=(delete_removes_the_asset,), sanity="ControllerModifyVolume should fail when the volume"
+    "modify",
+    "delete",
+    after=(delete_removes_the_asset,),
+    sanity="ModifyVolume should fail when the volume does not exist",
 )
 def modify_of_what_is_gone_is_not_found(bench: Bench) -> None:
     """`modify` of a deleted asset is `NotFound`."""

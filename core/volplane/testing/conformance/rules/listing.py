@@ -113,7 +113,11 @@ def list_shows_the_marks(bench: Bench) -> None:
         )
 
 
-@rule("list_assets", after=(list_shows_what_is_there,), sanity="ListVolumes pagination should detect volumes")
+@rule(
+    "list_assets",
+    after=(list_shows_what_is_there,),
+    sanity="ListVolumes pagination should detect volumes added between pages and accept tokens when the last volume from a page is deleted",
+)
 def list_is_complete_over_pages(bench: Bench) -> None:
     """Every asset is on exactly one page."""
     handles = {bench.make().asset.handle for _ in range(bench.subject.page_assets)}
