@@ -25,6 +25,7 @@ __all__ = ["INITIAL_EVENTS_END", "Watch", "Watches"]
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 _BOOKMARK_SECONDS: Final = 60.0
 _BEFORE_TIMEOUT_SECONDS: Final = 2.0
+_TICK_SECONDS: Final = 0.001  # timers may ring a clock tick early, and must not be set anew for what is left
 _TIMEOUT_SECONDS: Final = 1800.0
 _CHUNK_BYTES: Final = 64 * 1024
 _PENDING_BYTES: Final = 64 * 1024 * 1024
@@ -89,7 +90,7 @@ class Watch:
         """Call again and again, and once shortly before the timeout."""
         now = self._loop.time()
         when = min(now + seconds, self._deadline - _BEFORE_TIMEOUT_SECONDS)
-        if when <= now or self._closed:
+        if when - now < _TICK_SECONDS or self._closed:
             return
 
         def ring() -> None:

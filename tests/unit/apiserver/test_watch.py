@@ -153,6 +153,15 @@ async def test_bookmarks_come_every_minute_and_before_the_end_with_the_newest_ve
 
 
 @in_virtual_time
+async def test_a_bell_that_rings_a_clock_tick_early_rings_once() -> None:
+    calls = calls_of_this_loop()
+    loop = asyncio.get_running_loop()
+    watch = calls.watch(VOLUMES, allowWatchBookmarks="true", timeoutSeconds="62")
+    loop.call_at(loop.time() + 60 - 5e-7, lambda: None)
+    assert len([line async for line in watch]) == 1
+
+
+@in_virtual_time
 async def test_without_leave_there_are_no_bookmarks() -> None:
     calls = calls_of_this_loop()
     assert await rest(calls.watch(MAPS, timeoutSeconds="150")) == []
