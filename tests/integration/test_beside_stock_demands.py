@@ -135,6 +135,27 @@ def test_a_selected_node_outside_the_allowed_topologies_is_refused_with_both_nam
     play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})))
 
 
+def test_a_claim_whose_selected_node_is_gone_goes_back_to_the_scheduler() -> None:
+    async def body(lab: Beside) -> None:
+        for name in ("node-1", "node-2"):
+            await lab.create("nodes", {"metadata": {"name": name, "labels": {"zone": name}}})
+        await lab.create("classes", fast(**LATE))
+        await lab.create("claims", ours())
+        await lab.create("pods", pod("p", "c"))
+        await lab.stock.start()
+        await lab.settle()
+        assert lab.stock.scheduler.selected == ["node-1"]
+        await lab.request("DELETE", lab.path("nodes", "node-1"))
+        await lab.start()
+        await lab.settle()
+        await lab.bound_volume("c")
+        assert lab.backend.requests[0].segment == {"zone": "node-2"}
+        (message,) = lab.messages("ProvisioningFailed")
+        assert message == 'selected node "node-1" does not exist; another one is asked for'
+
+    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})))
+
+
 # --- classes ------------------------------------------------------------------------------------------------------
 
 

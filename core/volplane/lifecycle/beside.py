@@ -26,7 +26,7 @@ PATIENCE = 60.0
 """Seconds that a volume may wait for a driver we do not have before we say so: another process may have it."""
 
 
-def decide_claim_beside(claim: Claim, world: World) -> Action:
+def decide_claim_beside(claim: Claim, world: World, reads: Reads) -> Action:
     """The next action for a claim that the stock binder binds."""
     if not world.settings.provisioner:
         return Done()
@@ -40,7 +40,7 @@ def decide_claim_beside(claim: Claim, world: World) -> Action:
         return _settle(claim, world)
     if why := _not_asked(claim, storage_class):
         return Wait(reason=why)
-    return decide_provision(claim, storage_class, world)
+    return decide_provision(claim, storage_class, world, reads)
 
 
 def _has(driver: str, world: World) -> bool:

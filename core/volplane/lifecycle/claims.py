@@ -33,13 +33,13 @@ def decide_claim(key: str, world: World, reads: Reads) -> Action:
     if world.settings.binder and (step := migration_step(CLAIMS, claim)) is not None:
         return step
     if not world.settings.binder:
-        return decide_claim_beside(claim, world)
+        return decide_claim_beside(claim, world, reads)
     if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
         return settle(claim, world) or Done()
     if claim.annotation(names.BIND_COMPLETED) is not None:
         outcome = decide_bound(claim, world)
         return _confirm_loss(claim, outcome, reads) or _follow(outcome, claim, world)
-    return _unbound(claim, world)
+    return _unbound(claim, world, reads)
 
 
 def _confirm_loss(claim: Claim, outcome: Bind | Action, reads: Reads) -> Read | None:
@@ -66,17 +66,20 @@ def _follow(outcome: Bind | Unmatched | Action, claim: Claim, world: World) -> A
     return settle(claim, world) or Done()
 
 
-def _unbound(claim: Claim, world: World) -> Action:
+def _unbound(claim: Claim, world: World, reads: Reads) -> Action:
     class_name = class_of_claim(claim)
     storage_class = world.classes.get(class_name) if class_name else None
     delayed = storage_class is not None and _delayed(storage_class)
     outcome = decide_unbound(claim, world, delayed=delayed)
     if not isinstance(outcome, Unmatched):
         return _follow(outcome, claim, world)
-    return _unmatched(claim, class_name, storage_class, world)
+    if class_name and storage_class is not None:
+        return _provisioned(claim, storage_class, world, reads)
+    return _unmatched(claim, class_name, world)
 
 
-def _unmatched(claim: Claim, class_name: str | None, storage_class: StorageClass | None, world: World) -> Action:
+def _unmatched(claim: Claim, class_name: str | None, world: World) -> Action:
+    """No volume fits, and no class that exists says who could make one."""
     if class_name is None and (default := world.default_class()) is not None:
         if (arriving := world.free.coming(demand_of(claim))) is not None:
             # A class, once given, would take the claim away from a classless volume that fits.
@@ -86,14 +89,17 @@ def _unmatched(claim: Claim, class_name: str | None, storage_class: StorageClass
     if not class_name:
         why = NO_CLASS + _what_is_near(claim, world)
         return _pending(claim, why, Notice(CLAIMS, claim, "Normal", "FailedBinding", why))
-    if storage_class is None:
-        message = f'storageclass.storage.k8s.io "{class_name}" not found'
-        return Wait(reason=message, notices=(_failed(claim, message),))
+    message = f'storageclass.storage.k8s.io "{class_name}" not found'
+    return Wait(reason=message, notices=(_failed(claim, message),))
+
+
+def _provisioned(claim: Claim, storage_class: StorageClass, world: World, reads: Reads) -> Action:
+    """No volume fits: have one made."""
     if _delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
         return _wait_for_consumer(claim, world)
     if not world.settings.provisioner:
         return _pending(claim, "no volume fits and provisioning is switched off")
-    return decide_provision(claim, storage_class, world)
+    return decide_provision(claim, storage_class, world, reads)
 
 
 def awaits_volume(claim: Claim, world: World) -> bool:

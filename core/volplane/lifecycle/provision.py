@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from volplane.assets import Asset, Segment
 from volplane.binding.matching import class_of_claim, refers_to
-from volplane.controller.actions import Action, Create, Notice, Patch, Wait
+from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Wait
 from volplane.errors import InvalidArgument
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.lifecycle.finalizers import is_in_tree
 from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent
@@ -41,7 +41,7 @@ __all__ = [
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
-def decide_provision(claim: Claim, storage_class: StorageClass, world: World) -> Action:
+def decide_provision(claim: Claim, storage_class: StorageClass, world: World, reads: Reads) -> Action:
     """The next action for an unbound claim of this class for which no volume fits."""
     driver = world.drivers.get(storage_class.provisioner)
     if driver is None:
@@ -69,7 +69,10 @@ def decide_provision(claim: Claim, storage_class: StorageClass, world: World) ->
         or intent.driver != driver.name
         or not claim.has_finalizer(names.PROVISIONING_FINALIZER)
     ):
-        return _declare(claim, storage_class, driver, known, world)
+        old = known if known is not None and known.driver == driver.name else None
+        return _give_back_lost_node(claim, driver, old, world, reads) or _declare(
+            claim, storage_class, driver, old, world
+        )
     return _after_hook(claim, storage_class, driver, intent, world)
 
 
@@ -165,19 +168,35 @@ def _declare(
     claim: Claim, storage_class: StorageClass, driver: Driver, old: ClaimIntent | None, world: World
 ) -> Action:
     """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
-    segment, why_not = _choose_segment(claim, storage_class, driver, world)
-    if why_not:
-        return Wait(reason=why_not, notices=(failed(claim, why_not),))
-    intent = ClaimIntent(v=INTENT_VERSION, driver=driver.name, segment=segment)
-    if old is not None and old.driver == driver.name:
-        # Sticky: an asset may be there already.
-        intent = replace(old, v=INTENT_VERSION, segment=old.segment if old.segment is not None else segment)
+    intent = replace(old, v=INTENT_VERSION) if old is not None else ClaimIntent(v=INTENT_VERSION, driver=driver.name)
+    if intent.segment is None:  # else sticky: an asset may be there already
+        segment, why_not = _choose_segment(claim, storage_class, driver, world)
+        if why_not:
+            return Wait(reason=why_not, notices=(failed(claim, why_not),))
+        intent = replace(intent, segment=segment)
     annotations = _provisioner_annotations(claim, driver.name, world)
     annotations[names.INTENT] = world.sealer.seal(claim.uid, intent)
     metadata: dict[str, Any] = {"annotations": annotations}
     if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
     return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="declare the intent to provision")
+
+
+def _give_back_lost_node(
+    claim: Claim, driver: Driver, old: ClaimIntent | None, world: World, reads: Reads
+) -> Action | None:
+    """Ask for another node where the selected one is no more: no scheduler would ever look at this claim again."""
+    selected = claim.annotation(names.SELECTED_NODE) or ""
+    placed = old is not None and old.segment is not None
+    if placed or not _must_place(claim, driver) or world.nodes.get(selected) is not None:
+        return None
+    if not reads.has(NODES, selected):
+        return Read(NODES, selected, why="does the selected node exist?")
+    if reads.get(NODES, selected) is not None:
+        return None
+    message = f'selected node "{selected}" does not exist; another one is asked for'
+    body = {"metadata": {"annotations": {names.SELECTED_NODE: None}}}
+    return Patch(kind=CLAIMS, target=claim, body=body, why="the node is gone", notices=(failed(claim, message),))
 
 
 def _choose_segment(
