@@ -613,7 +613,7 @@ def test_an_in_tree_name_gives_the_claim_back_after_any_failure() -> None:
     at_work(lambda: Laboratory(backend), body)
 
 
-def test_a_selected_node_that_comes_later_or_gets_its_label_later_is_noticed() -> None:
+def test_a_selected_node_that_is_not_there_is_given_back_and_one_that_gets_its_label_later_is_noticed() -> None:
     backend = ScriptedBackend(DRIVER, info={"topology_keys": (ZONE,)})
 
     async def body(lab: Laboratory) -> None:
@@ -622,8 +622,10 @@ def test_a_selected_node_that_comes_later_or_gets_its_label_later_is_noticed() -
         await _ask(lab)
         await lab.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
         await lab.settle()
-        assert 'selected node "n" does not exist' in lab.messages("ProvisioningFailed")
+        assert 'selected node "n" does not exist; another one is asked for' in lab.messages("ProvisioningFailed")
+        assert SELECTED not in (await lab.see("claims", "c"))["metadata"]["annotations"]
         await lab.create("nodes", {"metadata": {"name": "n"}})
+        await lab.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
         await lab.settle()
         assert any("lacks the label" in message for message in lab.messages("ProvisioningFailed"))
         await lab.patch("nodes", "n", {"metadata": {"labels": {ZONE: "z"}}})
