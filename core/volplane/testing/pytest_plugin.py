@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ __all__ = ["conformance_verdicts", "pytest_terminal_summary", "virtual_time"]
 pytest.register_assert_rewrite("volplane.testing.conformance")
 
 _WAIVED = "waived"
+_NOT_APPLICABLE = "not applicable"
 _PROPERTY = "volplane-conformance"
 
 
@@ -35,13 +37,22 @@ def virtual_time() -> Callable[..., Any]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Name every waived rule with its reason, whatever the verbosity."""
-    rows = []
-    for report in terminalreporter.getreports("xfailed"):
-        for name, value in report.user_properties:
-            if name == _PROPERTY and str(value).startswith(_WAIVED):
-                rows.append(f"{report.nodeid}: {value}")
-    if rows:
-        terminalreporter.section("volplane conformance: waived rules")
+    """Name every waived rule with its reason, whatever the verbosity; count by reason those that do not concern."""
+    waived = [f"{report.nodeid}: {verdict}" for report, verdict in _verdicts(terminalreporter, "xfailed", _WAIVED)]
+    elsewhere = Counter(
+        f"{report.nodeid.rpartition('::')[0]}: {verdict}"
+        for report, verdict in _verdicts(terminalreporter, "passed", _NOT_APPLICABLE)
+    )
+    counted = [f"{row} ({count} rules)" for row, count in sorted(elsewhere.items())]
+    for title, rows in (("waived rules", waived), ("rules that say nothing about a backend", counted)):
+        if rows:
+            terminalreporter.section(f"volplane conformance: {title}")
         for row in rows:
             terminalreporter.write_line(row)
+
+
+def _verdicts(terminalreporter: Any, outcome: str, kind: str) -> Iterator[tuple[Any, str]]:
+    for report in terminalreporter.getreports(outcome):
+        for name, value in getattr(report, "user_properties", ()):
+            if name == _PROPERTY and str(value).startswith(kind):
+                yield report, str(value)
