@@ -59,7 +59,8 @@ class Attaching:
                 f"node {request.node.name} has spec.providerID {request.node.instance_id!r}: no instance of EC2, so no volume "
                 "can be attached to it; it must look like aws:///eu-central-1a/i-0a1b2c3d4e5f67890"
             )
-        seen = self._ec2.volume(id_)
+        recent = self._ec2.recent(id_)
+        seen = recent if recent is not None and recent.free else self._ec2.volume(id_)
         if seen is None or seen.going:
             raise NotFound(
                 f"volume {id_} of {request.volume.name} does not exist (any more)", code="InvalidVolume.NotFound"
@@ -177,7 +178,8 @@ class Attaching:
         id_, instance = volume_in(request.volume.handle), instance_of(request.node)
         if id_ is None or instance is None:
             return Done()
-        seen = self._ec2.volume(id_)
+        recent = self._ec2.recent(id_)
+        seen = recent if recent is not None and _attached(recent, instance) else self._ec2.volume(id_)
         there = seen.attachment(instance) if seen is not None else None
         if seen is None or there is None:
             return self._detached((id_, instance))
@@ -225,3 +227,8 @@ class Attaching:
     def _changed(self, volume: str, instance: str) -> None:
         self._ec2.lookups.volumes.touched(volume)
         self._ec2.lookups.instances.touched(instance)
+
+
+def _attached(seen: VolumeSeen, instance: str) -> bool:
+    there = seen.attachment(instance)
+    return there is not None and there.state == "attached"

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from volplane import (
     Absent,
     AccessMode,
+    AdoptRequest,
     Asset,
     AssetPage,
     Attachment,
@@ -42,6 +43,7 @@ from volplane import (
     hookimpl,
 )
 from volplane_aws_ebs import marks
+from volplane_aws_ebs.adopting import adopt
 from volplane_aws_ebs.assets import IN_TREE, asset_of, instance_of, new_source, volume_in
 from volplane_aws_ebs.attaching import Attaching
 from volplane_aws_ebs.calls import Call
@@ -211,6 +213,12 @@ class AwsEbsBackend(BackendSpec):
         """Everything in the region that carries a mark of volplane, of any cluster."""
         with self._ec2.explained("list the volumes"):
             return list_page(self._ec2, request, self._node_name)
+
+    @hookimpl
+    def adopt(self, request: AdoptRequest) -> Done:
+        """Write the new owner's tags over those of the former one."""
+        with self._ec2.explained(f"mark {request.volume.handle} of {request.volume.name}"):
+            return adopt(self._ec2, request, Turn(request.context, self._clock, self._clock()))
 
     # --- attachments --------------------------------------------------------------------------------------------
 

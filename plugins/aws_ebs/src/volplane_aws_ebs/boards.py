@@ -60,6 +60,8 @@ class Board(Generic[K, V]):
         self._turn = 0
         self._fetching: frozenset[K] = frozenset()
         self._next = 0.0
+        self._promised = 0.0
+        """When somebody comes for the next fetch: who comes shortly before waits for it."""
 
     def ask(self, key: K, *, max_age: float | None = None, patience: float = _LONGEST_RIDE) -> Sighting[V] | None:
         """An answer that is young enough, and not from before the key was `touched`; or None: come back later.
@@ -81,7 +83,7 @@ class Board(Generic[K, V]):
                     self._raise_failure(key)
                     return self._settled(key)
                 return None
-            if now < self._next:
+            if now < self._next or now < self._promised < now + self._beat:
                 return None
             keys = self._begin(now)
             turn = self._turn
@@ -89,6 +91,11 @@ class Board(Generic[K, V]):
         with self._changed:
             self._raise_failure(key)
             return self._settled(key)
+
+    def recall(self, key: K, max_age: float) -> Sighting[V] | None:
+        """What is known anyhow, if it is young enough and the key was not `touched` since. Asks nobody."""
+        with self._changed:
+            return self._fresh(key, self._clock() - max_age)
 
     def touched(self, key: K) -> None:
         """Something was done to it just now: what was seen before does not count any more."""
@@ -104,26 +111,17 @@ class Board(Generic[K, V]):
 
     def due(self, after: float = 0.0) -> float:
         """Seconds until an answer can be had that is at least `after` seconds away, on the beat that all share."""
-        now = self._clock()
-        beat = self._interval * self._slowdown
         with self._changed:
-            first = max(self._next, now)
-        target = max(now + after, first)
-        aligned = -(-target // beat) * beat
-        return max(aligned - now, 0.001)
-
-    def ask_now(self, key: K) -> Sighting[V]:
-        """An answer to a call that begins now, made in this thread. Raises what it raises."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._fetching)
             now = self._clock()
-            self._wanted[key] = now
-            keys = self._begin(now)
-            turn = self._turn
-        self._run(keys, now, turn)
-        with self._changed:
-            self._raise_failure(key)
-            return self._known[key]
+            soonest = max(now + after, self._next)
+            moment = -(-soonest // self._beat) * self._beat
+            if not now < self._promised <= moment:
+                self._promised = moment
+            return max(moment - now, 0.001)
+
+    @property
+    def _beat(self) -> float:
+        return self._interval * self._slowdown
 
     def _fresh(self, key: K, oldest: float) -> Sighting[V] | None:
         sighting = self._known.get(key)
@@ -151,7 +149,7 @@ class Board(Generic[K, V]):
         self._drop_old(now)
         keys = list(self._wanted)
         self._fetching = frozenset(keys)
-        self._next = now + self._interval * self._slowdown / 2
+        self._next = now + self._beat / 2
         self._turn += 1
         return keys
 

@@ -49,8 +49,9 @@ class Deleting:
                 "handle %r is no volume of EBS: there is nothing to delete", request.volume.handle
             )
             return Done()
-        seen, now = self._ec2.volume(id_), self._ec2.clock()
-        asked = self._asked.get(id_)
+        recent = self._ec2.recent(id_)
+        seen = recent if recent is not None and recent.free else self._ec2.volume(id_)
+        now, asked = self._ec2.clock(), self._asked.get(id_)
         if seen is None:
             return self._absent(id_, request, asked)
         marks.refuse_foreign(id_, seen.tags, request.volume.owner)

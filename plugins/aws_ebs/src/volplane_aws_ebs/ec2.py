@@ -26,6 +26,7 @@ SETTLE_SECONDS = 60.0
 """After this what a call made is visible, or will never be: EC2's eventual consistency and the SDK's longest call."""
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
 _INSTANCE_SECONDS = 30.0
+_RECENT_SECONDS = 10.0
 
 V = TypeVar("V")
 
@@ -50,6 +51,11 @@ class Ec2:
     def volume(self, id_: str) -> VolumeSeen | None:
         """The volume as it is now; None if EC2 does not show it. Raises Later."""
         return _answered(self.lookups.volumes, id_)
+
+    def recent(self, id_: str) -> VolumeSeen | None:
+        """The volume as it was up to 10 s ago, if that is known: enough to try what EC2 itself refuses if it is wrong."""
+        sighting = self.lookups.volumes.recall(id_, _RECENT_SECONDS)
+        return sighting.value if sighting is not None else None
 
     def named(self, cluster: str, name: str) -> tuple[VolumeSeen, ...]:
         """Volumes that carry the name's tag, oldest first, without those that are going. Raises Later."""

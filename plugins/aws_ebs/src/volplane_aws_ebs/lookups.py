@@ -59,18 +59,20 @@ class Lookups:
         self._odd = {id_: until for id_, until in self._odd.items() if until > now}
         odd = [id_ for id_ in ids if id_ in self._odd]
         found: dict[str, VolumeSeen] = {}
-        for chunk in chunks([id_ for id_ in ids if id_ not in self._odd], _MOST_IDS):
+        if odd and len(ids) <= _MOST_FILTER_VALUES:
+            odd = list(ids)  # One call for all of them.
+        for chunk in chunks([id_ for id_ in ids if id_ not in odd], _MOST_IDS):
             seen, missing = self._known_volumes(chunk)
             found.update(seen)
             odd += missing
-        for id_ in odd:
-            self._odd.setdefault(id_, now + _ODD_SECONDS)
         for chunk in chunks(odd, _MOST_FILTER_VALUES):
             shown = self._all(self.volumes, Call.DESCRIBE_VOLUMES, "Volumes", Filters=[_filter("volume-id", chunk)])
             found.update((each["VolumeId"], VolumeSeen.of(each)) for each in shown)
-        for id_, seen_volume in found.items():
-            if id_ in self._odd and not seen_volume.going:
-                del self._odd[id_]
+        for id_ in ids:
+            if id_ not in found:
+                self._odd.setdefault(id_, now + _ODD_SECONDS)
+            elif not found[id_].going:
+                self._odd.pop(id_, None)
         return found
 
     def _known_volumes(self, ids: Sequence[str]) -> tuple[dict[str, VolumeSeen], list[str]]:

@@ -12,12 +12,14 @@ __all__ = [
     "FENCE",
     "GENERATION",
     "IOPS_PER_GIB",
+    "LATER",
     "RESERVED_PREFIXES",
     "SNAPSHOT",
     "VOLUME",
     "client_token",
     "demand_mark",
     "owner_of",
+    "owner_tags",
     "refuse_foreign",
     "snapshot_tags",
     "volume_tags",
@@ -31,6 +33,8 @@ DEMAND = "volplane.dev/demand"
 FENCE = "volplane.dev/fence"
 IOPS_PER_GIB = "volplane.dev/iops-per-gib"
 SNAPSHOT = "volplane.dev/snapshot"
+LATER = frozenset({CLUSTER, CLAIM, VOLUME, GENERATION, FENCE})
+"""Tags that may be written after a volume was made."""
 _STOCK = "ebs.csi.aws.com/cluster"
 """The tag by which the official driver's IAM policy lets its controller attach a volume."""
 _STOCK_NAME = "CSIVolumeName"
@@ -47,13 +51,20 @@ def client_token(owner: Ownership, attempt: int) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def volume_tags(owner: Ownership, claim: ClaimIdentity, *, demand: str, fence: int | None) -> dict[str, str]:
-    """The tags of a new volume. demand: what was asked for, as `demand_of` shortens it."""
-    tags = {
+def owner_tags(owner: Ownership) -> dict[str, str]:
+    """The tags that say whose a volume is."""
+    return {
         CLUSTER: owner.cluster_id,
         CLAIM: owner.claim_uid,
         VOLUME: owner.volume_name,
         GENERATION: str(owner.generation),
+    }
+
+
+def volume_tags(owner: Ownership, claim: ClaimIdentity, *, demand: str, fence: int | None) -> dict[str, str]:
+    """The tags of a new volume. demand: what was asked for, as `demand_of` shortens it."""
+    tags = {
+        **owner_tags(owner),
         DEMAND: demand,
         _STOCK: "true",
         "Name": owner.volume_name,

@@ -83,6 +83,11 @@ class VolumeSeen:
         """It is being deleted: nothing brings it back."""
         return self.state in ("deleting", "deleted")
 
+    @property
+    def free(self) -> bool:
+        """It could be attached or deleted now."""
+        return self.state == "available" and not self.attachments
+
     def attachment(self, instance: str) -> AttachmentSeen | None:
         """Its attachment to this instance, whatever its state; None also for one that is over."""
         return next((a for a in self.attachments if a.instance == instance and a.state != "detached"), None)
