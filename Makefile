@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.volplane-installed
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
-SOURCES := core $(wildcard plugins/*/src) $(wildcard examples/*/volplane_*.py) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py))))
+SOURCES := core $(wildcard plugins/*/src) $(wildcard examples/*/volplane_*.py examples/*/src) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py))))
 
 # The first Python that is new enough and able to make virtual environments (Debian ships the latter apart).
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \

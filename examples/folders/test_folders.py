@@ -1,24 +1,31 @@
 from pathlib import Path
 
-from volplane_folders import FolderBackend
+import pytest
+from volplane_folders import FoldersBackend
 
-from volplane import ClaimIdentity, Context, DeleteRequest, Done, Ownership, ProvisionRequest, VolumeIdentity
-
-context = Context(driver="folders.example.com", cluster_id="test")
-owner = Ownership(cluster_id="test", claim_uid="5a1e", volume_name="pvc-5a1e")
-claim = ClaimIdentity(namespace="default", name="data", uid="5a1e")
+from volplane.testing import BackendConformance, Cluster, FailAfter, FaultyBackend, Subject, run
 
 
-def test_a_volume_is_a_folder_until_it_is_deleted(tmp_path: Path) -> None:
-    backend = FolderBackend({"root": str(tmp_path)})
-    demand = ProvisionRequest(context=context, name="pvc-5a1e", capacity_bytes=1 << 30, owner=owner, claim=claim)
-    asset = backend.provision(demand)
-    assert backend.provision(demand) == asset
-    assert (tmp_path / "pvc-5a1e").is_dir()
+class TestFolders(BackendConformance):
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> Subject:
+        options = {"root": str(tmp_path)}
+        return Subject(FoldersBackend, options, other_parameters={"colour": "red"}, real_crashes=True)
 
-    volume = VolumeIdentity(
-        name="pvc-5a1e", uid="77", handle=asset.handle, source=asset.source, capacity_bytes=1 << 30, owner=owner
-    )
-    assert backend.delete(DeleteRequest(context=context, volume=volume)) == Done()
-    assert backend.delete(DeleteRequest(context=context, volume=volume)) == Done()
-    assert list(tmp_path.iterdir()) == []
+
+def test_lost_answers_cost_nothing(tmp_path: Path) -> None:
+    folders = FoldersBackend({"root": str(tmp_path)})
+    faulty = FaultyBackend(folders, {"provision": [FailAfter()], "delete": [FailAfter()]})
+
+    async def story() -> None:
+        async with Cluster([faulty]) as cluster:
+            await cluster.create_class("folders")
+            claim = await cluster.create_claim("data", storage_class="folders", capacity="2Gi")
+            volume = await cluster.wait_bound(claim)
+            assert [path.name for path in folders.volumes.iterdir()] == [volume["metadata"]["name"]]
+            await cluster.delete_claim(claim)
+            await cluster.advance(60)
+            assert volume not in cluster.api
+            assert list(folders.volumes.iterdir()) == []
+
+    run(story())

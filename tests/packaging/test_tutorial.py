@@ -1,12 +1,16 @@
-"""The tutorial and the README's backend do what they say."""
+"""The tutorial, the how-to of tests and the README's backend do what they say."""
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from volplane import (
@@ -20,6 +24,7 @@ from volplane import (
     ProvisionRequest,
     VolumeIdentity,
 )
+from volplane.cli.new_backend import distribution_files
 from volplane.controller.config import parse_configuration
 from volplane.loading.building import build_driver
 from volplane.loading.contract import Plugin
@@ -27,6 +32,7 @@ from volplane.loading.contract import Plugin
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 TUTORIAL = REPOSITORY / "docs" / "tutorial" / "write-a-backend.md"
+TESTING = REPOSITORY / "docs" / "how-to" / "test-a-backend.md"
 EXAMPLE = REPOSITORY / "examples" / "folders"
 CONTEXT = Context(driver="folders.example.com", cluster_id="test")
 OWNER = Ownership(cluster_id="test", claim_uid="5a1e", volume_name="pvc-5a1e")
@@ -37,10 +43,19 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
 
 
-def named_files(page: Path) -> dict[str, str]:
-    """Blocks that stand below the name of the file they are."""
-    found = re.findall(r"`([\w.]+)`:\n\n```\w+\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
-    return dict(found)
+def steps(page: Path) -> Iterator[tuple[str, str]]:
+    """What a reader does, in the order of the page: (name of a file, its text), or ("", a console block)."""
+    found = re.finditer(r"(?:`([\w.]+)`:\n\n)?```(\w+)\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    for match in found:
+        assert match[1] or match[2] == "console", f"a block without the name of its file: {match[3][:60]}"
+        yield (match[1] or "", match[3])
+
+
+def commands(block: str) -> Iterator[tuple[str, list[str]]]:
+    """(command, what its output must contain)."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *told = part.strip().splitlines()
+        yield command, [line.partition("…")[0].rstrip() for line in told]
 
 
 def test_the_backend_of_the_readme_makes_and_deletes_volumes(tmp_path: Path) -> None:
@@ -67,33 +82,78 @@ def test_the_backend_of_the_readme_makes_and_deletes_volumes(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_tutorial_works_word_for_word(tmp_path: Path) -> None:
-    for name, text in named_files(TUTORIAL).items():
-        assert (EXAMPLE / name).read_text("utf-8") == text, "the example is the tutorial's files"
-        (tmp_path / name).write_text(text)
-    target = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--target", str(target)]
-    environment = {**os.environ, "PYTHONPATH": str(target), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    volplane = [sys.executable, "-m", "volplane", "plugins"]
-    said = {}
-    for command in (
-        [*pip, "--no-deps", "--no-build-isolation", "."],
-        [sys.executable, "-m", "pytest", "test_folders.py"],
-        [*volplane, "--config", "volplane.yaml"],
-        [*volplane, "show", "folders"],
-    ):
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
+class Reader:
+    """Does in an empty directory what a page says; what is installed goes into a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.here = directory / "here"
+        self.here.mkdir()
+        self.site = directory / "site"
+        self.environment = {**os.environ, "PYTHONPATH": str(self.site), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+    def run(self, command: str, told: list[str]) -> None:
+        words = shlex.split(command)
+        programs = {
+            "volplane": [sys.executable, "-m", "volplane"],
+            "python": [sys.executable],
+            "pip": [sys.executable, "-m", "pip"],
+        }
+        arguments = [*programs.get(words[0], [words[0]]), *words[1:]]
+        if words[:2] == ["pip", "install"]:
+            arguments += ["--no-index", "--target", str(self.site)]
+        ran = subprocess.run(
+            arguments, cwd=self.here, env=self.environment, capture_output=True, text=True, check=False, timeout=180
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        said[command[-1]] = done.stdout
-        (tmp_path / "volplane_folders.py").unlink(missing_ok=True)
-    assert "folders.example.com" in said["volplane.yaml"]
-    assert "colour: text" in said["folders"]
+        fails = any(line.startswith("FAIL") for line in told)
+        assert ran.returncode == int(fails), f"{command}\n{ran.stdout}{ran.stderr}"
+        for line in told:
+            assert line in ran.stdout, f"{command}\n{ran.stdout}"
+        assert ran.stdout.count("FAIL  ") == sum(line.startswith("FAIL") for line in told), ran.stdout
+        if words[:2] == ["pip", "install"]:
+            (self.here / "volplane_folders.py").unlink()  # from here on, only what is installed counts
+
+
+def test_the_tutorial_works_word_for_word(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    written: dict[str, str] = {}
+    for name, text in steps(TUTORIAL):
+        if name:
+            written[name] = text
+            (reader.here / name).write_text(text)
+            continue
+        for command, told in commands(text):
+            reader.run(command, told)
+    for name, text in written.items():
+        assert (EXAMPLE / name).read_text("utf-8") == text, "the example is the tutorial's files"
+    assert {path.name for path in EXAMPLE.iterdir() if path.is_file()} == set(written)
+
+
+def test_the_command_writes_the_backend_of_the_tutorial() -> None:
+    files = distribution_files("folders")
+    assert files["src/volplane_folders/backend.py"] == (EXAMPLE / "volplane_folders.py").read_text("utf-8")
 
 
 def test_the_configuration_of_the_tutorial_is_valid() -> None:
-    text = named_files(TUTORIAL)["volplane.yaml"]
+    text = (EXAMPLE / "volplane.yaml").read_text("utf-8")
     [driver] = parse_configuration(text, "volplane.yaml").drivers or ()
     assert (driver.name, driver.backend) == ("folders.example.com", "folders")
     assert yaml.safe_load(text)["drivers"][0]["options"] == driver.options
+
+
+@pytest.mark.parametrize("number", range(len(blocks(TESTING, "python"))))
+def test_the_how_to_of_tests_works_block_by_block(number: int, tmp_path: Path) -> None:
+    code = blocks(TESTING, "python")[number]
+    is_test = "import pytest" in code
+    (tmp_path / "test_block.py").write_text(code)
+    shutil.copy(EXAMPLE / "volplane_folders.py", tmp_path)
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_block.py"] if is_test else ["test_block.py"]
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert not is_test or " passed" in ran.stdout

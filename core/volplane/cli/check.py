@@ -218,17 +218,21 @@ def _judged(console: Console, subject: Subject, rules: tuple[Rule, ...]) -> Repo
 
 
 def _show(console: Console, report: Report, *, verbose: bool) -> None:
+    """What is kept, if asked for; then each violation; then what was not judged, and the count."""
+    for outcome in report.outcomes:
+        if verbose and outcome.verdict is Verdict.KEPT:
+            console.done(outcome.rule.name)
     for outcome in report.outcomes:
         if outcome.bad:
             console.failed(f"{outcome.rule.name}: {outcome.reason}")
             for line in outcome.details():
                 console.note(f"      {line}")
             console.line()
-        elif verbose and outcome.verdict is Verdict.KEPT:
-            console.done(outcome.rule.name)
-        elif verbose or outcome.verdict not in (Verdict.KEPT, Verdict.NOT_APPLICABLE):
-            console.line(f"{outcome.verdict}: {outcome.rule.name} ({outcome.reason})")
-    left = {each for outcome in report.outcomes for each in outcome.left}
-    for each in sorted(left):
+    quiet = () if verbose else (Verdict.NOT_APPLICABLE,)
+    for verdict in (Verdict.WAIVED, Verdict.NOT_JUDGED, Verdict.NOT_APPLICABLE):
+        for outcome in report.outcomes:
+            if outcome.verdict is verdict and verdict not in quiet:
+                console.line(f"{verdict}: {outcome.rule.name} ({outcome.reason})")
+    for each in sorted({each for outcome in report.outcomes for each in outcome.left}):
         console.warning(f"left on the storage: {each}")
     console.line(report.summary())

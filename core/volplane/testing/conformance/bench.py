@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from volplane.requests import (
 )
 from volplane.schemas import DriverInfo
 from volplane.testing.conformance.crashes import OwnCode, crash_at, die_at
-from volplane.testing.conformance.instance import Call, Instance
+from volplane.testing.conformance.instance import Call, Instance, shown
 from volplane.testing.conformance.rule import NotApplicable, Violation
 from volplane.testing.conformance.subject import Subject
 
@@ -191,6 +191,7 @@ class Bench:
     def remove(self, made: Made) -> None:
         """Delete to the end."""
         self.instance.delete(self.deletion(made))
+        self._left.assets.pop(made.asset.handle, None)
 
     def made_snapshot(self, handle: str) -> None:
         """Remember a snapshot."""
@@ -215,7 +216,7 @@ class Bench:
     def require_same(self, asset: object, expected: Asset, when: str) -> None:
         """Both are the one asset."""
         if asset != expected:
-            raise Violation(f"{when} gave {asset!r}, expected the asset that exists: {expected!r}")
+            raise Violation(f"{when} gave {_difference(asset, expected)}")
 
     def require_refused(
         self, hook: str, request: Any, *errors: type[BackendError], why: str, retry: bool = False
@@ -229,7 +230,7 @@ class Bench:
             if isinstance(error, errors):
                 return error
             raise Violation(f"{why}: {hook} raised {type(error).__name__} ({error}), expected {names}") from error
-        raise Violation(f"{why}: {hook} answered {result!r}, expected {names}")
+        raise Violation(f"{why}: {hook} answered {shown(result)}, expected {names}")
 
     def require_intact(self, made: Made, after: str) -> None:
         """The asset is there and as it was."""
@@ -241,7 +242,7 @@ class Bench:
         """Nothing of the asset is left, as far as the backend can be asked."""
         if self.supports("find"):
             found = self.instance.find(self.question(made.demand))
-            self.require(found is None, f"find after {after} still answers {found!r}, expected Absent")
+            self.require(found is None, f"find after {after} still answers {shown(found)}, expected Absent")
         if self.supports("list_assets"):
             entries = [each for each in self.entries(made.demand) if each.handle == made.asset.handle]
             self.require(not entries, f"list_assets after {after} still has {entries!r}")
@@ -311,7 +312,7 @@ class Bench:
             attempt(f"snapshot {handle}", lambda gone=gone: self.instance.delete_snapshot(gone))  # type: ignore[misc]
         for demand in self._left.demands.values():
             attempt(demand.name, lambda demand=demand: self._recover(demand))  # type: ignore[misc]
-        for made in reversed(self._left.assets.values()):
+        for made in reversed(list(self._left.assets.values())):
             attempt(made.asset.handle, lambda made=made: self.remove(made))  # type: ignore[misc]
         attempt("stop", self.instance.stop)
         return tuple(failures)
@@ -323,3 +324,15 @@ class Bench:
         found = self.instance.find(self.question(demand))
         if found is not None:
             self.made(demand, found)
+
+
+def _difference(asset: object, expected: Asset) -> str:
+    """What came, as far as it is not what was expected."""
+    if not isinstance(asset, Asset):
+        return f"{shown(asset)}, expected {shown(expected)}"
+    wrong = [
+        f"{each.name} {getattr(asset, each.name)!r} instead of {getattr(expected, each.name)!r}"
+        for each in fields(expected)
+        if getattr(asset, each.name) != getattr(expected, each.name)
+    ]
+    return f"an asset with {', '.join(wrong)}"

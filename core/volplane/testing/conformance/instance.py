@@ -34,7 +34,7 @@ from volplane.testing.conformance.crashes import call_in_thread
 from volplane.testing.conformance.rule import Violation
 from volplane.testing.conformance.subject import Subject
 
-__all__ = ["Call", "Instance", "pages_of"]
+__all__ = ["Call", "Instance", "pages_of", "shown"]
 
 _MOST_ROUNDS: Final = 10_000
 _MOST_RETRIES: Final = 50
@@ -89,13 +89,13 @@ class Instance:
     def once(self, hook: str, request: Any) -> Any:
         """One call; its result, checked for type, or its BackendError. Violation if it takes too long."""
         method = getattr(self.driver, hook)
-        about = _about(request)
+        about = _about(request, self.subject.cluster_id)
         try:
             result = call_in_thread(lambda: method(request), self.subject.patience, hook)
         except (BackendError, PluginError) as error:
             self.note(hook, about, f"{type(error).__name__}: {error}")
             raise
-        self.note(hook, about, _shown(result))
+        self.note(hook, about, shown(result))
         return result
 
     def note(self, hook: str, about: str, outcome: str) -> None:
@@ -111,7 +111,9 @@ class Instance:
             self.subject.advance(result.retry_after)
             state = json.loads(json.dumps(dict(result.state)))  # as it comes back from the intent
             request = replace(request, context=replace(request.context, state=state, attempt=attempt + 1))
-        raise Violation(f"{hook} of {_about(request)} is still in progress after {_MOST_ROUNDS} calls")
+        raise Violation(
+            f"{hook} of {_about(request, self.subject.cluster_id)} is still in progress after {_MOST_ROUNDS} calls"
+        )
 
     def patiently(self, hook: str, request: Any) -> Any:
         """One call, made again as often as the backend asks for that (`retry_after`)."""
@@ -208,8 +210,8 @@ def _name_of(factory: object) -> str:
     return str(getattr(factory, "__name__", type(factory).__name__))
 
 
-def _about(request: Any) -> str:
-    """What a request is about, in few words."""
+def _about(request: Any, cluster_id: str) -> str:
+    """What a request is about, in few words; its owner only where that is not the usual one."""
     parts: list[str] = []
     name = getattr(request, "name", None)
     volume = getattr(request, "volume", None)
@@ -224,6 +226,11 @@ def _about(request: Any) -> str:
     node = getattr(request, "node", None)
     if node is not None:
         parts.append(f"node={node.name}")
+    owner = getattr(volume if volume is not None else request, "owner", None)
+    if owner is not None and not owner.volume_name.endswith(owner.claim_uid):
+        parts.append(f"claim={owner.claim_uid}")
+    if owner is not None and owner.cluster_id != cluster_id:
+        parts.append(f"cluster={owner.cluster_id}")
     if request.context.generation != 1:
         parts.append(f"generation={request.context.generation}")
     if request.context.state:
@@ -231,7 +238,10 @@ def _about(request: Any) -> str:
     return _cut(", ".join(parts))
 
 
-def _shown(result: Any) -> str:
+def shown(result: Any) -> str:
+    """A result in few words."""
+    if result is None:
+        return "Absent()"
     if isinstance(result, Asset):
         return _cut(f"Asset({result.handle}, {result.capacity_bytes} bytes)")
     return _cut(repr(result) if is_dataclass(result) else str(result))

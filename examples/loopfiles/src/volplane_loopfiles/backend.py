@@ -1,0 +1,302 @@
+"""The hooks. Each takes the lock of the root, reads the marks, and leaves a state that the next call can go on from."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from volplane import (
+    Absent,
+    AccessMode,
+    AlreadyExists,
+    Asset,
+    AssetPage,
+    BackendSpec,
+    Capacity,
+    CapacityRequest,
+    DeleteRequest,
+    DescribeRequest,
+    Done,
+    DriverInfo,
+    Erased,
+    ExpandRequest,
+    FindRequest,
+    InvalidArgument,
+    ListedAsset,
+    ListRequest,
+    NotFound,
+    Ownership,
+    Parameter,
+    ParameterKind,
+    ParameterSchema,
+    ProbeRequest,
+    ProvisionRequest,
+    RecycleRequest,
+    ResourceExhausted,
+    Segment,
+    StartRequest,
+    Unsupported,
+    VolumeIdentity,
+    VolumeInUse,
+    VolumeMode,
+    VolumeSource,
+    hookimpl,
+)
+from volplane_loopfiles.images import Images, Marks
+from volplane_loopfiles.loops import attach_image, attached_to, detach_device, device_of, grown
+
+__all__ = ["LoopFilesBackend"]
+
+NODE: Final = "kubernetes.io/hostname"
+LARGEST: Final = 1 << 43
+"""An image of ext4 has at most 16 TiB; half of that is enough."""
+
+
+class LoopFilesBackend(BackendSpec):
+    """Image files of one file system of a node, as loop devices, or as plain files where that is not permitted."""
+
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema(
+        parameters=(
+            Parameter(
+                name="root", doc="Directory that holds the images, used by nothing else.", required=True, pattern="/.+"
+            ),
+            Parameter(name="node_name", doc="Node that has the root; empty = this host's name.", default=""),
+            Parameter(
+                name="devices",
+                doc="Hand out loop devices; needs root. false: plain image files, as hostPath of type File.",
+                kind=ParameterKind.BOOLEAN,
+                default=True,
+            ),
+            Parameter(
+                name="reserve", doc="Room to leave free for others.", kind=ParameterKind.SIZE, default=0, minimum=0
+            ),
+            Parameter(
+                name="page", doc="Assets on a page of the list.", kind=ParameterKind.INTEGER, default=500, minimum=1
+            ),
+        )
+    )
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Keep the options."""
+        super().__init__(options)
+        self._images = Images(Path(options["root"]), options["reserve"])
+        self._node: str = options["node_name"] or socket.gethostname().lower()
+        self._devices: bool = options["devices"]
+        self._page: int = options["page"]
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        """Block needs devices."""
+        return DriverInfo(
+            version="0.1.0",
+            parameters=ParameterSchema(
+                parameters=(
+                    Parameter(
+                        name="fsType",
+                        doc="File system that the kubelet makes, for volumeMode Filesystem.",
+                        choices=("ext4", "xfs"),
+                        default="ext4",
+                    ),
+                    Parameter(
+                        name="sparse",
+                        doc="Allocate blocks when they are written; they are promised all the same.",
+                        kind=ParameterKind.BOOLEAN,
+                        default=False,
+                    ),
+                )
+            ),
+            topology_keys=(NODE,),
+            access_modes=frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD}),
+            volume_modes=frozenset(VolumeMode) if self._devices else frozenset({VolumeMode.FILESYSTEM}),
+            maximum_bytes=LARGEST,
+        )
+
+    @hookimpl
+    def start(self, request: StartRequest) -> Done:
+        """Make the directories; give every volume its device again, for none outlives a boot."""
+        if request.node_name:
+            self._node = request.node_name
+        self._images.prepare()
+        with self._images.locked("give volumes their devices"):
+            for name in self._images.names() if self._devices else ():
+                if self._images.image(name).exists():
+                    self._images.point(name, attach_image(self._images.image(name)))
+        return Done()
+
+    @hookimpl
+    def probe(self, request: ProbeRequest) -> Done:
+        """The root is there and can be locked."""
+        with self._images.locked("lock the root"):
+            return Done()
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset:
+        """Marks, image, device; what an earlier call has done is kept."""
+        self._check(request)
+        with self._images.locked(f"make the image of {request.name}"):
+            wanted = _marks_of(request)
+            marks = self._images.read(request.name)
+            if marks is None:
+                marks = wanted
+                self._images.require_room(request.capacity_bytes, f"make {request.name}")
+                self._images.write(request.name, marks)
+            elif (marks.owner, marks.demand) != (wanted.owner, wanted.demand):
+                raise AlreadyExists(f"{request.name} was made for claim {marks.owner.claim_uid}, or for another demand")
+            try:
+                return self._whole(request.name, marks)
+            except OSError as error:
+                self._undo(request.name, error)
+                raise
+
+    def _check(self, request: ProvisionRequest) -> None:
+        if request.source_snapshot or request.source_volume:
+            raise Unsupported("images cannot be made from a snapshot or from another volume")
+        if request.segment is not None and dict(request.segment) != self._here():
+            raise InvalidArgument(f"segment {dict(request.segment)} is out of reach, images are on {self._here()}")
+        if request.capacity_bytes > LARGEST:
+            raise InvalidArgument(f"capacity {request.capacity_bytes} is above {LARGEST} bytes, the largest image")
+
+    def _undo(self, name: str, error: OSError) -> None:
+        """No blocks were to be had for a new image: leave nothing."""
+        self._release(name)
+        self._images.remove(name)
+        self._images.forget(name)
+        raise ResourceExhausted(f"image {name} could not be filled: {error.strerror}", nothing_done=True) from error
+
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        """Finish what a crash left, if it is this owner's."""
+        with self._images.locked(f"look for {request.name}"):
+            marks = self._images.read(request.name)
+            if marks is None or marks.owner != request.owner:
+                return Absent()
+            return self._whole(request.name, marks)
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done:
+        """Device, image, marks, in this order."""
+        volume = request.volume
+        with self._images.locked(f"remove {volume.handle}"):
+            try:
+                marks = self._owned(volume)
+            except (NotFound, InvalidArgument):
+                return Done()
+            if volume.owner is not None and marks.owner.generation != volume.owner.generation:
+                return Done()
+            self._release(volume.handle)
+            self._images.remove(volume.handle)
+            self._images.forget(volume.handle)
+        return Done()
+
+    @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset:
+        """Blocks first, then the promise, then the device."""
+        name = request.volume.handle
+        with self._images.locked(f"grow {name}"):
+            marks = self._owned(request.volume)
+            if request.capacity_bytes > marks.capacity_bytes:
+                if request.capacity_bytes > LARGEST:
+                    raise InvalidArgument(
+                        f"capacity {request.capacity_bytes} is above {LARGEST} bytes, the largest image"
+                    )
+                self._images.require_room(request.capacity_bytes - marks.capacity_bytes, f"grow {name}")
+                marks = replace(marks, capacity_bytes=request.capacity_bytes)
+                self._images.fill(name, marks)
+                self._images.write(name, marks)
+            asset = self._whole(name, marks)
+            device = device_of(self._images.image(name)) if self._devices else None
+            if device is not None:
+                grown(device)
+            return asset
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> Erased:
+        """New blocks for old ones; the device goes for that time, so that nothing stays in its cache."""
+        name = request.volume.handle
+        with self._images.locked(f"erase {name}"):
+            marks = self._owned(request.volume)
+            self._release(name)
+            self._images.empty(name)
+            self._whole(name, marks)
+        return Erased()
+
+    @hookimpl
+    def list_assets(self, request: ListRequest) -> AssetPage:
+        """Volumes and images without marks, by name; the token is the last name."""
+        with self._images.locked("list the images"):
+            strangers = set(self._images.strangers())
+            names = [n for n in sorted({*self._images.names(), *strangers}) if request.page is None or n > request.page]
+            taken = names[: self._page]
+            assets = tuple(self._listed(name) for name in taken)
+        return AssetPage(assets=assets, next_page=taken[-1] if len(names) > len(taken) else None)
+
+    @hookimpl
+    def get_capacity(self, request: CapacityRequest) -> Capacity:
+        """Room on this node, none elsewhere."""
+        if request.segment is not None and dict(request.segment) != self._here():
+            return Capacity(available_bytes=0)
+        with self._images.locked("ask for free room"):
+            return Capacity(available_bytes=self._images.room(), maximum_volume_bytes=LARGEST)
+
+    def _here(self) -> Segment:
+        return {NODE: self._node}
+
+    def _whole(self, name: str, marks: Marks) -> Asset:
+        """Bring image and device to where the marks say; the asset."""
+        self._images.fill(name, marks)
+        fields: dict[str, Any] = {"path": str(self._images.image(name)), "type": "File"}
+        if self._devices:
+            self._images.point(name, attach_image(self._images.image(name)))
+            fields = {"path": str(self._images.link(name))}
+            if marks.demand["volume_mode"] == VolumeMode.FILESYSTEM:
+                fields["fsType"] = marks.demand["fs_type"]
+        return Asset(
+            handle=name,
+            source=VolumeSource(kind="local" if self._devices else "hostPath", fields=fields),
+            capacity_bytes=marks.capacity_bytes,
+            node_affinity=(self._here(),),
+        )
+
+    def _release(self, name: str) -> None:
+        """End the devices of an image; raises VolumeInUse if one is used, or if it is not ours to end."""
+        for device in attached_to(self._images.image(name)):
+            if not self._devices:
+                raise VolumeInUse(f"image {name} is in use as {device}: detach it; nothing was removed")
+            detach_device(device, f"image {name}")
+
+    def _owned(self, volume: VolumeIdentity) -> Marks:
+        marks = self._images.read(volume.handle)
+        if marks is None:
+            raise NotFound(f"image {volume.handle} does not exist under {self._images.root}")
+        if volume.owner is None or _whose(marks.owner) != _whose(volume.owner):
+            raise AlreadyExists(
+                f"image {volume.handle} carries the marks of claim {marks.owner.claim_uid}: it is not touched"
+            )
+        return marks
+
+    def _listed(self, name: str) -> ListedAsset:
+        marks = self._images.read(name)
+        if marks is None:
+            return ListedAsset(
+                handle=name, name=name, capacity_bytes=self._images.image(name).stat().st_size, owner=None
+            )
+        return ListedAsset(handle=name, name=name, capacity_bytes=marks.capacity_bytes, owner=marks.owner)
+
+
+def _whose(owner: Ownership) -> tuple[str, str, str]:
+    return owner.cluster_id, owner.claim_uid, owner.volume_name
+
+
+def _marks_of(request: ProvisionRequest) -> Marks:
+    sparse = bool(request.parameters.get("sparse"))
+    demand = {
+        "capacity_bytes": request.capacity_bytes,
+        "access_modes": sorted(request.access_modes),
+        "volume_mode": str(request.volume_mode),
+        "fs_type": request.parameters.get("fsType") or "ext4",
+        "sparse": sparse,
+    }
+    return Marks(owner=request.owner, capacity_bytes=request.capacity_bytes, sparse=sparse, demand=demand)
