@@ -4,16 +4,14 @@ python -m bench.floor static|dynamic COUNT KUBECONFIG
 
 The objects exist already, named as in `bench.objects`. It prints `ready`, waits for a line, sends, and prints its wall
 and CPU seconds as JSON. Bodies are prepared before; of the answers only the status is looked at. The writes are those
-that the controllers send, less their preconditions and events.
+that the controllers send, less their preconditions and events, over the same transport.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import json
-import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -21,12 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-import yaml
-import yarl
 from bench.objects import DRIVER, NAMESPACE, claim_name, volume_name
 
 from volplane.cli import running
+from volplane.kube.http_transport import HttpTransport
 
 __all__: list[str] = []
 
@@ -117,40 +113,29 @@ def provision(number: int, uid: str) -> Iterator[Write]:
 
 
 class BareClient:
-    """aiohttp and no more."""
+    """Our transport and no more."""
 
-    def __init__(self, kubeconfig: Path) -> None:
-        config = yaml.safe_load(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority), limit=200)
-        self._server = yarl.URL(cluster["server"])
-        self._headers = {
-            kind: {"authorization": f"Bearer {user['token']}", "accept": "application/json", "content-type": kind}
-            for kind in (PATCH, CREATE)
-        }
-        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+    def __init__(self, transport: HttpTransport) -> None:
+        self._transport = transport
+        self._headers = {kind: {"accept": "application/json", "content-type": kind} for kind in (PATCH, CREATE)}
 
-    async def list(self, path: str) -> Any:
-        async with self._session.get(self._server.with_path(path), headers=self._headers[CREATE]) as answer:
-            return await answer.json()
+    async def request(self, method: str, path: str, content_type: str = CREATE, body: bytes | None = None) -> bytes:
+        """The answer's body. Ends the benchmark if the server refuses."""
+        answer = await self._transport.request(
+            method, path, query={}, headers=self._headers[content_type], body=body, seconds=60.0
+        )
+        if answer.status not in (200, 201):
+            raise SystemExit(f"{method} {path}: {answer.status} {answer.body[:300]!r}")
+        return answer.body
 
     async def send(self, write: Write) -> None:
-        """Raises if the server refuses."""
-        headers = self._headers[write.content_type]
-        url = self._server.with_path(write.path)
-        async with self._session.request(write.method, url, data=write.body, headers=headers) as answer:
-            said = await answer.read()
-            if answer.status not in (200, 201):
-                raise SystemExit(f"{write.method} {write.path}: {answer.status} {said[:300]!r}")
-
-    async def close(self) -> None:
-        await self._session.close()
+        await self.request(write.method, write.path, write.content_type, write.body)
 
 
 async def _main(kind: str, count: int, kubeconfig: Path) -> None:
-    client = BareClient(kubeconfig)
-    listed = await client.list(CLAIMS)
+    transport = await HttpTransport.connect(kubeconfig)
+    client = BareClient(transport)
+    listed = json.loads(await client.request("GET", CLAIMS))
     uids = {item["metadata"]["name"]: item["metadata"]["uid"] for item in listed["items"]}
     make = bind if kind == "static" else provision
     waiting = iter([list(make(number, uids[claim_name(number)])) for number in range(count)])
@@ -168,7 +153,7 @@ async def _main(kind: str, count: int, kubeconfig: Path) -> None:
             group.create_task(work())
     spent = {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     print(json.dumps(spent), flush=True)
-    await client.close()
+    await transport.close()
 
 
 if __name__ == "__main__":

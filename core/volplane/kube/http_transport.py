@@ -1,8 +1,7 @@
-"""The transport to a real API server: HTTP/1.1.
+"""The transport to a real API server: HTTP/1.1 over aiohttp.
 
 Addresses, TLS, client certificates, exec plugins, tokens and their refresh come from the `kubernetes` package. Requests
-go over connections of our own (`volplane.kube.connections`), which cost a third; streams, and everything where there is
-a proxy, over an aiohttp session.
+go over a session of our own, because the package's (trust_env, json of dicts) costs twice the time per call.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import yaml
 import yarl
 
 from volplane.errors import ApiUnavailable, ConfigurationError
-from volplane.kube.connections import Connections
 from volplane.kube.transport import LineStream, Response
 
 __all__ = ["HttpTransport"]
@@ -39,11 +37,8 @@ _IN_CLUSTER_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 class HttpTransport:
     """Talks to the API server that a kubeconfig, or the pod it runs in, names. Make it with `connect`."""
 
-    def __init__(
-        self, configuration: Any, session: aiohttp.ClientSession, credentials: _Credentials, tls: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, configuration: Any, session: aiohttp.ClientSession, credentials: _Credentials) -> None:
         self._base = yarl.URL(configuration.host.rstrip("/"))
-        self._connections = None if configuration.proxy else _connections(self._base, configuration, tls)
         self._prefix = self._base.path.rstrip("/")
         self._session = session
         self._credentials = credentials
@@ -66,7 +61,7 @@ class HttpTransport:
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(f"the certificates of {configuration.host} cannot be used: {error}") from error
         connector = aiohttp.TCPConnector(
-            ssl=tls or True, limit=_CONNECTIONS, keepalive_timeout=60.0, ttl_dns_cache=30, socket_factory=_socket
+            ssl=tls, limit=_CONNECTIONS, keepalive_timeout=60.0, ttl_dns_cache=30, socket_factory=_socket
         )
         session = aiohttp.ClientSession(
             connector=connector,
@@ -75,7 +70,7 @@ class HttpTransport:
             auto_decompress=True,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        return cls(configuration, session, _Credentials(configuration, loader), tls)
+        return cls(configuration, session, _Credentials(configuration, loader))
 
     @property
     def server(self) -> str:
@@ -92,10 +87,12 @@ class HttpTransport:
         body: bytes | None,
         seconds: float,
     ) -> Response:
+        url = self._url(path, query)
+        limit = aiohttp.ClientTimeout(total=max(seconds, 0.001))
         try:
-            response = await self._exchange(method, path, query=query, headers=headers, body=body, seconds=seconds)
+            response = await self._exchange(method, url, headers, body, limit)
             if response.status == 401 and await self._credentials.renew():
-                response = await self._exchange(method, path, query=query, headers=headers, body=body, seconds=seconds)
+                response = await self._exchange(method, url, headers, body, limit)
         except TimeoutError:
             raise ApiUnavailable(f"{method} {path} had no answer within {seconds:.3g} s", status=0) from None
         except (aiohttp.ClientError, OSError) as error:
@@ -103,29 +100,11 @@ class HttpTransport:
         return response
 
     async def _exchange(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None,
-        seconds: float,
+        self, method: str, url: yarl.URL, headers: Mapping[str, str], body: bytes | None, limit: aiohttp.ClientTimeout
     ) -> Response:
         complete = await self._credentials.add_to(headers)
-        limit = max(seconds, 0.001)
-        if self._connections is not None:
-            return await self._connections.request(
-                method, self._prefix + path, query=query, headers=complete, body=body, seconds=limit
-            )
         async with self._session.request(
-            method,
-            self._url(path, query),
-            headers=complete,
-            data=body,
-            timeout=aiohttp.ClientTimeout(total=limit),
-            allow_redirects=False,
-            **self._extra,
+            method, url, headers=complete, data=body, timeout=limit, allow_redirects=False, **self._extra
         ) as answer:
             return Response(answer.status, answer.headers, await answer.read())
 
@@ -157,8 +136,6 @@ class HttpTransport:
 
     async def close(self) -> None:
         await self._credentials.close()
-        if self._connections is not None:
-            self._connections.close()
         await self._session.close()
 
     def _url(self, path: str, query: Mapping[str, str]) -> yarl.URL:
@@ -284,41 +261,25 @@ def _chosen(kubeconfig: Path | None) -> tuple[str | None, str]:
     return str(home), str(home)
 
 
-def _tls(configuration: Any) -> ssl.SSLContext | None:
-    """The context the kubernetes package would use; it builds one for its own client. None without TLS."""
+def _tls(configuration: Any) -> ssl.SSLContext | bool:
+    """The context the kubernetes package would use; it builds one for its own client."""
     if not configuration.host.startswith("https"):
-        return None
+        return True
     from kubernetes.aio.client.rest import RESTClientObject  # noqa: PLC0415
 
     context: ssl.SSLContext = RESTClientObject(configuration).ssl_context
     return context
 
 
-def _connections(base: yarl.URL, configuration: Any, tls: ssl.SSLContext | None) -> Connections:
-    return Connections(
-        base.host or "",
-        base.port or 443,
-        authority=base.authority,
-        tls=tls,
-        server_name=configuration.tls_server_name,
-        limit=_CONNECTIONS,
-        opened=lambda transport: _notice_dead_peers(transport.get_extra_info("socket")),
-    )
-
-
 def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket that notices within two minutes that the other end is gone, even on a connection that waits."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
-    _notice_dead_peers(made)
-    return made
-
-
-def _notice_dead_peers(made: socket.socket) -> None:
-    """Let the kernel notice within two minutes that the other end is gone, even on a connection that waits."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 def _plain(error: BaseException) -> str:
