@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from volplane.testing.cluster import Cluster
     from volplane.testing.conformance import RULES, BackendConformance, Report, Subject, run_rules
     from volplane.testing.faulty import Answer, FailAfter, FailBefore, FaultyBackend, Hang, Slow, Twice
-    from volplane.testing.memory import MemoryBackend, MemoryStorage
+    from volplane.testing.memory import MemoryBackend
+    from volplane.testing.memory_storage import MemoryStorage
 
 __all__ = [
     "RULES",
@@ -40,7 +41,8 @@ _HOMES = {
     "cluster": ("Cluster",),
     "conformance": ("RULES", "BackendConformance", "Report", "Subject", "run_rules"),
     "faulty": ("Answer", "FailAfter", "FailBefore", "FaultyBackend", "Hang", "Slow", "Twice"),
-    "memory": ("MemoryBackend", "MemoryStorage"),
+    "memory": ("MemoryBackend",),
+    "memory_storage": ("MemoryStorage",),
 }
 
 

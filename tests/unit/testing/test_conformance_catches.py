@@ -36,7 +36,8 @@ from volplane import (
 )
 from volplane.assets import AssetPage
 from volplane.testing.conformance import RULES, Report, Subject, Verdict, run_rules
-from volplane.testing.memory import DRIVER, ZONE, MemoryBackend, MemoryStorage
+from volplane.testing.memory import DRIVER, ZONE, MemoryBackend
+from volplane.testing.memory_storage import MemoryStorage
 
 MIB = 1 << 20
 SECRET = "hunter2"

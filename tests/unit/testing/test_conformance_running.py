@@ -16,7 +16,8 @@ import pytest
 from volplane import Asset, DeleteRequest, DescribeRequest, Done, DriverInfo, InProgress, ProvisionRequest, hookimpl
 from volplane.errors import PluginError
 from volplane.testing.conformance import RULES, Outcome, Rule, Subject, Verdict, judge, run_rules
-from volplane.testing.memory import MemoryBackend, MemoryStorage
+from volplane.testing.memory import MemoryBackend
+from volplane.testing.memory_storage import MemoryStorage
 
 BY_NAME = {rule.name: rule for rule in RULES}
 WAIVED = "the-longest-name-works"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from volplane.assets import Ownership
 from volplane.errors import AlreadyExists, BackendError
-from volplane.requests import ProvisionRequest, RecycleRequest
+from volplane.requests import AdoptRequest, ProvisionRequest, RecycleRequest
 from volplane.testing.conformance.bench import Bench, Made
 from volplane.testing.conformance.rule import rule
 from volplane.testing.conformance.rules.making import provision_again_gives_the_same_asset
@@ -119,6 +120,42 @@ def recycle_refuses_the_asset_of_another_claim(bench: Bench) -> None:
     bench.require_refused("recycle", request, BackendError, why="the asset is marked as another claim's", retry=True)
 
 
+def _adoption(bench: Bench, made: Made, former: Ownership) -> AdoptRequest:
+    """Take the asset over for this cluster."""
+    owner = replace(made.demand.owner, cluster_id=bench.subject.cluster_id)
+    return AdoptRequest(context=bench.instance.context(), volume=made.volume(owner=owner), former=former)
+
+
+@rule("adopt", waivable=False, after=(provision_again_gives_the_same_asset,))
+def adopt_replaces_the_marks_of_the_former_cluster(bench: Bench) -> None:
+    """After `adopt`, twice, the asset is this cluster's and no longer the former one's: found, listed, deleted as such."""
+    demand = bench.demand()
+    former = replace(demand.owner, cluster_id=_OTHER_CLUSTER)
+    made = bench.make(replace(demand, owner=former))
+    request = _adoption(bench, made, former)
+    for _ in range(2):
+        bench.instance.finish("adopt", request)
+    adopted = bench.made(demand, made.asset)
+    if bench.supports("find"):
+        bench.require_same(bench.instance.find(bench.question(demand)), made.asset, "find after adopt")
+    if bench.supports("list_assets"):
+        owners = [each.owner for each in bench.instance.listed() if each.handle == made.asset.handle]
+        bench.require(owners == [demand.owner], f"after adopt list_assets shows the marks {owners}")
+    bench.remove(adopted)
+    bench.require_gone(adopted, "its deletion after adopt")
+
+
+@rule("adopt", waivable=False, after=(provision_again_gives_the_same_asset,))
+def adopt_refuses_what_is_not_the_former_owners(bench: Bench) -> None:
+    """`adopt` of an asset that carries neither the former nor the new marks is `AlreadyExists`, and it stays as it is."""
+    made = bench.make()
+    stranger = _of_another_claim(made.demand).owner
+    former = replace(stranger, cluster_id=_OTHER_CLUSTER)
+    request = AdoptRequest(context=bench.instance.context(), volume=made.volume(owner=stranger), former=former)
+    bench.require_refused("adopt", request, AlreadyExists, why="the asset is marked as another claim's", retry=True)
+    bench.require_intact(made, "an attempt to adopt it for another claim")
+
+
 RULES = (
     another_claim_does_not_get_the_asset,
     another_cluster_does_not_get_the_asset,
@@ -128,4 +165,6 @@ RULES = (
     delete_refuses_a_marked_asset_behind_a_static_volume,
     expand_refuses_the_asset_of_another_claim,
     recycle_refuses_the_asset_of_another_claim,
+    adopt_replaces_the_marks_of_the_former_cluster,
+    adopt_refuses_what_is_not_the_former_owners,
 )
