@@ -6,7 +6,17 @@ from typing import Any
 
 from volplane.kube.kinds import CLAIMS, VOLUMES
 
-__all__ = ["DRIVER", "NAMESPACE", "bound_claim", "bound_volume", "claim", "claim_name", "volume", "volume_name"]
+__all__ = [
+    "DRIVER",
+    "NAMESPACE",
+    "bound_claim",
+    "bound_volume",
+    "claim",
+    "claim_name",
+    "free_volume",
+    "volume",
+    "volume_name",
+]
 
 DRIVER = "memory.volplane.dev"
 NAMESPACE = "default"
@@ -42,6 +52,21 @@ def volume(name: str, policy: str = "Retain") -> dict[str, Any]:
         "hostPath": {"path": f"/srv/{name}"},
     }
     return VOLUMES.body(metadata={"name": name}, spec=spec)
+
+
+def free_volume(number: int) -> dict[str, Any]:
+    """A static volume as a cluster holds it, available; without apiVersion and kind."""
+    spec = volume(f"free-{number:06}")["spec"]
+    return {
+        "metadata": {
+            "name": f"free-{number:06}",
+            "uid": f"f5ee0000-1111-4222-8333-{number:012d}",
+            "creationTimestamp": TIME,
+            "finalizers": ["kubernetes.io/pv-protection"],
+        },
+        "spec": {**spec, "volumeMode": "Filesystem"},
+        "status": {"phase": "Available"},
+    }
 
 
 def _namespace_of(number: int) -> str:

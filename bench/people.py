@@ -60,9 +60,11 @@ async def until_phase(client: Client, phase: str, count: int) -> None:
 class Binding:
     """Follows a namespace's claims until they are Bound; knows when each was."""
 
-    def __init__(self, client: Client, count: int) -> None:
+    def __init__(self, client: Client, count: int, *, prefix: str = "") -> None:
+        """prefix: names of other claims do not begin so."""
         self._client = client
         self._count = count
+        self._prefix = prefix
         self.at: dict[str, float] = {}
         """Claim's name -> `time.perf_counter()` at which it was seen Bound."""
 
@@ -80,7 +82,7 @@ class Binding:
 
     def _see(self, claim: object) -> None:
         status, name = getattr(claim, "status", None), getattr(claim, "name", "")
-        if status is not None and status.phase == "Bound" and name not in self.at:
+        if status is not None and status.phase == "Bound" and name.startswith(self._prefix) and name not in self.at:
             self.at[name] = time.perf_counter()
 
     def latencies(self, begun: Mapping[str, float]) -> list[float]:

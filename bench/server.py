@@ -2,7 +2,7 @@
 
 python -m bench.server KUBECONFIG [--pairs N] [--volumes N]
 
-pairs: bound volumes with their claims, as a cluster holds them. volumes: free ones that nothing asks for.
+pairs: bound volumes with their claims, as a cluster holds them. volumes: free static ones of 1 GiB and no class.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from bench.objects import FILLED_CLASS, bound_claim, bound_volume, volume
+from bench.objects import bound_claim, bound_volume, free_volume
 
 from volplane.apiserver.store import Store, key_of
 from volplane.cli import running
@@ -28,13 +28,7 @@ def _fill(store: Store, pairs: int, volumes: int) -> None:
         store.put("persistentvolumes", bound["metadata"]["name"], bound)
         store.put("persistentvolumeclaims", key_of(claim["metadata"]["namespace"], claim["metadata"]["name"]), claim)
     for number in range(volumes):
-        free = {name: value for name, value in volume(f"free-{number:06}").items() if name in ("metadata", "spec")}
-        free["metadata"] |= {
-            "uid": f"f5ee0000-1111-4222-8333-{number:012d}",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        }
-        free["spec"] |= {"storageClassName": FILLED_CLASS, "volumeMode": "Filesystem"}
-        free["status"] = {"phase": "Available"}
+        free = free_volume(number)
         store.put("persistentvolumes", free["metadata"]["name"], free)
     store.compact()
 

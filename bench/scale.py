@@ -1,0 +1,175 @@
+"""Whether many objects make each one dearer: cost per claim, memory per object, time to sync, CPU at rest.
+
+    python -m bench.scale curve [--sizes 1000,3000,10000,30000,100000] [--runs 3] [--json FILE]
+    python -m bench.scale sync [--pairs 100000]
+    python -m bench.scale idle [--pairs 10000] [--seconds 30]
+
+curve: controller CPU per claim while so many objects are there already (two fifths each bound volumes and their claims,
+one fifth free volumes of the class that is asked for). sync: from the start of the process until it is ready, and its
+memory per object once it rests, less what it needs without objects. idle: its CPU while nothing happens.
+Objects are of the size that a cluster's have (see `bench.objects`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench import people, processes
+from bench.objects import claim, claim_name
+
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS
+
+__all__ = ["curve", "idle", "sync"]
+
+CLAIMS_MEASURED = 500
+SYNC_BUDGET, MEMORY_BUDGET, IDLE_BUDGET = 15.0, 3.5, 1.0
+
+
+@contextmanager
+def _cluster(pairs: int, volumes: int = 0) -> Iterator[tuple[Path, processes.Process]]:
+    with tempfile.TemporaryDirectory() as name:
+        kubeconfig = Path(name) / "kubeconfig"
+        with processes.server(kubeconfig, pairs=pairs, volumes=volumes) as api:
+            yield kubeconfig, api
+
+
+async def _cost(client: Client, run: processes.Controller, kind: str) -> float:
+    """Controller CPU per claim, ms, from created claims to rest."""
+    storage_class = "" if kind == "static" else "memory"
+    names = [f"{kind}-{claim_name(number)}" for number in range(CLAIMS_MEASURED)]
+    before = await asyncio.to_thread(run.quiet)
+    run.pause()
+    await people.each(CLAIMS_MEASURED, lambda number: client.create(CLAIMS, claim(names[number], storage_class)))
+    seen = people.Binding(client, CLAIMS_MEASURED, prefix=kind)
+    watching = asyncio.create_task(seen.follow((await client.list(CLAIMS, namespace="default")).version))
+    run.resume()
+    await watching
+    after = await asyncio.to_thread(run.quiet)
+    return (after.cpu - before.cpu) / CLAIMS_MEASURED * 1000
+
+
+def _point(size: int) -> dict[str, float]:
+    async def main(kubeconfig: Path, run: processes.Controller) -> dict[str, float]:
+        async with people.connected(kubeconfig) as client:
+            await people.create_class(client)
+            return {kind: await _cost(client, run, kind) for kind in ("static", "dynamic")}
+
+    pairs = size * 2 // 5
+    with (
+        _cluster(pairs, size - 2 * pairs + CLAIMS_MEASURED) as (kubeconfig, _),
+        processes.controller(kubeconfig) as run,
+    ):
+        return {"objects": size, **asyncio.run(main(kubeconfig, run))}
+
+
+def curve(sizes: list[int], runs: int) -> list[dict[str, float]]:
+    """Points of all sizes in turn, `runs` times; the median of each."""
+    points: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
+    for _ in range(runs):
+        for size in sizes:
+            points[size].append(_point(size))
+    return [
+        {name: statistics.median(point[name] for point in points[size]) for name in ("objects", "static", "dynamic")}
+        for size in sizes
+    ]
+
+
+def _empty() -> int:
+    """Resident bytes of controllers that know no object."""
+    with _cluster(0) as (kubeconfig, _), processes.controller(kubeconfig) as run:
+        return run.quiet().memory
+
+
+def sync(pairs: int) -> dict[str, float]:
+    """How long the controllers take to know so many volumes and claims, and what they keep."""
+    empty = _empty()
+    with _cluster(pairs) as (kubeconfig, api):
+        server = api.usage().cpu
+        begun = time.perf_counter()
+        with processes.controller(kubeconfig) as run:
+            took = time.perf_counter() - begun
+            at_ready = run.usage()
+            served = api.usage().cpu - server
+            rest = run.quiet()
+    return {
+        "seconds": took,
+        "cpu_seconds": at_ready.cpu,
+        "server_cpu_seconds": served,
+        "cpu_seconds_to_rest": rest.cpu,
+        "kb_per_object": (rest.memory - empty) / (2 * pairs) / 1000,
+        "peak_kb_per_object": (rest.peak - empty) / (2 * pairs) / 1000,
+        "memory_mib": rest.memory / 2**20,
+        "empty_mib": empty / 2**20,
+    }
+
+
+def idle(pairs: int, seconds: float) -> float:
+    """Per cent of a core that the controllers use while nothing happens."""
+    with _cluster(pairs) as (kubeconfig, _), processes.controller(kubeconfig) as run:
+        before = run.quiet()
+        begun = time.perf_counter()
+        time.sleep(seconds)
+        return (run.usage().cpu - before.cpu) / (time.perf_counter() - begun) * 100
+
+
+def _curve(options: argparse.Namespace) -> object:
+    sizes = [int(size) for size in options.sizes.split(",")]
+    points = curve(sizes, options.runs)
+    print(f"controller CPU per claim, ms ({processes.machine()}; {processes.load()})")
+    print(f"  {'objects':>10} {'static':>10} {'dynamic':>10}")
+    for point in points:
+        print(f"  {point['objects']:>10,.0f} {point['static']:>10.2f} {point['dynamic']:>10.2f}")
+    return points
+
+
+def _sync(options: argparse.Namespace) -> object:
+    figures = sync(options.pairs)
+    processes.report(
+        f"{options.pairs} volumes and {options.pairs} claims ({processes.machine()}; {processes.load()})",
+        {
+            f"seconds from start to ready (at most {SYNC_BUDGET:g} for 100,000)": figures["seconds"],
+            "controller CPU seconds until ready": figures["cpu_seconds"],
+            "API server CPU seconds until ready": figures["server_cpu_seconds"],
+            "controller CPU seconds until at rest": figures["cpu_seconds_to_rest"],
+            f"KB per object (at most {MEMORY_BUDGET})": figures["kb_per_object"],
+            "KB per object at the peak": figures["peak_kb_per_object"],
+            "MiB": figures["memory_mib"],
+            "MiB without objects": figures["empty_mib"],
+        },
+    )
+    return figures
+
+
+def _idle(options: argparse.Namespace) -> object:
+    share = idle(options.pairs, options.seconds)
+    processes.report(
+        f"at rest for {options.seconds:g} s with {options.pairs} volumes and {options.pairs} claims",
+        {f"per cent of a core (at most {IDLE_BUDGET:g})": share},
+    )
+    return {"percent": share}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("curve", "sync", "idle"))
+    parser.add_argument("--sizes", default="1000,3000,10000,30000,100000")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--pairs", type=int)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--json", type=Path, help="keep the figures in this file")
+    options = parser.parse_args()
+    options.pairs = options.pairs or {"sync": 100_000}.get(options.what, 10_000)
+    acts = {"curve": _curve, "sync": _sync, "idle": _idle}
+    processes.keep(options.json, acts[options.what](options))
+
+
+if __name__ == "__main__":
+    main()
