@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "LoopTime", "SystemClock"]
 
 
 class Clock(Protocol):
@@ -29,3 +30,17 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+class LoopTime:
+    """Called: the time of the loop in which it was first called. For paths so hot that looking the loop up counts."""
+
+    __slots__ = ("_time",)
+
+    def __init__(self) -> None:
+        self._time: Callable[[], float] | None = None
+
+    def __call__(self) -> float:
+        if self._time is None:
+            self._time = asyncio.get_running_loop().time
+        return self._time()

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from volplane.controller import logs
 from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
+from volplane.controller.clock import LoopTime
 from volplane.controller.steps import NothingChanged, Steps
 from volplane.controller.workqueue import QueueMetrics, WorkQueue
 from volplane.errors import (
@@ -104,6 +105,7 @@ class Runner:
         self._workers = workers
         self._metrics = metrics
         self._queue = WorkQueue(name, metrics=metrics)
+        self._now = LoopTime()
         self._reasons: dict[str, str] = {}
         self._stopping = False
         self._unbroken = 0
@@ -158,7 +160,7 @@ class Runner:
 
     async def _attend(self, key: str) -> None:
         """One pass, and what follows from its end."""
-        begun = _now()
+        begun = self._now()
         self._complaints.pop(key, None)
         try:
             result = await self._pass(key)
@@ -184,7 +186,7 @@ class Runner:
             self._reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
         if self._metrics is not None:
-            self._metrics.pass_ended(self.name, result, _now() - begun)
+            self._metrics.pass_ended(self.name, result, self._now() - begun)
 
     async def _pass(self, key: str) -> str:
         """Steps until the object is settled for now; how the pass ended."""
@@ -304,7 +306,7 @@ class Runner:
 
     def _complaint(self) -> int:
         """An API server that is away concerns every key: one warning in a while says it."""
-        now = _now()
+        now = self._now()
         if now < self._complained + _COMPLAIN_EVERY:
             return logging.DEBUG
         self._complained = now
@@ -328,7 +330,3 @@ def _describe(action: Action | None) -> str:
         case Read():
             return f"read {action.kind.plural} {action.key} ({action.why})"
     return type(action).__name__.lower()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

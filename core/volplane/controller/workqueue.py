@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
+from volplane.controller.clock import LoopTime
+
 __all__ = ["QueueMetrics", "WorkQueue"]
 
 _FIRST = 0.005
@@ -45,7 +47,7 @@ class WorkQueue:
         self._working: dict[str, float] = {}
         self._again: dict[str, None] = {}
         self._failures: dict[str, int] = {}
-        self._now = _Clock()
+        self._now = LoopTime()
         self._delays = _Delays(self.add, self._now)
         self._closed = False
 
@@ -208,17 +210,3 @@ class _Delays:
 
 class _Due(Protocol):
     def __call__(self, key: str) -> None: ...
-
-
-class _Clock:
-    """The time of the loop that first asks. Looking the loop up each time costs a system call in Python 3.11."""
-
-    __slots__ = ("_time",)
-
-    def __init__(self) -> None:
-        self._time: Callable[[], float] | None = None
-
-    def __call__(self) -> float:
-        if self._time is None:
-            self._time = asyncio.get_running_loop().time
-        return self._time()
