@@ -78,11 +78,12 @@ def _reservation(claim: Claim, volumes: VolumeView) -> Volume | None:
 
 
 def _overruled(volume: Volume, claim: Claim) -> tuple[str, ...]:
-    """What does not count against a reservation. One with our uid is half of a bind: deleted or not, it is completed.
+    """What does not count against a reservation. A bind whose phase is written is completed, deleted or not.
 
-    Else neither side could go on: the volume may not go while its claim lives, the claim not take what is to go.
+    Else neither side could go on: the volume may not go while it is bound, the claim not take what is to go.
     """
-    return ("class", "deletion") if refers_to(volume, claim) else ("class",)
+    half = refers_to(volume, claim) and volume.status.phase == "Bound"
+    return ("class", "deletion") if half else ("class",)
 
 
 def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
@@ -126,13 +127,18 @@ def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
     reference = volume.spec.claim_ref
     if refers_to(volume, claim):
         return Bind(volume)
-    if volume.annotation(names.INTENT) is None:
+    if volume.annotation(names.INTENT) is None and not _given_up(volume):
         if reference is None:
             return _bind_again(claim, volume)
         if not reference.uid and reference_is(reference, claim):
             return Bind(volume)  # Restored from a backup: both name each other, only uids are new.
     message = "Two claims are bound to the same volume, this one is bound incorrectly"
     return _lost(claim, "ClaimMisbound", message)
+
+
+def _given_up(volume: Volume) -> bool:
+    """Whether a deleted volume was marked for destruction: whoever comes now is too late."""
+    return volume.terminating and volume.status.phase in ("Released", "Failed")
 
 
 def _bind_again(claim: Claim, volume: Volume) -> Bind | Action:

@@ -143,7 +143,7 @@ def unbind_patch(volume: Volume, *, metadata: Mapping[str, Any] | None = None, w
     if volume.annotation(names.BOUND_BY_CONTROLLER) is not None:
         body["spec"] = {"claimRef": None}
         changed["annotations"] = {**(changed.get("annotations") or {}), names.BOUND_BY_CONTROLLER: None}
-    else:
+    elif volume.spec.claim_ref is not None:
         body["spec"] = {"claimRef": {"uid": None, "resourceVersion": None}}
     if changed:
         body["metadata"] = changed

@@ -15,8 +15,9 @@ from volplane.controller.actions import Action, Done, Read, Reads, Wait
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
-from volplane.lifecycle.delete import can_never_be_bound, decide_delete
+from volplane.lifecycle.delete import decide_delete
 from volplane.lifecycle.finalizers import finalizer_step, held_for_reclaim, is_in_tree
+from volplane.lifecycle.outliving import can_never_be_bound, outlived
 from volplane.lifecycle.provision import decide_provision, driver_of_class, failed, settle, settled_metadata
 from volplane.lifecycle.world import World, warning
 
@@ -96,10 +97,10 @@ def decide_volume_beside(volume: Volume, world: World, reads: Reads) -> Action:
         return Done()
     if volume.terminating and not held_for_reclaim(volume):
         return Done()
-    return _not_released(volume, reads) or decide_delete(volume, world)
+    return _not_released(volume, world, reads) or decide_delete(volume, world)
 
 
-def _not_released(volume: Volume, reads: Reads) -> Action | None:
+def _not_released(volume: Volume, world: World, reads: Reads) -> Action | None:
     """What must be so, or read, before its asset may go; None once the binder released it and a live read agrees."""
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid:
@@ -116,7 +117,9 @@ def _not_released(volume: Volume, reads: Reads) -> Action | None:
     claim = reads.get(CLAIMS, key)
     if not isinstance(claim, Claim) or claim.uid != reference.uid or claim.spec.volume_name not in ("", volume.name):
         return None
-    return None if can_never_be_bound(volume, claim) else Wait(reason=f"claim {key} may still be bound to it")
+    if can_never_be_bound(volume, claim) and outlived(volume, claim, world.sealer):
+        return None
+    return Wait(reason=f"claim {key} may still be bound to it")
 
 
 def _without_driver(volume: Volume, maker: str, world: World) -> Action:

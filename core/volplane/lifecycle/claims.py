@@ -6,7 +6,7 @@ Source: reference tables 5.1 and 5.2, section 9; DESIGN §8 (intents).
 from __future__ import annotations
 
 from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
-from volplane.binding.matching import capacity_of, class_of_claim, demand_of, selects
+from volplane.binding.matching import capacity_of, class_of_claim, demand_of, refers_to, selects
 from volplane.binding.steps import bind_step, reset_claim_step
 from volplane.controller.actions import Action, Done, Notice, Patch, Read, Reads, Wait
 from volplane.kube import names
@@ -15,6 +15,7 @@ from volplane.kube.objects import Claim, Pod, StorageClass
 from volplane.lifecycle.beside import decide_claim_beside
 from volplane.lifecycle.made import volume_name_of
 from volplane.lifecycle.migration import migration_step
+from volplane.lifecycle.outliving import can_never_be_bound, outlive
 from volplane.lifecycle.provision import decide_provision, settle, settled_metadata
 from volplane.lifecycle.world import World
 
@@ -67,6 +68,9 @@ def _follow(outcome: Bind | Unmatched | Action, claim: Claim, world: World) -> A
 
 
 def _unbound(claim: Claim, world: World, reads: Reads) -> Action:
+    made = world.volumes.get(volume_name_of(claim))
+    if made is not None and refers_to(made, claim) and can_never_be_bound(made, claim) and world.settings.provisioner:
+        return outlive(claim, made, world)
     class_name = class_of_claim(claim)
     storage_class = world.classes.get(class_name) if class_name else None
     delayed = storage_class is not None and _delayed(storage_class)

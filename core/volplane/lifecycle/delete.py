@@ -11,13 +11,13 @@ from volplane.binding.steps import volume_phase_step
 from volplane.controller.actions import Action, Delete, Done, Patch, Wait
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.objects import Volume
 from volplane.lifecycle.finalizers import held_for_reclaim, is_in_tree, reclaim_finalizer, without_finalizer
 from volplane.lifecycle.intents import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
 from volplane.lifecycle.world import Pending, World, source_of, warning
 from volplane.loading.driver import Driver
 
-__all__ = ["NO_PLUGIN", "Attribution", "can_never_be_bound", "decide_delete", "driver_of", "volume_source"]
+__all__ = ["NO_PLUGIN", "Attribution", "decide_delete", "driver_of", "volume_source"]
 
 NO_PLUGIN = "no volume plugin matched"
 
@@ -46,15 +46,6 @@ def driver_of(volume: Volume, world: World) -> Attribution:
     if driver is None and volume.spec.csi is not None:
         return None, ""
     return driver, why or ("" if driver else NO_PLUGIN)
-
-
-def can_never_be_bound(volume: Volume, claim: Claim) -> bool:
-    """Whether a person deleted the volume before the claim it was made for got it.
-
-    A binder writes the phase first, on a version of the volume that it has seen; that of a terminating one it refuses.
-    """
-    pointed = claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None
-    return volume.terminating and volume.status.phase != "Bound" and not pointed
 
 
 def decide_delete(volume: Volume, world: World) -> Action:

@@ -17,7 +17,6 @@ from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
-from volplane.lifecycle.delete import can_never_be_bound
 from volplane.lifecycle.finalizers import is_in_tree
 from volplane.lifecycle.identity import (
     asset_identity,
@@ -29,6 +28,7 @@ from volplane.lifecycle.identity import (
 )
 from volplane.lifecycle.intents import ClaimIntent, read_delete_intent
 from volplane.lifecycle.made import volume_name_of
+from volplane.lifecycle.outliving import can_never_be_bound, outlived
 from volplane.lifecycle.provision import holds_asset, presumed_intent
 from volplane.lifecycle.recycle import recycles
 from volplane.lifecycle.world import Drivers, Pending, Reschedule, ScrubPlan, World
@@ -91,8 +91,7 @@ class Operations:
         selected = claim.annotation(names.SELECTED_NODE)
         node = self.world.nodes.get(selected) if selected else None
         context = self._context(driver, intent)
-        self.world.outcomes.attempted[uid] = self.world.monotonic()
-        self.world.outcomes.intents[uid] = intent
+        self.world.outcomes.attempted.pop(uid, None)
         self.world.outcomes.discarded.discard(uid)
         result: Asset | InProgress | Reschedule
         try:
@@ -102,7 +101,11 @@ class Operations:
                 raise OutcomeUnknown(
                     f"made {result.capacity_bytes} bytes where {request.capacity_bytes} were asked for"
                 )
+            self.world.outcomes.attempted[uid] = self.world.monotonic()
         except BackendError as error:
+            if not isinstance(error, OutcomeUnknown):
+                # One that overran its deadline may be under way until the asset is let go: looks count from the first.
+                self.world.outcomes.attempted[uid] = self.world.monotonic()
             self._provision_failed(name, claim, storage_class, error)
             if not selected or not await self._gives_back(claim, intent, driver, error):
                 raise
@@ -349,15 +352,16 @@ class Operations:
         if live.uid != volume.uid:
             return None
         if reference is None or not reference.uid or not reference.namespace or not reference.name:
-            return live
+            settled = live.status.phase in ("Released", "Failed") or not self.world.settings.binder
+            return live if settled or not live.terminating else None
         try:
             claim = await self._client.get(CLAIMS, f"{reference.namespace}/{reference.name}")
         except ApiNotFound:
             return live
         self.world.claims.observe(claim)
         bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
-        free = claim.uid != reference.uid or bound_elsewhere or can_never_be_bound(live, claim)
-        return live if free else None
+        never = can_never_be_bound(live, claim) and outlived(live, claim, self.world.sealer)
+        return live if claim.uid != reference.uid or bound_elsewhere or never else None
 
     def _context(self, driver: Driver, intent: ClaimIntent) -> Context:
         return context_of(

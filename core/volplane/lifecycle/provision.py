@@ -24,6 +24,7 @@ from volplane.lifecycle.finalizers import is_in_tree
 from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent
 from volplane.lifecycle.made import split_parameters, volume_body, volume_name_of
 from volplane.lifecycle.migration import csi_driver_of
+from volplane.lifecycle.outliving import can_never_be_bound, outlive
 from volplane.lifecycle.world import Pending, Reschedule, World
 from volplane.loading.driver import Driver
 
@@ -120,6 +121,8 @@ def _name_provisioner(claim: Claim, provisioner: str, world: World) -> Patch | N
 
 def _volume_exists(claim: Claim, made: Volume, world: World) -> Action:
     """A volume of our name is there: it is this claim's (then the binder's turn) or it is in the way."""
+    if refers_to(made, claim) and can_never_be_bound(made, claim):
+        return outlive(claim, made, world)
     if refers_to(made, claim):
         return settle(claim, world) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'

@@ -16,6 +16,7 @@ from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.lifecycle.claims import awaits_volume, decide_claim
 from volplane.lifecycle.indexes import claims_of_pod
+from volplane.lifecycle.made import volume_name_of
 from volplane.lifecycle.recycle import finished
 from volplane.lifecycle.scrubber import scrubbed_volume
 from volplane.lifecycle.volumes import decide_volume
@@ -24,6 +25,10 @@ from volplane.lifecycle.world import Reschedule, World
 __all__ = ["ClaimReconciler", "VolumeReconciler", "Wakeups"]
 
 _HELD = names.PROVISIONING_FINALIZER
+
+
+def _record(claim: Claim) -> str | None:
+    return claim.annotation(names.INTENT)
 
 
 class Queue(Protocol):
@@ -105,11 +110,17 @@ class Wakeups:
         if present is None:
             return
         self._claims.enqueue(present.key)
-        for name in {item.spec.volume_name for item in (old, new) if item is not None and item.spec.volume_name}:
+        for name in sorted(
+            {item.spec.volume_name for item in (old, new) if item is not None and item.spec.volume_name}
+        ):
             self._volumes.enqueue(name)
         if old is None or new is None or _turned(old, new):
             for name in self._world.free.reserved_for(present.key):
                 self._volumes.enqueue(name)
+        if new is not None and new.has_finalizer(_HELD) and (old is None or _record(old) != _record(new)):
+            self._volumes.enqueue(volume_name_of(new))
+            if (intent := self._world.sealer.open(new.uid, _record(new))) is not None:
+                self._world.outcomes.intents[new.uid] = intent
         if new is None:
             self._world.waiting.discard(present.key)
             self._world.outcomes.forget_claim(present.uid)

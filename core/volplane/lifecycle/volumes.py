@@ -13,10 +13,11 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
 from volplane.lifecycle.beside import decide_volume_beside
-from volplane.lifecycle.delete import can_never_be_bound, decide_delete
+from volplane.lifecycle.delete import decide_delete
 from volplane.lifecycle.finalizers import finalizer_step, held_for_reclaim
 from volplane.lifecycle.intents import read_recycle_intent
 from volplane.lifecycle.migration import migration_step
+from volplane.lifecycle.outliving import can_never_be_bound, outlived
 from volplane.lifecycle.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
 from volplane.lifecycle.world import World, warning
 
@@ -96,17 +97,22 @@ def _may_destroy(volume: Volume) -> bool:
 
 def _unreferenced(volume: Volume, world: World, reads: Reads) -> Action:
     """No claim, or a person's reservation without uid."""
+    taker = next((claim for claim in _claims_near(volume, world) if _about_to_bind(volume, claim, world)), None)
     if volume.terminating and held_for_reclaim(volume):
-        return decide_delete(volume, world)
+        if volume.status.phase in ("Released", "Failed"):
+            return decide_delete(volume, world)
+        if taker is not None:
+            return Wait(reason=f"claim {taker.key} is about to be bound to it")
+        # From this write on no binder takes it any more.
+        return volume_phase_step(volume, "Released") or Done()
     if volume.annotation(names.INTENT) is not None:
         # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
         return decide_recycle(volume, world, reads) if recycles(volume) else abandon_scrub(volume, world)
-    reference = volume.spec.claim_ref
-    claim = world.claims.get(_claim_key(reference)) if reference is not None else None
-    if claim is not None and _about_to_bind(volume, claim, world):
-        return Wait(reason=f"claim {claim.key} is about to be bound to it")
+    if taker is not None:
+        return Wait(reason=f"claim {taker.key} is about to be bound to it")
     if (step := volume_phase_step(volume, "Available")) is not None:
         return step
+    reference = volume.spec.claim_ref
     return Done() if reference is None or _complete(reference) else _incomplete(volume)
 
 
@@ -118,6 +124,13 @@ def _incomplete(volume: Volume) -> Wait:
     """A reference that can match no claim is a mistake, and nothing may be destroyed for it."""
     message = "spec.claimRef lacks namespace or name, so it matches no claim; complete it or remove it"
     return Wait(reason=message, notices=(warning(VOLUMES, volume, "VolumeMismatch", message),))
+
+
+def _claims_near(volume: Volume, world: World) -> list[Claim]:
+    """Claims that point at the volume, and the one that its reference names."""
+    reference = volume.spec.claim_ref
+    named = world.claims.get(_claim_key(reference)) if reference is not None else None
+    return [*world.claims.by_index("volume", volume.name), *([named] if named is not None else [])]
 
 
 def _about_to_bind(volume: Volume, claim: Claim, world: World) -> bool:
@@ -139,9 +152,13 @@ def _referenced(volume: Volume, claim: Claim, world: World, reads: Reads) -> Act
             # No pod can have used it through a claim that never pointed at it: nothing is to be reclaimed.
             return unbind_patch(volume, why=f"claim {claim.key} is deleted before it was bound")
         if can_never_be_bound(volume, claim):
-            return _reclaim(volume, world, reads)
+            if outlived(volume, claim, world.sealer):
+                return _reclaim(volume, world, reads)
+            return Wait(reason=f"claim {claim.key} is to ask for another one before this is destroyed")
         return _half_bound(volume, claim)
     if pointer == volume.name:
+        if volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
+            return Read(CLAIMS, claim.key, why="somebody saw it gone: is the claim there?")
         return volume_phase_step(volume, "Bound") or Done()
     dynamic = volume.annotation(names.PROVISIONED_BY) is not None
     if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":

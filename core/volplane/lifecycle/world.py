@@ -97,9 +97,10 @@ class Outcomes:
     made: dict[str, Asset | Pending | Reschedule] = field(default_factory=dict)
     """By claim uid: what `provision` returned."""
     intents: dict[str, ClaimIntent] = field(default_factory=dict)
-    """By claim uid: what the last `provision` was called for, whatever a tenant does to the record of it."""
+    """By claim uid: the last sealed record that was seen, whatever a tenant does to it since."""
     attempted: dict[str, float] = field(default_factory=dict)
-    """By claim uid: loop time of the last `provision`, after which `Absent` is no proof for a while."""
+    """By claim uid: loop time of the end of the last `provision`, or of the first look since: `Absent` proves nothing for
+    a while after that."""
     discarding: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """By claim uid: the state of a long `delete` of an unwanted asset."""
     discarded: set[str] = field(default_factory=set)

@@ -106,6 +106,8 @@ class People:
             reference = None
         elif variant == "other":
             reference = {"uid": None, "resourceVersion": None, "namespace": "default", "name": claim}
+        if (disk := self._disks.of(volume["spec"])) is not None:
+            disk.mounts.clear()  # Whoever takes a volume from a claim takes it from its pods.
         self._patch(_VOLUMES, volume, {"spec": {"claimRef": reference}})
 
     def strip_volume_intent(self, of: str) -> None:

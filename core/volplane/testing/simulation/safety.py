@@ -214,7 +214,8 @@ class Safety:
         for volume in self._volumes_on(disk.key):
             name = self._truth.spell(volume["metadata"]["name"])
             claim = self._truth.claim_of(volume)
-            if claim is not None and claim["spec"].get("volumeName", "") in ("", volume["metadata"]["name"]):
+            pointer = claim["spec"].get("volumeName", "") if claim is not None else "-"
+            if pointer == volume["metadata"]["name"] or (not pointer and not _deleted_early(volume)):
                 self._verdict.broke("asset-in-use", f"{disk.key} is {what} while volume {name} is bound to a claim")
             alive = "deletionTimestamp" not in volume["metadata"]
             if what == "deleted" and alive and self._born.get(volume["metadata"]["uid"], 0.0) < BEGAN.get() - FRESH:
@@ -222,6 +223,11 @@ class Safety:
 
     def _volumes_on(self, key: str) -> list[Json]:
         return [volume for volume in self._truth.volumes.values() if source_of(volume["spec"]) == key]
+
+
+def _deleted_early(volume: Json) -> bool:
+    """Whether a person deleted the volume before any binder wrote its phase: its claim gets another one."""
+    return "deletionTimestamp" in volume["metadata"] and volume.get("status", {}).get("phase") != "Bound"
 
 
 def _policy(volume: Json) -> str:

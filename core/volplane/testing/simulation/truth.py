@@ -86,7 +86,7 @@ class Truth:
         self.writes: Counter[tuple[str, str]] = Counter()
         """(name, uid) -> writes of controllers."""
         self.retained: set[str] = set()
-        """Names of volumes that a person removed although, or because, their asset is to be kept."""
+        """Names of volumes that went, or were told to go, while their policy was to keep the asset."""
         self._trace = trace
         self._who = ""
         self._claim_names: dict[str, str] = {}
@@ -159,8 +159,9 @@ class Truth:
             pod = _SCRUB + sha256(uid.encode()).hexdigest()[:16]
             self._scrubs[pod] = f"scrub({self.spell(name)})"
             self._scrubbed[pod] = name
-        elif new is None and old["spec"].get("persistentVolumeReclaimPolicy") != "Delete":
-            self.retained.add(name)
+        elif new is None or ("deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]):
+            if old["spec"].get("persistentVolumeReclaimPolicy") != "Delete":
+                self.retained.add(name)
 
     def _index_claim(self, key: str, uid: str, old: Json | None, new: Json | None) -> None:
         if new is None:
