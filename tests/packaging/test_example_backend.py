@@ -134,3 +134,14 @@ def test_it_is_judged_from_the_command_line(clean: CleanEnvironment, tmp_path: P
     rules = ["delete-of-what-is-gone-is-done", "a-crash-in-the-middle-of-provision-is-made-whole"]
     chosen = [part for rule in rules for part in ("--rule", rule)]
     assert clean.run("volplane", "check", "loopfiles", *where, *chosen, cwd=tmp_path) == "2 kept\n"
+
+
+def test_the_wheel_can_write_a_new_backend(clean: CleanEnvironment, tmp_path: Path) -> None:
+    clean.run("volplane", "new-backend", "my_disks", cwd=tmp_path)
+    made = tmp_path / "volplane-my-disks"
+    assert (made / "src" / "volplane_my_disks" / "py.typed").is_file()
+    (tmp_path / "root").mkdir()
+    judged = clean.run(
+        "volplane", "check", "volplane_my_disks:MyDisksBackend", "-o", f"root={tmp_path}/root", cwd=made / "src"
+    )
+    assert re.fullmatch(r"\d{2} kept, \d+ not applicable\n", judged)

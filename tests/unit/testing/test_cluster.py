@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from volplane.testing import (
     Slow,
     run,
 )
+from volplane.testing.memory import ZONE
 
 
 class Witness:
@@ -282,3 +284,42 @@ def test_it_works_in_real_time_too() -> None:
             await cluster.settle(10)
 
     asyncio.run(main())
+
+
+def test_a_claim_that_waits_for_its_consumer_goes_where_the_scheduler_says() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.api.create("nodes", {"metadata": {"name": "node-1", "labels": {ZONE: "b"}}})
+        await cluster.create_class("zonal", binding_mode="WaitForFirstConsumer")
+        claim = await cluster.create_claim("data", storage_class="zonal")
+        await cluster.settle()
+        assert cluster.backend.storage.assets == {}
+        selected = {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "node-1"}}}
+        cluster.api.patch("persistentvolumeclaims", "data", selected)
+        volume = await cluster.wait_bound(claim)
+        [term] = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        assert term["matchExpressions"] == [{"key": ZONE, "operator": "In", "values": ["b"]}]
+
+    play(story, [MemoryBackend(storage=MemoryStorage(zones=("a", "b")))])
+
+
+def test_a_warm_pool_volume_is_scrubbed_by_a_pod_and_offered_again(tmp_path: Path) -> None:
+    hostpath = pytest.importorskip("volplane_hostpath")
+    options = {option.name: option.default for option in hostpath.HostPathBackend.options_schema.parameters}
+    options |= {"root": str(tmp_path), "node_name": "node-1", "overcommit_percent": 100_000}
+
+    async def story(cluster: Cluster) -> None:
+        await cluster.create_class("pool", parameters={"volplane.dev/on-release": "recycle"})
+        claim = await cluster.create_claim("data", storage_class="pool")
+        volume = await cluster.wait_bound(claim)
+        await cluster.delete_claim(claim)
+        await cluster.settle()
+        [pod] = cluster.api.all("pods")
+        assert pod["metadata"]["name"].startswith("volplane-scrub-")
+        await cluster.finish_pod(pod["metadata"]["name"])
+        await cluster.settle()
+        there = cluster.api.get("persistentvolumes", volume["metadata"]["name"])
+        assert there is not None
+        assert there["status"]["phase"] == "Available"
+        assert cluster.api.all("pods") == []
+
+    play(story, [hostpath.HostPathBackend(options)])
