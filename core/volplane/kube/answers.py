@@ -37,6 +37,9 @@ class Status(msgspec.Struct, gc=False):
     details: Details | None = None
 
 
+_LONGEST_RETRY_AFTER = 300.0
+"""A server that asks for more is asked again after this: so much silence already looks like a broken controller."""
+
 _DECODER = msgspec.json.Decoder(Status)
 
 
@@ -44,7 +47,7 @@ def refusal(code: int, headers: Mapping[str, str], body: bytes, *, call: str) ->
     """The error for an answer that is not a success. call: method and path, for a body that says nothing."""
     try:
         status = _DECODER.decode(body)
-    except msgspec.MsgspecError:
+    except ValueError:
         text = body[:200].decode(errors="replace").strip()
         status = Status(message=f"{call} was answered {code}{': ' if text else ''}{text}")
     message = status.message or f"{call} was answered {code} {status.reason}".rstrip()
@@ -69,9 +72,11 @@ def _class_of(code: int, reason: str) -> int:
 
 
 def _retry_after(headers: Mapping[str, str], status: Status) -> float | None:
-    if status.details is not None and status.details.retry_after_seconds:
-        return status.details.retry_after_seconds
-    try:
-        return float(headers["retry-after"])
-    except (KeyError, ValueError):
-        return None
+    """Seconds, of the body or the header (RFC 9110, 10.2.3; a date there is not understood); None if none are given."""
+    asked = status.details.retry_after_seconds if status.details is not None else None
+    if not asked:
+        try:
+            asked = float(headers["retry-after"])
+        except (KeyError, ValueError):
+            return None
+    return min(asked, _LONGEST_RETRY_AFTER) if asked > 0 else None

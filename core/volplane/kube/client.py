@@ -20,6 +20,7 @@ from volplane.kube.answers import refusal
 from volplane.kube.courtesy import Courtesy
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject, Page
+from volplane.kube.patience import Patience
 from volplane.kube.transport import Transport
 from volplane.kube.watching import Watching
 
@@ -62,7 +63,8 @@ class Client:
 
     deadline: seconds after which any call is given up (ApiUnavailable). All methods raise the Api errors of
     `volplane.errors`; ApiError.already_exists tells the 409 of a create from a conflict. A `low_priority` call waits
-    while writes are many, so that events never delay what matters.
+    while writes are many, so that events never delay what matters. While the server gives no usable answers, calls go
+    one by one (see `Patience`); those with a time limit of their own (`seconds`) do not wait for that.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Client:
         self._page = msgspec.json.Decoder(Page)
         self._encoder = msgspec.json.Encoder()
         self._courtesy = Courtesy()
+        self._patience = Patience()
 
     @property
     def deadline(self) -> float:
@@ -150,7 +153,10 @@ class Client:
 
     async def post(self, kind: Kind[Any], key: str, subresource: str, body: Mapping[str, Any]) -> bytes:
         """POST to a subresource (the `binding` of a pod); the raw answer."""
-        return await self._write("create", f"{kind.plural}/{subresource}", "POST", kind.path_of(key, subresource), body)
+        path = kind.path_of(key, subresource)
+        answer = await self._write("create", f"{kind.plural}/{subresource}", "POST", path, body)
+        self._patience.answered()
+        return answer
 
     async def patch(
         self,
@@ -200,14 +206,21 @@ class Client:
         if background:
             body["propagationPolicy"] = "Background"
         answer = await self._write("delete", kind.plural, "DELETE", kind.path_of(key), body)
-        if msgspec.json.decode(answer, type=_Tagged).kind == "Status":
+        try:
+            gone = msgspec.json.decode(answer, type=_Tagged).kind == "Status"
+        except ValueError as error:
+            raise self._unreadable(f"the answer to a deletion of {kind.plural}", error) from error
+        if gone:
+            self._patience.answered()
             return None
         left = self._decode(kind, answer)
         return left if left.metadata.finalizers or left.metadata.deletion_grace_period_seconds else None
 
     async def raw(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """GET any path (`/version`, the log of a pod); the answer's bytes."""
-        return await self._send("get", path.rpartition("/")[2], "GET", path, query=query)
+        answer = await self._send("get", path.rpartition("/")[2], "GET", path, query=query)
+        self._patience.answered()
+        return answer
 
     @asynccontextmanager
     async def watch(
@@ -238,6 +251,7 @@ class Client:
             self._count("watch", kind.plural, stream.status, 0.0)
             if stream.status != 200:
                 raise refusal(stream.status, stream.headers, await stream.read(), call=f"GET {path}")
+            self._patience.answered()
             yield Watching(kind, stream, report=self._report)
 
     async def close(self) -> None:
@@ -283,6 +297,8 @@ class Client:
         if headers is None:
             headers = self._typed_headers[content_type] = {**self._headers, "content-type": content_type}
         limit = self._deadline if seconds is None else min(seconds, self._deadline)
+        if self._patience.troubled and seconds is None:
+            limit = await self._patience.turn(limit, f"{method} {path}")
         clock = asyncio.get_running_loop().time
         begun = clock()
         code = 0
@@ -291,11 +307,19 @@ class Client:
                 method, path, query=query or {}, headers=headers, body=body, seconds=limit
             )
             code = answer.status
+        except ApiUnavailable:
+            self._patience.failed()
+            raise
         finally:
             self._count(verb, resource, code, clock() - begun)
         if 200 <= code < 300:
             return answer.body
-        raise refusal(code, answer.headers, answer.body, call=f"{method} {path}")
+        refused = refusal(code, answer.headers, answer.body, call=f"{method} {path}")
+        if isinstance(refused, ApiUnavailable):
+            self._patience.failed(refused.retry_after)
+        else:
+            self._patience.answered()
+        raise refused
 
     def _count(self, verb: str, resource: str, code: int, seconds: float) -> None:
         if self._metrics is not None:
@@ -309,15 +333,30 @@ class Client:
 
     def _decode(self, kind: Kind[T], body: bytes) -> T:
         try:
-            return self._decoder(kind).decode(body)
-        except msgspec.MsgspecError as error:
-            raise ApiError(f"an answer about {kind.plural} could not be read: {error}", status=200) from error
+            obj = self._decoder(kind).decode(body)
+            _ = obj.version
+        except ValueError as error:
+            raise self._unreadable(f"an answer about {kind.plural}", error) from error
+        self._patience.answered()
+        return obj
+
+    def _unreadable(self, what: str, error: Exception) -> ApiError:
+        """What is no JSON broke off on its way; what is JSON of another shape will be so the next time too."""
+        if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
+            self._patience.failed()
+            return ApiUnavailable(f"{what} broke off: {error}", status=200)
+        self._patience.answered()
+        return ApiError(f"{what} could not be read: {error}", status=200, reason="Unreadable")
 
     def _read_page(self, body: bytes, path: str) -> Page[Any]:
         try:
-            return self._page.decode(body)
-        except msgspec.MsgspecError as error:
+            page = self._page.decode(body)
+            _ = int(page.metadata.resource_version or 0)
+        except ValueError as error:
+            self._patience.failed()
             raise ApiUnavailable(f"the list of {path} could not be read: {error}", status=200) from error
+        self._patience.answered()
+        return page
 
     def _decode_items(self, kind: Kind[T], page: Page[Any]) -> Listing[T]:
         decode = self._decoder(kind).decode
@@ -326,7 +365,7 @@ class Client:
             try:
                 obj = decode(raw)
                 _ = obj.version
-            except (msgspec.MsgspecError, ValueError) as error:
+            except ValueError as error:
                 listing.unreadable.append(self._report(kind, raw, error).key)
             else:
                 listing.items.append(obj)
@@ -336,7 +375,7 @@ class Client:
         """Log one object that does not decode; what can be told of it (nothing: an empty object)."""
         try:
             about = msgspec.json.decode(raw, type=KubeObject)
-        except msgspec.MsgspecError:
+        except ValueError:
             about = KubeObject()
         _LOG.error("%s %s could not be read and is skipped: %s", kind.kind, about.key or "(no name)", error)
         if self._metrics is not None:

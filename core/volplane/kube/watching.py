@@ -58,7 +58,7 @@ class Watching(Generic[T]):
             try:
                 event = decode(line)
                 obj, version = event.object, event.object.version
-            except (msgspec.MsgspecError, ValueError):
+            except ValueError:
                 yield self._read_odd(line)
                 continue
             if event.type in {"ADDED", "MODIFIED", "DELETED"}:
@@ -69,27 +69,34 @@ class Watching(Generic[T]):
     def _read_odd(self, line: bytes) -> Change[T]:
         try:
             event = self._plain.decode(line)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise ApiUnavailable(
                 f"a watch of {self._kind.plural} sent what is not an event: {error}", status=200
             ) from error
         if event.type == "ERROR":
             raise self._error(event.object)
         if event.type == "BOOKMARK":
-            about = msgspec.json.decode(event.object, type=KubeObject)
-            return Change("BOOKMARK", None, about, about.version)
+            about = self._about_bookmark(event.object)
+            return Change("BOOKMARK", None, about, _version(about))
         try:
             obj = msgspec.json.decode(event.object, type=self._kind.struct)
             return Change(event.type, obj, obj, obj.version)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except ValueError as error:
             about = self._report(self._kind, event.object, error)
             return Change(event.type, None, about, _version(about))
+
+    def _about_bookmark(self, raw: msgspec.Raw) -> KubeObject:
+        """What it is of; nothing follows from one that cannot be read."""
+        try:
+            return msgspec.json.decode(raw, type=KubeObject)
+        except ValueError:
+            return KubeObject()
 
     def _error(self, raw: msgspec.Raw) -> ApiError:
         body = bytes(raw)
         try:
             code = msgspec.json.decode(body, type=Status).code
-        except msgspec.MsgspecError:
+        except ValueError:
             code = 0
         return refusal(code or 500, {}, body, call=f"the watch of {self._kind.plural}")
 
