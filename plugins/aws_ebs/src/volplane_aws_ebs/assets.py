@@ -13,7 +13,7 @@ __all__ = ["IN_TREE", "asset_of", "instance_of", "new_source", "volume_in", "vol
 
 IN_TREE = "awsElasticBlockStore"
 _HANDLE = re.compile(r"(?:aws://[^/]*/)?(vol-[0-9a-f]{8,17})")
-_INSTANCE = re.compile(r"(?:aws://(?:/[^/]*)*/)?(i-[0-9a-f]{8,17})")
+_INSTANCE = re.compile(r"(?:aws://(?:[^/]*/)*)?(i-[0-9a-f]{8,17})")
 _IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
 
 

@@ -75,7 +75,7 @@ class Attaching:
         if seen.state == "error":
             raise Unavailable(f"volume {id_} has failed: EC2 says its data cannot be used")
         if seen.state == "creating":
-            raise Later(self._ec2.lookups.volumes.due(after=0.5))
+            raise Later(self._ec2.lookups.volumes.come_back(seen.id, after=0.5))
         return self._start(request, seen, instance, turn)
 
     def _on_its_way(self, seen: VolumeSeen, there: AttachmentSeen, turn: Turn) -> Attachment:
@@ -98,14 +98,14 @@ class Attaching:
             raise VolumeInUse(
                 f"{seen.id} is being detached from {self._node_name(there.instance)}, which still uses it"
             )
-        raise Later(self._ec2.lookups.volumes.due(after=0.25))
+        raise Later(self._ec2.lookups.volumes.come_back(seen.id, after=0.25))
 
     def _refuse_elsewhere(self, seen: VolumeSeen, instance: str) -> None:
         elsewhere = seen.elsewhere(instance)
         if not elsewhere or seen.multi_attach:
             return
         if all(each.state == "detaching" for each in elsewhere):
-            raise Later(self._ec2.lookups.volumes.due(after=0.5))
+            raise Later(self._ec2.lookups.volumes.come_back(seen.id, after=0.5))
         holder = elsewhere[0]
         node = self._node_name(holder.instance)
         raise AttachedElsewhere(
@@ -138,7 +138,7 @@ class Attaching:
             raise
         self._calm((seen.id, instance))
         self._ec2.lookups.volumes.touched(seen.id)
-        raise Later(self._ec2.lookups.volumes.due(after=_FIRST_LOOK))
+        raise Later(self._ec2.lookups.volumes.come_back(seen.id, after=_FIRST_LOOK))
 
     def _refuse_full(self, request: AttachRequest, target: InstanceSeen, volume: str) -> None:
         limit = self._ec2.attach_limit(target.kind)
@@ -150,7 +150,7 @@ class Attaching:
             return
         if self._lasting((volume, target.id), "full") == 0.0:
             self._ec2.lookups.instances.touched(target.id)  # What we remember may be too much: look before refusing.
-            raise Later(self._ec2.lookups.instances.due())
+            raise Later(self._ec2.lookups.instances.come_back(target.id))
         self._calm((volume, target.id))
         also = f" beside {target.interfaces} network interfaces" if shared and target.interfaces > 1 else ""
         raise ResourceExhausted(
@@ -166,9 +166,9 @@ class Attaching:
         if refusal.code.startswith("InvalidParameter") and "in use" in refusal.message:
             self._devices.avoid(instance, device)
             if self._lasting(pair, "device") < _STUCK_SECONDS:
-                raise Later(self._ec2.lookups.instances.due())
+                raise Later(self._ec2.lookups.instances.come_back(instance))
         if refusal.code == "VolumeInUse" and self._lasting(pair, "contested") == 0.0:
-            raise Later(self._ec2.lookups.volumes.due())  # The next look says where it is.
+            raise Later(self._ec2.lookups.volumes.come_back(volume))  # The next look says where it is.
         self._devices.release(instance, volume)
 
     # --- detach -------------------------------------------------------------------------------------------------
@@ -192,19 +192,19 @@ class Attaching:
                     f"{id_} has been detaching from {self._node_name(instance)} for {self._lasting(pair, 'detaching'):.0f} s: "
                     "the instance still uses it (mounted, or hung); unmount it there, or stop the instance"
                 )
-            raise Later(self._ec2.lookups.volumes.due(after=min(self._lasting(pair, "detaching") / 4, 10.0)))
+            raise Later(self._ec2.lookups.volumes.come_back(id_, after=min(self._lasting(pair, "detaching") / 4, 10.0)))
         self._fencing.refuse_former(seen, turn)
         try:
             self._ec2.change(Call.DETACH_VOLUME, id_, turn, VolumeId=id_, InstanceId=instance, Device=there.device)
         except AwsRefusal as refusal:
             self._changed(id_, instance)
             if refusal.code in GONE or refusal.code in NOT_ATTACHED or refusal.code == "InvalidInstanceID.NotFound":
-                raise Later(self._ec2.lookups.volumes.due()) from None  # Success, if the next look agrees.
+                raise Later(self._ec2.lookups.volumes.come_back(id_)) from None  # Success, if the next look agrees.
             raise
         self._calm(pair)
         self._lasting(pair, "detaching")
         self._ec2.lookups.volumes.touched(id_)
-        raise Later(self._ec2.lookups.volumes.due(after=_FIRST_LOOK))
+        raise Later(self._ec2.lookups.volumes.come_back(id_, after=_FIRST_LOOK))
 
     def _detached(self, pair: Pair) -> Done:
         self._calm(pair)

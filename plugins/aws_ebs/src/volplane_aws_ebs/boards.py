@@ -54,6 +54,7 @@ class Board(Generic[K, V]):
         self._slowdown = 1.0
         self._changed = threading.Condition()
         self._wanted: dict[K, float] = {}
+        """When somebody comes, or came, for the answer."""
         self._known: dict[K, Sighting[V]] = {}
         self._failures: dict[K, tuple[Exception, float]] = {}
         self._since: dict[K, tuple[int, float]] = {}
@@ -66,10 +67,10 @@ class Board(Generic[K, V]):
     def ask(self, key: K, *, max_age: float | None = None, patience: float = _LONGEST_RIDE) -> Sighting[V] | None:
         """An answer that is young enough, and not from before the key was `touched`; or None: come back later.
 
-        max_age: in seconds, None = half an interval. patience: seconds to wait for a fetch that is under way.
+        max_age: in seconds, None = an interval. patience: seconds to wait for a fetch that is under way.
         Raises what the fetch for this key raised.
         """
-        oldest = self._interval / 2 if max_age is None else max_age
+        oldest = self._interval if max_age is None else max_age
         with self._changed:
             now = self._clock()
             if (sighting := self._fresh(key, now - oldest)) is not None:
@@ -92,6 +93,19 @@ class Board(Generic[K, V]):
             self._raise_failure(key)
             return self._settled(key)
 
+    def ask_now(self, key: K) -> Sighting[V]:
+        """An answer to a call that begins now, made in this thread. Raises what it raises."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._fetching)
+            now = self._clock()
+            self._wanted[key] = now
+            keys = self._begin(now)
+            turn = self._turn
+        self._run(keys, now, turn)
+        with self._changed:
+            self._raise_failure(key)
+            return self._known[key]
+
     def recall(self, key: K, max_age: float) -> Sighting[V] | None:
         """What is known anyhow, if it is young enough and the key was not `touched` since. Asks nobody."""
         with self._changed:
@@ -109,12 +123,16 @@ class Board(Generic[K, V]):
             for table in (self._wanted, self._known, self._failures, self._since):
                 table.pop(key, None)
 
-    def due(self, after: float = 0.0) -> float:
-        """Seconds until an answer can be had that is at least `after` seconds away, on the beat that all share."""
+    def come_back(self, key: K, after: float = 0.0) -> float:
+        """In how many seconds to ask for this key again, at least `after`: on the beat that all share.
+
+        Whoever is first there fetches for it too.
+        """
         with self._changed:
             now = self._clock()
             soonest = max(now + after, self._next)
             moment = -(-soonest // self._beat) * self._beat
+            self._wanted[key] = moment
             if not now < self._promised <= moment:
                 self._promised = moment
             return max(moment - now, 0.001)
@@ -147,7 +165,7 @@ class Board(Generic[K, V]):
 
     def _begin(self, now: float) -> list[K]:
         self._drop_old(now)
-        keys = list(self._wanted)
+        keys = [key for key, moment in self._wanted.items() if moment <= now + self._beat / 4]
         self._fetching = frozenset(keys)
         self._next = now + self._beat / 2
         self._turn += 1

@@ -59,17 +59,19 @@ class Deleting:
             begun = self._asked.setdefault(id_, now)
             if now - begun > _LONG_ENOUGH:
                 return self._finished(id_)
-            raise Later(self._ec2.lookups.volumes.due(after=min((now - begun) / 2, 10.0)))
+            raise Later(self._ec2.lookups.volumes.come_back(id_, after=min((now - begun) / 2, 10.0)))
         self._refuse_held(seen)
         if seen.state == "creating" or (asked is not None and now - asked < _UNHEARD):
-            raise Later(self._ec2.lookups.volumes.due(after=0.5))
+            raise Later(self._ec2.lookups.volumes.come_back(id_, after=0.5))
         self._fencing.refuse_former(seen, turn)
         return self._order(id_, turn)
 
     def _absent(self, id_: str, request: DeleteRequest, asked: float | None) -> Done | InProgress:
         """Gone, if we had it deleted; else only if a second look says so too: EC2 may not show yet what is there."""
         if asked is None and not request.context.state.get(_MISSED):
-            return InProgress(retry_after=self._ec2.lookups.volumes.due(after=_SECOND_LOOK), state={_MISSED: True})
+            return InProgress(
+                retry_after=self._ec2.lookups.volumes.come_back(id_, after=_SECOND_LOOK), state={_MISSED: True}
+            )
         return self._finished(id_)
 
     def _finished(self, id_: str) -> Done:
@@ -82,7 +84,7 @@ class Deleting:
         if not held:
             return
         if all(each.state == "detaching" for each in held):
-            raise Later(self._ec2.lookups.volumes.due(after=1.0))
+            raise Later(self._ec2.lookups.volumes.come_back(seen.id, after=1.0))
         where = ", ".join(f"{self._node_name(each.instance)} ({each.device}, {each.state})" for each in held)
         raise VolumeInUse(f"{seen.id} cannot be deleted while it is attached to {where}", code="VolumeInUse")
 
@@ -99,4 +101,4 @@ class Deleting:
         self._asked[id_] = self._ec2.clock()
         self._ec2.lookups.volumes.touched(id_)
         self._ec2.lookups.expect_gone(id_)
-        raise Later(self._ec2.lookups.volumes.due(after=_FIRST_LOOK))
+        raise Later(self._ec2.lookups.volumes.come_back(id_, after=_FIRST_LOOK))

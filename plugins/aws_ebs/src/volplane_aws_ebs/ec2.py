@@ -26,6 +26,7 @@ SETTLE_SECONDS = 60.0
 """After this what a call made is visible, or will never be: EC2's eventual consistency and the SDK's longest call."""
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
 _INSTANCE_SECONDS = 30.0
+_NAME_SECONDS = 30.0
 _RECENT_SECONDS = 10.0
 
 V = TypeVar("V")
@@ -58,8 +59,16 @@ class Ec2:
         return sighting.value if sighting is not None else None
 
     def named(self, cluster: str, name: str) -> tuple[VolumeSeen, ...]:
-        """Volumes that carry the name's tag, oldest first, without those that are going. Raises Later."""
-        return _staying(_answered(self.lookups.names, (cluster, name)))
+        """Volumes that carry the name's tag, oldest first, without those that are going. Raises Later.
+
+        That there is none may have been seen up to 30 s ago, unless `touched`: who waits for its turn to create need
+        not look again before, and EC2 compares the token.
+        """
+        key = (cluster, name)
+        known = self.lookups.names.recall(key, _NAME_SECONDS)
+        if known is not None and not known.value:
+            return ()
+        return _staying(_answered(self.lookups.names, key))
 
     def named_now(self, cluster: str, name: str) -> tuple[VolumeSeen, ...]:
         """The same by a call of its own."""
@@ -151,7 +160,7 @@ class Ec2:
 def _answered(board: Board[Any, V], key: Any, *, max_age: float | None = None) -> V | None:
     sighting = board.ask(key, max_age=max_age)
     if sighting is None:
-        raise Later(board.due())
+        raise Later(board.come_back(key))
     return sighting.value
 
 

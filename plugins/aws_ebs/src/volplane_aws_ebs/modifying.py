@@ -65,7 +65,7 @@ class Modifying:
         if not change:
             return seen
         if seen.state == "creating":
-            raise Later(self._ec2.lookups.volumes.due(after=0.5))
+            raise Later(self._ec2.lookups.volumes.come_back(id_, after=0.5))
         last = self._ec2.modification(id_)
         if last is not None:
             self._wait_for(last, change)
@@ -78,13 +78,13 @@ class Modifying:
             raise
         self._ec2.lookups.modifications.touched(id_)
         self._ec2.lookups.volumes.touched(id_)
-        raise Later(self._ec2.lookups.volumes.due(after=1.0))
+        raise Later(self._ec2.lookups.volumes.come_back(id_, after=1.0))
 
     def _wait_for(self, last: ModificationSeen, change: Change) -> None:
         """Raise unless EC2 takes another change now."""
         covered = all(last.target.get(name) == value for name, value in change.items())
         if last.state == "modifying" or (last.state == "optimizing" and covered):
-            raise Later(self._ec2.lookups.volumes.due(after=1.0))
+            raise Later(self._ec2.lookups.volumes.come_back(last.volume, after=1.0))
         if last.state == "optimizing":
             raise Throttled(
                 f"{last.volume} is still being optimized after the change of {_moment(last.started)}; EC2 takes the next one "

@@ -153,7 +153,7 @@ class Provisioning:
         making.seen, making.refused = False, None
         self._ec2.lookups.volumes.touched(made.id)
         self._ec2.lookups.names.touched((request.owner.cluster_id, request.name))
-        raise Later(self._ec2.lookups.volumes.due(after=_FIRST_LOOK))
+        raise Later(self._ec2.lookups.volumes.come_back(made.id, after=_FIRST_LOOK))
 
     def _refused(
         self, request: ProvisionRequest, making: _Making, refusal: AwsRefusal, zone: str, zones: tuple[str, ...]
@@ -201,12 +201,12 @@ class Provisioning:
         if seen is None:
             if making.seen or age > _VISIBLE_SECONDS:
                 self._lost(making, id_, demand)
-            raise Later(self._ec2.lookups.volumes.due(after=_pause(age)))
+            raise Later(self._ec2.lookups.volumes.come_back(id_, after=_pause(age)))
         making.seen = True
         if seen.going:
             self._lost(making, id_, demand)
         if seen.state == "creating":
-            raise Later(self._ec2.lookups.volumes.due(after=_pause(age)))
+            raise Later(self._ec2.lookups.volumes.come_back(id_, after=_pause(age)))
         if seen.state == "error":
             self._ec2.change(Call.DELETE_VOLUME, id_, turn, VolumeId=id_)
             self._lost(making, id_, demand)

@@ -1,0 +1,200 @@
+"""A mocked region on a clock of its own, a driver on it, and requests with sensible defaults."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from volplane import (
+    Asset,
+    AttachRequest,
+    ClaimIdentity,
+    Context,
+    DeleteRequest,
+    DescribeRequest,
+    DetachRequest,
+    ExpandRequest,
+    FindRequest,
+    InProgress,
+    ListRequest,
+    ModifyRequest,
+    NodeIdentity,
+    Ownership,
+    ProbeRequest,
+    ProvisionRequest,
+    SnapshotRequest,
+    StartRequest,
+    VolumeIdentity,
+    VolumeSource,
+)
+from volplane_aws_ebs import AwsEbsBackend
+from volplane_aws_ebs.testing import Behaviour, FakeEC2, Fault, FaultKind, InProcess, Instance
+
+DRIVER = "ebs.volplane.dev"
+REGION = "eu-test-1"
+ZONE = "topology.kubernetes.io/zone"
+ZONES = ("eu-test-1a", "eu-test-1b", "eu-test-1c")
+GIB = 1 << 30
+LONG = 3_600.0
+
+
+class Clock:
+    """Seconds that pass when somebody lets them."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        with self._lock:
+            self.now += max(seconds, 1e-6)
+
+
+class Region:
+    """A mocked region and one process with a driver; `again` is the next process."""
+
+    def __init__(self, behaviour: Behaviour | None = None, **options: Any) -> None:
+        self.clock = Clock()
+        self.fake = FakeEC2(behaviour or Behaviour(), clock=self.clock)
+        self.connect = InProcess(self.fake)
+        self.options = {"region": REGION, **options}
+        self.backend = self._driver()
+
+    def _driver(self) -> AwsEbsBackend:
+        backend = AwsEbsBackend(self.options, connect_to=self.connect, clock=self.clock)
+        backend.start(StartRequest(context=self.context()))
+        return backend
+
+    def again(self, **options: Any) -> Region:
+        """As after a crash: nothing of the old process is left."""
+        self.options.update(options)
+        self.backend = self._driver()
+        return self
+
+    def fault(self, action: str, kind: FaultKind, **fields: Any) -> Fault:
+        return self.fake.faults.add(Fault(action=action, kind=kind, **fields))
+
+    def refuse(self, action: str, code: str, message: str = "Because.", **fields: Any) -> Fault:
+        return self.fault(action, FaultKind.REFUSE, code=code, message=message, **fields)
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    def context(self, **fields: Any) -> Context:
+        return Context(**{"driver": DRIVER, "cluster_id": "cluster-1", **fields})
+
+    def finish(self, hook: Callable[[Any], Any], request: Any, *, limit: float = LONG) -> Any:
+        """Call until it is over, as the core does; `limit` seconds at most."""
+        end = self.clock.now + limit
+        while True:
+            result = hook(request)
+            if not isinstance(result, InProgress):
+                return result
+            self.clock.advance(result.retry_after)
+            assert self.clock.now < end, f"still in progress after {limit} s"
+            request = replace(request, context=replace(request.context, state=dict(result.state)))
+
+    def owner(self, uid: str = "u1", generation: int = 1) -> Ownership:
+        return Ownership(cluster_id="cluster-1", claim_uid=uid, volume_name=f"pvc-{uid}", generation=generation)
+
+    def demand(self, uid: str = "u1", size: int = GIB, **fields: Any) -> ProvisionRequest:
+        generation = fields.pop("generation", 1)
+        return ProvisionRequest(
+            **{
+                "context": self.context(generation=generation),
+                "name": f"pvc-{uid}",
+                "capacity_bytes": size,
+                "owner": self.owner(uid, generation),
+                "claim": ClaimIdentity(namespace="default", name=f"data-{uid}", uid=uid),
+                "segment": {ZONE: ZONES[0]},
+                **fields,
+            }
+        )
+
+    def provision(self, uid: str = "u1", size: int = GIB, **fields: Any) -> Asset:
+        asset: Asset = self.finish(self.backend.provision, self.demand(uid, size, **fields))
+        return asset
+
+    def identity(self, asset: Asset | str, uid: str = "u1", **fields: Any) -> VolumeIdentity:
+        handle = asset if isinstance(asset, str) else asset.handle
+        given = {
+            "name": f"pvc-{uid}",
+            "uid": f"pv-{uid}",
+            "handle": handle,
+            "source": VolumeSource(kind="csi", fields={"driver": "ebs.csi.aws.com", "volumeHandle": handle}),
+            "capacity_bytes": GIB if isinstance(asset, str) else asset.capacity_bytes,
+            "owner": self.owner(uid),
+        }
+        return VolumeIdentity(**{**given, **fields})
+
+    def deletion(self, asset: Asset | str, uid: str = "u1", **fields: Any) -> DeleteRequest:
+        return DeleteRequest(context=self.context(), volume=self.identity(asset, uid, **fields))
+
+    def delete(self, asset: Asset | str, uid: str = "u1", **fields: Any) -> Any:
+        return self.finish(self.backend.delete, self.deletion(asset, uid, **fields))
+
+    def find(self, uid: str = "u1", generation: int = 1) -> Any:
+        request = FindRequest(context=self.context(), name=f"pvc-{uid}", owner=self.owner(uid, generation))
+        return self.backend.find(request)
+
+    def node(self, instance: Instance, name: str = "node-a") -> NodeIdentity:
+        return NodeIdentity(name=name, instance_id=f"aws:///{instance.zone}/{instance.id}")
+
+    def attachment(self, asset: Asset | str, node: NodeIdentity, uid: str = "u1", **context: Any) -> AttachRequest:
+        return AttachRequest(context=self.context(**context), volume=self.identity(asset, uid), node=node)
+
+    def attach(self, asset: Asset | str, node: NodeIdentity, uid: str = "u1", **context: Any) -> Any:
+        return self.finish(self.backend.attach, self.attachment(asset, node, uid, **context))
+
+    def detachment(self, asset: Asset | str, node: NodeIdentity, uid: str = "u1", **context: Any) -> DetachRequest:
+        return DetachRequest(context=self.context(**context), volume=self.identity(asset, uid), node=node)
+
+    def detach(self, asset: Asset | str, node: NodeIdentity, uid: str = "u1", **context: Any) -> Any:
+        return self.finish(self.backend.detach, self.detachment(asset, node, uid, **context))
+
+    def expansion(self, asset: Asset | str, size: int, **fields: Any) -> ExpandRequest:
+        return ExpandRequest(context=self.context(), volume=self.identity(asset, **fields), capacity_bytes=size)
+
+    def expand(self, asset: Asset | str, size: int, **fields: Any) -> Any:
+        return self.finish(self.backend.expand, self.expansion(asset, size, **fields))
+
+    def modify(self, asset: Asset | str, **parameters: str) -> Any:
+        request = ModifyRequest(context=self.context(), volume=self.identity(asset), parameters=parameters)
+        return self.finish(self.backend.modify, request)
+
+    def snapshot(self, asset: Asset | str, name: str = "snap-a", uid: str = "u1") -> Any:
+        request = SnapshotRequest(context=self.context(), name=name, volume=self.identity(asset, uid))
+        return self.finish(self.backend.create_snapshot, request)
+
+    def listed(self) -> list[Any]:
+        assets, page = [], None
+        while True:
+            answer = self.backend.list_assets(ListRequest(context=self.context(), page=page))
+            assets += answer.assets
+            page = answer.next_page
+            if page is None:
+                return assets
+
+    def probe(self) -> Any:
+        return self.backend.probe(ProbeRequest(context=self.context()))
+
+    def describe(self) -> Any:
+        return self.backend.describe(DescribeRequest(context=self.context()))
+
+
+@pytest.fixture
+def region() -> Region:
+    """A region that behaves as EC2 does, and a started driver."""
+    return Region()
+
+
+@pytest.fixture
+def new_region() -> type[Region]:
+    """Makes regions that behave otherwise, with other options of the driver."""
+    return Region

@@ -1,0 +1,256 @@
+"""Growing, changing performance, snapshots, adoption."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from volplane import (
+    AdoptRequest,
+    AlreadyExists,
+    BackendError,
+    DeleteSnapshotRequest,
+    Done,
+    InProgress,
+    InvalidArgument,
+    NotFound,
+    SnapshotRequest,
+    Throttled,
+    Unavailable,
+    Unsupported,
+)
+from volplane_aws_ebs.testing import Behaviour, FaultKind
+
+GIB = 1 << 30
+
+
+def test_a_volume_grows_while_it_is_attached_and_stays_grown(region: Any) -> None:
+    asset, node = region.provision(), region.node(region.fake.add_instance())
+    region.attach(asset, node)
+    grown = region.expand(asset, 3 * GIB)
+    assert grown.capacity_bytes == 3 * GIB
+    assert (grown.handle, grown.node_affinity) == (asset.handle, asset.node_affinity)
+    assert region.fake.volumes[asset.handle].size == 3
+    assert region.expand(asset, 2 * GIB).capacity_bytes == 3 * GIB
+    assert region.fake.calls["ModifyVolume"] == 1
+
+
+def test_a_volume_that_was_grown_still_answers_its_demand(region: Any) -> None:
+    asset = region.provision()
+    region.expand(asset, 3 * GIB)
+    again = region.again().provision()
+    assert (again.handle, again.capacity_bytes) == (asset.handle, 3 * GIB)
+
+
+def test_iops_per_gib_are_computed_anew_in_the_same_change(region: Any) -> None:
+    asset = region.provision(size=20 * GIB, parameters={"type": "io2", "iopsPerGB": 50})
+    assert region.fake.volumes[asset.handle].iops == 1000
+    region.again().expand(asset, 40 * GIB)
+    assert (region.fake.volumes[asset.handle].iops, region.fake.calls["ModifyVolume"]) == (2000, 1)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP])
+def test_an_answer_that_never_came_does_not_cost_a_second_change(region: Any, kind: FaultKind) -> None:
+    asset = region.provision()
+    region.fault("ModifyVolume", kind)
+    with pytest.raises(Unavailable):
+        region.expand(asset, 2 * GIB)
+    assert region.again().expand(asset, 2 * GIB).capacity_bytes == 2 * GIB
+    with region.fake.looking() as cloud:
+        assert len(cloud.volumes[asset.handle].modifications) == 1
+
+
+def test_a_change_during_optimization_waits_and_says_since_when(region: Any) -> None:
+    asset = region.provision()
+    region.expand(asset, 2 * GIB)
+    with pytest.raises(
+        Throttled, match=r"still being optimized after the change of 2026-01-01 \d\d:\d\d UTC"
+    ) as raised:
+        region.expand(asset, 3 * GIB)
+    region.clock.advance(raised.value.retry_after)
+    assert region.expand(asset, 3 * GIB).capacity_bytes == 3 * GIB
+
+
+def test_the_cool_down_is_told_with_its_end_and_ends(region: Any) -> None:
+    asset = region.provision()
+    for size in (2, 3, 4, 5):
+        region.expand(asset, size * GIB)
+        region.clock.advance(60.0)
+    with pytest.raises(Throttled, match=r"four changes in 24 hours \(.*Wait at least \d+ minutes") as raised:
+        region.expand(asset, 6 * GIB)
+    assert raised.value.nothing_done
+    waited = 0.0
+    while waited < 25 * 3600:
+        region.clock.advance(raised.value.retry_after)
+        waited += raised.value.retry_after
+        try:
+            grown = region.expand(asset, 6 * GIB)
+            break
+        except Throttled:
+            continue
+    assert grown.capacity_bytes == 6 * GIB
+    assert 23 * 3600 < waited < 24.5 * 3600
+
+
+def test_what_cannot_grow_says_why(region: Any) -> None:
+    asset = region.provision(parameters={"type": "standard"})
+    with pytest.raises(InvalidArgument, match="at most 1024 GiB"):
+        region.expand(asset, 2000 * GIB)
+    region.fake.remove_volume(asset.handle)
+    with pytest.raises(NotFound, match="does not exist"):
+        region.expand(asset, 2 * GIB)
+    with pytest.raises(InvalidArgument, match="no volume of EBS"):
+        region.expand("pvc-1", 2 * GIB)
+
+
+def test_a_volume_of_another_claim_or_driver_does_not_grow(region: Any) -> None:
+    asset = region.provision()
+    with pytest.raises(AlreadyExists, match="belongs to pvc-u1"):
+        region.expand(asset, 2 * GIB, uid="u2")
+    plain = region.connect.client().create_volume(AvailabilityZone="eu-test-1a", Size=1)["VolumeId"]
+    region.clock.advance(5.0)
+    with pytest.raises(AlreadyExists, match="carries no marks"):
+        region.expand(plain, 2 * GIB)
+    assert region.expand(plain, 2 * GIB, owner=None).capacity_bytes == 2 * GIB
+
+
+def test_performance_is_changed_in_one_call_and_not_twice(region: Any) -> None:
+    asset = region.provision(size=20 * GIB)
+    assert region.modify(asset, type="gp3", iops="5000", throughput="200") == Done()
+    assert region.modify(asset, iops="5000") == Done()
+    volume = region.fake.volumes[asset.handle]
+    assert (volume.iops, volume.throughput, region.fake.calls["ModifyVolume"]) == (5000, 200, 1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"iops": "many"}, "parameter iops is 'many', expected a whole number"),
+        ({"type": "floppy"}, "expected one of gp3, gp2"),
+        ({"encrypted": "true"}, "unknown parameter 'encrypted'; what can be changed is type, iops and throughput"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(region: Any, parameters: Any, told: str) -> None:
+    asset = region.provision()
+    with pytest.raises(InvalidArgument, match=told):
+        region.modify(asset, **parameters)
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_becomes_ready_and_can_be_restored_larger(region: Any) -> None:
+    asset = region.provision(size=2 * GIB)
+    first = region.snapshot(asset)
+    assert (first.ready, first.size_bytes) == (False, 2 * GIB)
+    region.clock.advance(10.0)
+    assert region.snapshot(asset) == replace(first, ready=True)
+    copy = region.provision("u2", size=3 * GIB, source_snapshot=first.handle)
+    assert region.fake.volumes[copy.handle].snapshot == first.handle
+    assert region.provision("u2", size=3 * GIB, source_snapshot=first.handle) == copy
+    with pytest.raises(AlreadyExists, match="SnapshotId"):
+        region.provision("u2", size=3 * GIB, source_snapshot="snap-0123456789abcdef0")
+
+
+def test_a_volume_from_a_snapshot_that_is_not_complete_waits_for_it(region: Any) -> None:
+    snapshot = region.snapshot(region.provision())
+    begun = region.clock.now
+    assert region.provision("u2", source_snapshot=snapshot.handle).capacity_bytes == GIB
+    assert region.clock.now - begun > 5
+
+
+def test_a_volume_smaller_than_its_snapshot_is_refused(region: Any) -> None:
+    snapshot = region.snapshot(region.provision(size=3 * GIB))
+    region.clock.advance(10.0)
+    with pytest.raises(InvalidArgument, match="at least the 3 GiB"):
+        region.provision("u2", parameters={"snapshotId": snapshot.handle})
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP, FaultKind.LATE])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_snapshot_whose_answer_never_came_is_not_made_twice(new_region: Any, kind: FaultKind, *, crash: bool) -> None:
+    region = new_region(Behaviour(visible_after=10.0))
+    asset = region.provision()
+    region.fault("CreateSnapshot", kind, seconds=8.0)
+    request = SnapshotRequest(
+        context=region.context(state={"begun": True}), name="snap-a", volume=region.identity(asset)
+    )
+    region.backend.create_snapshot(replace(request, context=region.context()))
+    region.clock.advance(1.0)
+    with pytest.raises(Unavailable):
+        region.finish(region.backend.create_snapshot, request)
+    if crash:
+        region.again()
+    snapshot = region.finish(region.backend.create_snapshot, request)
+    region.clock.advance(120.0)
+    assert list(region.fake.snapshots) == [snapshot.handle]
+
+
+def test_a_snapshot_is_begun_before_it_is_made(region: Any) -> None:
+    asset = region.provision()
+    request = SnapshotRequest(context=region.context(), name="snap-a", volume=region.identity(asset))
+    answer = region.backend.create_snapshot(request)
+    assert isinstance(answer, InProgress)
+    assert answer.state == {"begun": True}
+    assert region.fake.snapshots == {}
+
+
+def test_a_snapshot_that_failed_says_so(region: Any) -> None:
+    snapshot = region.snapshot(region.provision())
+    region.fake.snapshots[snapshot.handle].state = "error"
+    region.clock.advance(1.0)
+    with pytest.raises(BackendError, match="has failed"):
+        region.snapshot(region.provision())
+
+
+def test_snapshots_take_no_parameters_yet(region: Any) -> None:
+    request = SnapshotRequest(
+        context=region.context(),
+        name="snap-a",
+        volume=region.identity(region.provision()),
+        parameters={"lockMode": "x"},
+    )
+    with pytest.raises(InvalidArgument, match="unknown parameter 'lockMode'"):
+        region.backend.create_snapshot(request)
+
+
+def test_a_snapshot_of_another_cluster_is_not_deleted(region: Any) -> None:
+    snapshot = region.snapshot(region.provision())
+    request = DeleteSnapshotRequest(context=region.context(cluster_id="cluster-2"), handle=snapshot.handle)
+    with pytest.raises(AlreadyExists, match="belongs to cluster 'cluster-1'"):
+        region.backend.delete_snapshot(request)
+    assert region.backend.delete_snapshot(replace(request, context=region.context())) == Done()
+    assert region.backend.delete_snapshot(replace(request, context=region.context())) == Done()
+    assert region.fake.snapshots == {}
+
+
+# --- adoption ---------------------------------------------------------------------------------------------------
+
+
+def adoption(region: Any, handle: str, **fields: Any) -> AdoptRequest:
+    new = replace(region.owner("u9"), cluster_id="cluster-2")
+    volume = region.identity(handle, owner=new)
+    return AdoptRequest(context=region.context(), volume=volume, former=region.owner(), **fields)
+
+
+def test_a_restored_cluster_takes_over_its_volumes(region: Any) -> None:
+    asset = region.provision()
+    request = adoption(region, asset.handle)
+    assert region.backend.adopt(request) == Done()
+    assert region.backend.adopt(request) == Done()
+    (listed,) = region.listed()
+    assert listed.owner == request.volume.owner
+    assert region.fake.calls["CreateTags"] == 1
+
+
+def test_a_volume_of_a_third_cluster_is_not_taken_over(region: Any) -> None:
+    asset = region.provision("u5")
+    with pytest.raises(AlreadyExists, match="belongs to pvc-u5 of cluster 'cluster-1'"):
+        region.backend.adopt(adoption(region, asset.handle))
+    with pytest.raises(NotFound):
+        region.backend.adopt(adoption(region, "vol-0123456789abcdef0"))
+    static = replace(adoption(region, asset.handle), volume=region.identity(asset, owner=None))
+    with pytest.raises(Unsupported, match="carries no marks"):
+        region.backend.adopt(static)

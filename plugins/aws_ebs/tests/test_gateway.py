@@ -1,0 +1,193 @@
+"""Credentials, roles, connections: over HTTP, with boto3 as it is."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from volplane import (
+    ClaimIdentity,
+    Context,
+    Done,
+    InvalidArgument,
+    Ownership,
+    PermissionDenied,
+    ProvisionRequest,
+    StartRequest,
+    StopRequest,
+    Unavailable,
+)
+from volplane_aws_ebs import AwsEbsBackend, gateway
+from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, Fault, FaultKind
+
+REGION = "eu-test-1"
+CONTEXT = Context(driver="ebs.volplane.dev", cluster_id="cluster-1")
+START = StartRequest(context=CONTEXT)
+ROLE = "arn:aws:iam::123456789012:role/storage"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Only what a test sets: no files, no metadata service."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EC2"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIABASE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+@pytest.fixture
+def server() -> Iterator[FakeEC2Server]:
+    with FakeEC2Server(FakeEC2(Behaviour(region=REGION))) as server:
+        yield server
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK makes one attempt: its pause between two would be a real one."""
+    monkeypatch.setattr(gateway, "_ATTEMPTS", 1)
+
+
+def backend(server: FakeEC2Server, **options: Any) -> AwsEbsBackend:
+    urls = {"endpoint": server.url, "sts_endpoint": server.url}
+    return AwsEbsBackend({"region": REGION, **urls, **options})
+
+
+def demand() -> ProvisionRequest:
+    owner = Ownership(cluster_id="cluster-1", claim_uid="u1", volume_name="pvc-u1")
+    claim = ClaimIdentity(namespace="default", name="data", uid="u1")
+    return ProvisionRequest(context=CONTEXT, name="pvc-u1", capacity_bytes=1 << 30, owner=owner, claim=claim)
+
+
+def test_credentials_come_from_the_default_chain(server: FakeEC2Server) -> None:
+    server.fake.behave(access_keys=frozenset({"AKIABASE"}))
+    driver = backend(server)
+    assert driver.start(START) == Done()
+    assert driver.stop(StopRequest(context=CONTEXT)) == Done()
+
+
+def test_a_role_is_assumed_for_a_driver(server: FakeEC2Server) -> None:
+    server.fake.behave(access_keys=frozenset({"ASIASTORAGE"}))
+    driver = backend(server, role_arn=ROLE, role_external_id="outside")
+    assert driver.start(START) == Done()
+    assert server.fake.calls["sts:AssumeRole"] == 1
+    assert driver.start(START) == Done()
+    assert server.fake.calls["sts:AssumeRole"] == 1
+    driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_two_drivers_work_in_two_roles(server: FakeEC2Server) -> None:
+    for role, key in (("one", "ASIAONE"), ("two", "ASIATWO")):
+        server.fake.behave(access_keys=frozenset({key}))
+        driver = backend(server, role_arn=f"arn:aws:iam::123456789012:role/{role}")
+        assert driver.start(START) == Done()
+        driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_no_credentials_is_said_as_that(server: FakeEC2Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    driver = backend(server)
+    with pytest.raises(PermissionDenied, match="give the driver credentials"):
+        driver.start(START)
+
+
+def test_a_role_that_may_not_be_assumed_is_said_as_that(server: FakeEC2Server, impatient: None) -> None:
+    driver = backend(server, role_arn=ROLE, sts_endpoint="http://127.0.0.1:9")
+    with pytest.raises(Unavailable, match="look at the options region and endpoint"):
+        driver.start(START)
+
+
+def test_credentials_of_another_region_are_not_accepted(server: FakeEC2Server) -> None:
+    driver = AwsEbsBackend({"region": "us-test-9", "endpoint": server.url})
+    with pytest.raises(PermissionDenied, match="Credential should be scoped to a valid region"):
+        driver.start(START)
+
+
+def test_an_endpoint_that_nobody_serves_is_unavailable_and_heals(server: FakeEC2Server, impatient: None) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        driver = AwsEbsBackend({"region": REGION, "endpoint": f"http://127.0.0.1:{probe.getsockname()[1]}"})
+        with pytest.raises(Unavailable, match="look at the options region and endpoint"):
+            driver.start(START)
+
+
+def test_an_answer_that_is_no_xml_is_no_answer(impatient: None) -> None:
+    body = b"<html>busy</html>"
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            head = f"HTTP/1.1 500 Oops\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            connection.sendall(head.encode() + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        driver = AwsEbsBackend({"region": REGION, "endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}"})
+        with pytest.raises(Unavailable):
+            driver.start(START)
+        driver.stop(StopRequest(context=CONTEXT))
+        thread.join(10)
+
+
+def test_a_connection_that_dies_while_idle_is_tried_again_by_the_sdk(server: FakeEC2Server) -> None:
+    driver = backend(server)
+    driver.start(START)
+    server.fake.faults.add(Fault(action="DescribeAvailabilityZones", kind=FaultKind.CLOSE))
+    assert driver.start(START) == Done()
+    driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_a_refused_action_is_decoded_over_http_too(server: FakeEC2Server) -> None:
+    message = "You are not authorized. Encoded authorization failure message: ec2:DescribeAvailabilityZones"
+    fault = Fault(
+        action="DescribeAvailabilityZones", kind=FaultKind.REFUSE, code="UnauthorizedOperation", message=message
+    )
+    server.fake.faults.add(fault)
+    driver = backend(server)
+    with pytest.raises(PermissionDenied, match="user/test may not ec2:DescribeAvailabilityZones"):
+        driver.start(START)
+    assert server.fake.calls["sts:DecodeAuthorizationMessage"] == 1
+    driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_the_sdk_repeats_a_call_at_most_once(server: FakeEC2Server) -> None:
+    server.fake.faults.add(Fault(action="DescribeVolumes", kind=FaultKind.REFUSE, code="InternalError", times=9))
+    driver = backend(server)
+    driver.start(START)
+    with pytest.raises(Unavailable):
+        driver.provision(demand())
+    assert server.fake.calls["DescribeVolumes"] == 2
+    driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_boto3_is_imported_when_a_driver_connects_and_not_before() -> None:
+    code = (
+        "import sys, volplane_aws_ebs; from volplane_aws_ebs import AwsEbsBackend; "
+        "AwsEbsBackend({'region': 'eu-test-1'}); print(sorted(m for m in sys.modules if m in ('boto3', 'botocore')))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"tags": {"volplane.dev/x": "y"}}, "option tags: 'volplane.dev/x' is reserved"),
+        ({"tags": {"k" * 200: "y"}}, "1 to 128 characters"),
+        ({"tags": {f"k{n}": "y" for n in range(40)}}, "at most 30"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(options: Any, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        AwsEbsBackend({"region": REGION, **options})
