@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Decide, Notice
 from volplane.controller.clock import Clock
 from volplane.controller.runner import Runner, RunnerMetrics
@@ -144,8 +145,10 @@ class ControlPlane:
         decide: Decide = ClaimReconciler(self.world, self._wake_claim)
         if self._parts.measures is not None:
             decide = CountedAssignments(decide, self.claims, self._parts.measures)
-        claims = Runner("claims", decide, kind=CLAIMS, **self._common())
-        volumes = Runner("volumes", VolumeReconciler(self.world), kind=VOLUMES, **self._common())
+        claims = Runner("claims", decide, kind=CLAIMS, lane=self._class_of_claim, **self._common())
+        volumes = Runner(
+            "volumes", VolumeReconciler(self.world), kind=VOLUMES, lane=self._class_of_volume, **self._common()
+        )
         self._claims_runner = claims
         self._volumes_runner = volumes
         Wakeups(self.world, claims, volumes, self._parts.registry.forget).subscribe()
@@ -166,6 +169,15 @@ class ControlPlane:
 
     def _wake_volume(self, key: str) -> None:
         self._volumes_runner.enqueue(key)
+
+    def _class_of_claim(self, key: str) -> str:
+        """Classes take turns: a crowd of claims whose driver does not work may not delay the others."""
+        claim = self.claims.get(key)
+        return class_of_claim(claim) or "" if claim is not None else ""
+
+    def _class_of_volume(self, key: str) -> str:
+        volume = self.volumes.get(key)
+        return class_of_volume(volume) if volume is not None else ""
 
     def _wake_claim(self, key: str) -> None:
         self._claims_runner.enqueue(key)

@@ -79,7 +79,7 @@ class Runner:
     """Keeps the objects of one kind as they should be.
 
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
-    written or read live goes into them. workers: keys in flight at once.
+    written or read live goes into them. workers: keys in flight at once. lane: keys of different lanes take turns.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Runner:
         recorder: Recorder,
         registry: Operations,
         workers: int = 64,
+        lane: Callable[[str], str] = lambda _key: "",
         metrics: RunnerMetrics | None = None,
     ) -> None:
         self.name = name
@@ -104,7 +105,7 @@ class Runner:
         self._registry = registry
         self._workers = workers
         self._metrics = metrics
-        self._queue = WorkQueue(name, metrics=metrics)
+        self._queue = WorkQueue(name, lane=lane, metrics=metrics)
         self._now = LoopTime()
         self._reasons: dict[str, str] = {}
         self._stopping = False

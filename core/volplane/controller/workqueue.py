@@ -1,6 +1,7 @@
 """The keyed work queue: what waits to be decided.
 
-First in, first out. A key waits at most once; a key that is being worked and is added again waits until that work is
+First in, first out within a lane; lanes take turns, so that a crowd in one of them delays the others by no more than one
+key each. A key waits at most once; a key that is being worked and is added again waits until that work is
 done, so one key is never worked twice at a time. Delays and back-off are kept here too. After client-go's workqueue.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -39,10 +41,16 @@ class WorkQueue:
     A worker calls `get`, works, then `done`; in between it may call `seen`, `add_after`, `retry` or `forget` for the key.
     """
 
-    def __init__(self, name: str, *, metrics: QueueMetrics | None = None) -> None:
+    def __init__(
+        self, name: str, *, lane: Callable[[str], str] = lambda _key: "", metrics: QueueMetrics | None = None
+    ) -> None:
+        """lane: which lane a key waits in, asked anew each time it is queued."""
         self._name = name
+        self._lane = lane
         self._metrics = metrics
-        self._ready: asyncio.Queue[str | None] = asyncio.Queue()
+        self._turns = _Turns()
+        self._ready: asyncio.Queue[bool] = asyncio.Queue()
+        """True for each key in `_turns`, False for each worker that is to go."""
         self._queued: dict[str, float] = {}
         self._working: dict[str, float] = {}
         self._again: dict[str, None] = {}
@@ -91,9 +99,9 @@ class WorkQueue:
 
     async def get(self) -> str | None:
         """The next key, once there is one; it counts as worked until `done`. None: the queue is closed, go."""
-        key = await self._ready.get()
-        if key is None or self._closed:
+        if not await self._ready.get() or self._closed:
             return None
+        key = self._turns.take()
         now = self._now()
         waited = now - self._queued.pop(key)
         self._working[key] = now
@@ -120,7 +128,7 @@ class WorkQueue:
         self._closed = True
         self._delays.clear()
         for _ in range(workers):
-            self._ready.put_nowait(None)
+            self._ready.put_nowait(False)
 
     def __len__(self) -> int:
         """Keys that wait to be taken now."""
@@ -146,9 +154,37 @@ class WorkQueue:
         if self._closed:
             return
         self._queued[key] = self._now()
-        self._ready.put_nowait(key)
+        self._turns.add(self._lane(key), key)
+        self._ready.put_nowait(True)
         if self._metrics is not None:
             self._metrics.queue_depth(self._name, len(self._queued))
+
+
+class _Turns:
+    """Keys by lane. The lane whose turn is longest ago is next."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, deque[str]] = {}
+        self._order: deque[str] = deque()
+
+    def add(self, lane: str, key: str) -> None:
+        keys = self._lanes.get(lane)
+        if keys is None:
+            self._lanes[lane] = deque((key,))
+            self._order.append(lane)
+        else:
+            keys.append(key)
+
+    def take(self) -> str:
+        """The next key. IndexError if there is none."""
+        lane = self._order.popleft()
+        keys = self._lanes[lane]
+        key = keys.popleft()
+        if keys:
+            self._order.append(lane)
+        else:
+            del self._lanes[lane]
+        return key
 
 
 class _Delays:

@@ -26,6 +26,19 @@ def test_a_key_waits_only_once_and_keys_come_in_the_order_they_were_added() -> N
     assert run(main()) == ["b", "a", "c"]
 
 
+def test_lanes_take_turns_so_that_a_crowd_delays_nobody_else() -> None:
+    async def main() -> list[str]:
+        queue = WorkQueue("claims", lane=lambda key: key[0])
+        for key in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
+            queue.add(key)
+        taken = [await _take(queue) for _ in range(4)]
+        queue.add("d1")
+        queue.add("a5")
+        return [*taken, *[await _take(queue) for _ in range(len(queue))]]
+
+    assert run(main()) == ["a1", "b1", "c1", "a2", "b2", "a3", "d1", "a4", "a5"]
+
+
 def test_a_key_in_work_is_worked_again_afterwards_and_never_twice_at_once() -> None:
     async def main() -> None:
         queue = WorkQueue("claims")
