@@ -137,6 +137,7 @@ class ControlPlane:
             start=operations,
             now=parts.clock.now,
             monotonic=parts.clock.monotonic,
+            fence=parts.fence,
         )
         operations.world = world
         return world

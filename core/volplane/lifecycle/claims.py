@@ -39,12 +39,17 @@ def decide_claim(key: str, world: World, reads: Reads) -> Action:
         return settle(claim, world) or Done()
     if claim.annotation(names.BIND_COMPLETED) is not None:
         outcome = decide_bound(claim, world)
-        return _confirm_loss(claim, outcome, reads) or _follow(outcome, claim, world)
+        return _confirm(claim, outcome, reads) or _follow(outcome, claim, world)
     return _unbound(claim, world, reads)
 
 
-def _confirm_loss(claim: Claim, outcome: Bind | Action, reads: Reads) -> Read | None:
-    """A cache never proves that a volume is gone, or another's: read it live before the claim is declared lost."""
+def _confirm(claim: Claim, outcome: Bind | Action, reads: Reads) -> Read | None:
+    """A cache never proves that a volume is gone, or another's: read it live before the claim is declared lost.
+
+    Nor that the claim is still there, where somebody saw that it is not and released the volume.
+    """
+    if isinstance(outcome, Bind) and outcome.volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
+        return Read(CLAIMS, claim.key, why="its volume was released: is it still there?")
     name = claim.spec.volume_name
     if not isinstance(outcome, Patch) or not name or reads.has(VOLUMES, name):
         return None

@@ -18,6 +18,7 @@ __all__ = [
     "DeleteIntent",
     "RecycleIntent",
     "Sealer",
+    "epoch_of",
     "read_delete_intent",
     "read_recycle_intent",
     "write_volume_intent",
@@ -80,6 +81,7 @@ class Sealer:
 class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """How far the scrub of a released volume is.
 
+    fence: the leader that works on it; one of an older epoch may not go on.
     claim: uid of the claim it was released from. attempt: from 1, survives restarts. pod: uid of the scrubber pod that
     was let go, "" before. erased: contents are gone and verified. failed: why the last attempt failed. given_up: no
     further attempt is made until a person removes the annotation.
@@ -92,9 +94,14 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     erased: bool = False
     failed: str = ""
     given_up: bool = False
+    fence: str = ""
     not_before: float = 0.0
     """Unix time before which the next attempt does not start."""
     state: dict[str, Any] | None = None
+
+    def same_scrub(self, other: RecycleIntent | None) -> bool:
+        """Whether both are about one attempt after one release: what was erased for the one is erased for the other."""
+        return other is not None and (self.claim, self.attempt) == (other.claim, other.attempt)
 
 
 class DeleteIntent(msgspec.Struct, frozen=True, rename="camel"):
@@ -119,6 +126,12 @@ def _read(text: str | None, kind: type[_IntentT]) -> _IntentT | None:
 def read_recycle_intent(text: str | None) -> RecycleIntent | None:
     """The intent, or None if absent or unreadable (then the scrub starts anew: that is always safe)."""
     return _read(text, RecycleIntent)
+
+
+def epoch_of(fence: str) -> int:
+    """The epoch of a fence (see `Leadership.fence`), 0 where nobody is elected."""
+    number = fence.partition("/")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def read_delete_intent(text: str | None) -> DeleteIntent | None:

@@ -26,7 +26,7 @@ from volplane.lifecycle.identity import (
     provision_request,
     volume_identity,
 )
-from volplane.lifecycle.intents import ClaimIntent, read_delete_intent
+from volplane.lifecycle.intents import ClaimIntent, epoch_of, read_delete_intent, read_recycle_intent
 from volplane.lifecycle.made import volume_name_of
 from volplane.lifecycle.outliving import can_never_be_bound, outlived
 from volplane.lifecycle.provision import holds_asset, presumed_intent
@@ -93,7 +93,6 @@ class Operations:
         context = self._context(driver, intent)
         self.world.outcomes.attempted.pop(uid, None)
         self.world.outcomes.discarded.discard(uid)
-        result: Asset | InProgress | Reschedule
         try:
             request = provision_request(claim, storage_class, driver, intent, context, node=node)
             result = await self._drivers.call(driver, Driver.provision, request)
@@ -107,12 +106,16 @@ class Operations:
                 # One that overran its deadline may be under way until the asset is let go: looks count from the first.
                 self.world.outcomes.attempted[uid] = self.world.monotonic()
             self._provision_failed(name, claim, storage_class, error)
-            if not selected or not await self._gives_back(claim, intent, driver, error):
-                raise
-            result = Reschedule()
-        current = self.world.claims.get(key)
-        if current is not None and current.uid == uid:
-            self.world.outcomes.made[uid] = self._kept(result) if isinstance(result, InProgress) else result
+            if selected and await self._gives_back(claim, intent, driver, error):
+                # A failure all the same: where every place is full, scheduler and driver must not chase each other.
+                self._keep(claim, Reschedule())
+            raise
+        self._keep(claim, self._kept(result) if isinstance(result, InProgress) else result)
+
+    def _keep(self, claim: Claim, result: Asset | Pending | Reschedule) -> None:
+        current = self.world.claims.get(claim.key)
+        if current is not None and current.uid == claim.uid:
+            self.world.outcomes.made[claim.uid] = result
 
     def _provision_failed(self, name: str, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
         delay = self._registry.next_delay(name, error)
@@ -305,7 +308,10 @@ class Operations:
 
     async def _recycle(self, name: str, volume: Volume, driver: Driver) -> None:
         live = await self._released_volume(volume)
-        if live is None or live.terminating or not recycles(live) or live.annotation(names.INTENT) is None:
+        intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
+        if live is None or live.terminating or not recycles(live) or intent is None:
+            raise Again(after=SECOND_LOOK)
+        if epoch_of(intent.fence) != epoch_of(self._fence()):
             raise Again(after=SECOND_LOOK)
         before = self.world.outcomes.scrubs.get(live.uid)
         context = context_of(
@@ -321,7 +327,9 @@ class Operations:
             self._volume_failed(name, live, "VolumeFailedRecycle", f"Recycle failed: {error}", error)
             raise
         self.world.outcomes.succeeded(live.uid)
-        self.world.outcomes.scrubs[live.uid] = self._plan(result)
+        current = self.world.volumes.get(live.name)
+        if current is not None and intent.same_scrub(read_recycle_intent(current.annotation(names.INTENT))):
+            self.world.outcomes.scrubs[live.uid] = self._plan(result)
 
     def _plan(self, result: PodScrub | Erased | InProgress) -> ScrubPlan | Pending | None:
         match result:

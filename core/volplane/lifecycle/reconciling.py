@@ -16,6 +16,7 @@ from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.lifecycle.claims import awaits_volume, decide_claim
 from volplane.lifecycle.indexes import claims_of_pod
+from volplane.lifecycle.intents import read_recycle_intent
 from volplane.lifecycle.made import volume_name_of
 from volplane.lifecycle.recycle import finished
 from volplane.lifecycle.scrubber import scrubbed_volume
@@ -27,8 +28,8 @@ __all__ = ["ClaimReconciler", "VolumeReconciler", "Wakeups"]
 _HELD = names.PROVISIONING_FINALIZER
 
 
-def _record(claim: Claim) -> str | None:
-    return claim.annotation(names.INTENT)
+def _record(item: Claim | Volume) -> str | None:
+    return item.annotation(names.INTENT)
 
 
 class Queue(Protocol):
@@ -158,7 +159,9 @@ class Wakeups:
             outcomes.unsaid.discard(new.uid)
         if new.name.startswith("pvc-"):
             outcomes.made.pop(new.name.removeprefix("pvc-"), None)
-        if new.annotation(names.INTENT) is None and old is not None and old.annotation(names.INTENT) is not None:
+        begun = read_recycle_intent(_record(old)) if old is not None else None
+        ended = _record(new) is None and old is not None and _record(old) is not None
+        if ended or (begun is not None and not begun.same_scrub(read_recycle_intent(_record(new)))):
             outcomes.forget_volume(new.uid)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:

@@ -18,6 +18,7 @@ from volplane.lifecycle.delete import NO_PLUGIN, driver_of
 from volplane.lifecycle.intents import (
     INTENT_VERSION,
     RecycleIntent,
+    epoch_of,
     read_recycle_intent,
     write_volume_intent,
 )
@@ -26,6 +27,9 @@ from volplane.lifecycle.world import Pending, ScrubPlan, World, on_release, warn
 from volplane.loading.driver import Driver
 
 __all__ = ["abandon_scrub", "decide_recycle", "finished", "recycles", "remove_stray_pod"]
+
+
+NEWER = "a newer leader scrubs it"
 
 
 def decide_recycle(volume: Volume, world: World, reads: Reads) -> Action:
@@ -40,13 +44,19 @@ def decide_recycle(volume: Volume, world: World, reads: Reads) -> Action:
     intent = read_recycle_intent(volume.annotation(names.INTENT))
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
     if intent is None or intent.claim != claim_uid:
-        return _record(volume, RecycleIntent(v=INTENT_VERSION, claim=claim_uid), why="declare the intent to scrub")
+        fresh = RecycleIntent(v=INTENT_VERSION, claim=claim_uid, fence=world.fence())
+        return _record(volume, fresh, why="declare the intent to scrub")
     if intent.given_up:
         return _fail(volume, f"{intent.failed}; remove the annotation {names.INTENT} to try again")
     if intent.erased:
         return _release(volume, world)
     if intent.failed:
         return _next_attempt(volume, intent, world)
+    ours, theirs = epoch_of(world.fence()), epoch_of(intent.fence)
+    if theirs > ours:
+        return Wait(reason=NEWER)
+    if theirs < ours:
+        return _record(volume, _with(intent, fence=world.fence()), why="take the scrub over")
     return _scrub(volume, intent, driver, world, reads)
 
 
@@ -58,6 +68,9 @@ def recycles(volume: Volume) -> bool:
 
 def abandon_scrub(volume: Volume, world: World) -> Action:
     """The policy or the reference changed in the middle: stop the pod, then drop the intent."""
+    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    if intent is not None and epoch_of(intent.fence) > epoch_of(world.fence()):
+        return Wait(reason=NEWER)
     pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
     if pod is not None:
         return _remove_pod(pod, why="the volume is not to be scrubbed any more")
@@ -220,7 +233,7 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, world: World) -> Action
     if intent.not_before > now:
         left = min(intent.not_before - now, 120.0)
         return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
-    fresh = RecycleIntent(v=INTENT_VERSION, claim=intent.claim, attempt=intent.attempt + 1)
+    fresh = RecycleIntent(v=INTENT_VERSION, claim=intent.claim, attempt=intent.attempt + 1, fence=world.fence())
     return _record(volume, fresh, why=f"attempt {fresh.attempt}")
 
 

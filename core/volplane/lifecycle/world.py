@@ -163,6 +163,7 @@ class World:
     start: OperationStarter
     now: Callable[[], datetime]
     monotonic: Callable[[], float]
+    fence: Callable[[], str] = lambda: ""
     outcomes: Outcomes = field(default_factory=Outcomes)
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)

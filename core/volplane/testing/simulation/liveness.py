@@ -37,6 +37,7 @@ class Liveness:
     def __init__(self, stage: Stage, people: People, cluster: Cluster) -> None:
         self._truth = stage.truth
         self._disks = stage.disks
+        self._safety = stage.safety
         self._people = people
         self._cluster = cluster
         self._verdict = stage.verdict
@@ -223,7 +224,7 @@ class Liveness:
         for key, disk in sorted(self._disks.by_key.items()):
             if key in pointed or disk.kept or disk.made_for in self._people.stripped:
                 continue
-            if f"pvc-{disk.made_for}" in self._truth.retained:
+            if f"pvc-{disk.made_for}" in self._truth.retained or disk.made_for in self._safety.lost:
                 continue
             self._verdict.broke("no-leak", f"{key} on {disk.driver} has no owner")
 

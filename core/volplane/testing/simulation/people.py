@@ -152,6 +152,9 @@ class People:
             return
         present = annotations_of(found).get(names.INTENT)
         forged = self._forged(claim, variant, present)
+        self._safety.forged.add(found["metadata"]["uid"])
+        if variant == "replayed":
+            self.stripped.add(found["metadata"]["uid"])
         if present is not None:
             self._remembered.setdefault(found["metadata"]["uid"], present)
         self._patch(_CLAIMS, found, {"metadata": {"annotations": {names.INTENT: forged}}})

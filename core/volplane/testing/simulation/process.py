@@ -107,12 +107,17 @@ class Process:
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
         self.plane: ControlPlane | None = None
         self.root: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to run in a task of its own, from which everything it does descends."""
+        self.root = asyncio.get_running_loop().create_task(self._run(), context=self._context())
+
+    def _context(self) -> contextvars.Context:
+        """For a task of this process."""
         context = contextvars.copy_context()
         context.run(WHO.set, self.name)
-        self.root = asyncio.get_running_loop().create_task(self._run(), context=context)
+        return context
 
     def kill(self) -> None:
         """End it between two steps of its tasks: no task of it runs on, no hook that has not begun takes effect."""
@@ -122,6 +127,12 @@ class Process:
         if isinstance(loop, ScheduleLoop):
             for task in loop.tasks_of(self.name):
                 task.cancel()
+
+    def lead_again(self, fence: str) -> None:
+        """It is the leader of a new epoch."""
+        self.fence = fence
+        if self.plane is not None:
+            self._looking = asyncio.get_running_loop().create_task(self.plane.look_again(), context=self._context())
 
     @property
     def at_rest(self) -> bool:

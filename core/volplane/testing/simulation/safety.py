@@ -52,6 +52,9 @@ class Safety:
         """Two processes believe to lead."""
         self.overlap_ended = float("-inf")
         """Loop time until which two did."""
+        self.forged: set[str] = set()
+        """Uids of claims whose intent a tenant damaged."""
+        self._classless: set[str] = set()
         self.touched: set[str] = set()
         """Uids of volumes whose reference or intent a person changed."""
         self._truth = truth
@@ -65,6 +68,8 @@ class Safety:
 
     def _committed(self, commit: Commit) -> None:
         match commit.kind:
+            case "class" if commit.new is None:
+                self._forget_class(commit.name)
             case "volume":
                 self._follow_volume(commit)
                 if commit.by_controller:
@@ -73,6 +78,17 @@ class Safety:
                 self._check_claim(commit.name, commit.old, commit.new)
             case "pod" if commit.by_controller and commit.old is not None and commit.new is not None:
                 self._check_gate(commit.old, commit.new)
+
+    def _forget_class(self, name: str) -> None:
+        """What a damaged record said is known from the class alone."""
+        for claim in self._truth.claims.values():
+            if claim["spec"].get("storageClassName") == name:
+                self._classless.add(claim["metadata"]["uid"])
+
+    @property
+    def lost(self) -> set[str]:
+        """Uids of claims whose record is damaged and whose class went: nobody can know which driver made their asset."""
+        return self.forged & self._classless
 
     def _follow_volume(self, commit: Commit) -> None:
         new, old = commit.new, commit.old
@@ -157,8 +173,11 @@ class Safety:
 
     # --- effects ------------------------------------------------------------------------------------------------
 
-    def made(self, driver: str, key: str, owner: Ownership | None) -> Disk:
-        """An asset came to be. key: `source_key`. owner: None for one that a person made."""
+    def made(self, driver: str, key: str, owner: Ownership | None, *, again: bool = False) -> Disk:
+        """An asset came to be. key: `source_key`. owner: None for one that a person made.
+
+        again: this storage makes what it made and destroyed before once more, for a late request too.
+        """
         twins = [
             disk
             for disk in self._disks.by_key.values()
@@ -170,11 +189,11 @@ class Safety:
             owner.claim_uid if owner is not None else "",
             owner.generation if owner is not None else 0,
         )
-        overlapped = self.overlap or BEGAN.get() <= self.overlap_ended
-        if overlapped and owner is not None and owner.claim_uid not in self._truth.claims_by_uid:
+        overlapped = owner is not None and (self.overlap or BEGAN.get() <= self.overlap_ended)
+        if overlapped and owner is not None and (again or owner.claim_uid not in self._truth.claims_by_uid):
             disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
         self._disks.by_key[key] = disk
-        if twins and owner is not None:
+        if twins and owner is not None and owner.claim_uid not in self.lost:
             text = f"{key} is made while {twins[0].key} exists, both generation {owner.generation} of one claim"
             self._verdict.broke("one-asset-per-generation", text)
         return disk

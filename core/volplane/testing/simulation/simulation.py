@@ -165,15 +165,15 @@ class _Simulation:
             return disk is not None and bool(disk.mounts)
 
         told = backend.listeners
-        told.made = lambda stored: self._made(backend.name, key(stored.handle), stored.owner)
+        told.made = lambda stored: self._made(backend, key(stored.handle), stored.owner)
         told.unmade = lambda stored: self._safety.unmade(key(stored.handle))
         told.erased = lambda stored: self._safety.erased(key(stored.handle))
         plugin = Plugin(kind="backend", name=backend.name.partition(".")[0], factory=lambda _options: backend)
         return build_driver(backend.name, plugin, {}, [turbulent(self._turbulence)])
 
-    def _made(self, driver: str, key: str, owner: Any) -> None:
-        self._trace.note(driver, f"makes {key} for {self._truth.spell(owner.volume_name)}")
-        self._safety.made(driver, key, owner)
+    def _made(self, backend: SimulatedBackend, key: str, owner: Any) -> None:
+        self._trace.note(backend.name, f"makes {key} for {self._truth.spell(owner.volume_name)}")
+        self._safety.made(backend.name, key, owner, again=not backend.traits.tokens)
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class _Simulation:
         else:
             # Whoever is left takes the lease back.
             self._epoch += 1
-            self._living[-1].fence = f"{self._epoch}/{self._living[-1].name}"
+            self._living[-1].lead_again(f"{self._epoch}/{self._living[-1].name}")
 
     def _start_if_none(self) -> None:
         if not self._living and self._verdict.violation is None:

@@ -86,7 +86,7 @@ class Truth:
         self.writes: Counter[tuple[str, str]] = Counter()
         """(name, uid) -> writes of controllers."""
         self.retained: set[str] = set()
-        """Names of volumes that went, or were told to go, while their policy was to keep the asset."""
+        """Names of volumes that went, or were told to go, while their asset was to be kept, or nothing held them."""
         self._trace = trace
         self._who = ""
         self._claim_names: dict[str, str] = {}
@@ -160,7 +160,8 @@ class Truth:
             self._scrubs[pod] = f"scrub({self.spell(name)})"
             self._scrubbed[pod] = name
         elif new is None or ("deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]):
-            if old["spec"].get("persistentVolumeReclaimPolicy") != "Delete":
+            held = "volplane.dev/reclaim" in finalizers_of(old)
+            if old["spec"].get("persistentVolumeReclaimPolicy") != "Delete" or (new is not None and not held):
                 self.retained.add(name)
 
     def _index_claim(self, key: str, uid: str, old: Json | None, new: Json | None) -> None:
