@@ -335,13 +335,17 @@ def test_the_selected_node_says_where_and_the_place_is_kept() -> None:
     assert isinstance(next_step(made), Run), "an asset may be in zone a already"
 
 
-@pytest.mark.parametrize(
-    ("nodes", "why"), [((), 'selected node "n" does not exist'), ((_node("n"),), "lacks the label zone")]
-)
-def test_a_selected_node_that_says_no_place_is_named(nodes: tuple[Node, ...], why: str) -> None:
+def test_a_selected_node_that_says_no_place_is_named() -> None:
     zoned = disk(topology_keys=("zone",))
-    _, _, message = told(decided(fast(annotations={SELECTED: "n"}), storage_class(), *nodes, backends=(zoned,)))
-    assert why in message
+    _, _, message = told(decided(fast(annotations={SELECTED: "n"}), storage_class(), _node("n"), backends=(zoned,)))
+    assert "lacks the label zone" in message
+
+
+def test_a_selected_node_that_the_cache_does_not_hold_is_read_before_anything_follows_from_its_absence() -> None:
+    zoned = disk(topology_keys=("zone",))
+    action = decided(fast(annotations={SELECTED: "n"}), storage_class(), backends=(zoned,))
+    assert isinstance(action, Read)
+    assert (action.kind.plural, action.key) == ("nodes", "n")
 
 
 @pytest.mark.parametrize(

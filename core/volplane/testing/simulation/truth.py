@@ -32,15 +32,18 @@ _SCRUB: Final = "volplane-scrub-"
 
 
 def key_of(obj: Json) -> str:
+    """`namespace/name`, or `name` for what has no namespace."""
     meta = obj["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
 
 
 def annotations_of(obj: Json) -> Json:
+    """The object's annotations, {} if it has none."""
     return obj["metadata"].get("annotations") or {}
 
 
 def finalizers_of(obj: Json) -> list[str]:
+    """The object's finalizers, [] if it has none."""
     return obj["metadata"].get("finalizers") or []
 
 
