@@ -27,8 +27,8 @@ __all__ = ["Provisioning"]
 
 _FIRST_LOOK = 1.25
 _SLOWEST_LOOK = 10.0
-_VISIBLE_SECONDS = 20.0
-"""A volume that CreateVolume named and that is not shown after this was never shown: it is gone."""
+_UNSEEN_SECONDS = 10.0
+"""A volume that CreateVolume named and that is not shown after this is probably gone; that is proven only later."""
 _MOST_MAKINGS = 50_000
 _LONGEST_BREAK = 5.0
 
@@ -40,7 +40,8 @@ class _Making:
     """What this process knows of an asset in the making.
 
     volume: the id that EC2 gave it, "" while there is none. mark: of the demand it was made for. since: when it did. seen: a look has shown it. burnt: the
-    token's volume is proven to be gone. refused: since when EC2 refuses the token. doubt: until when absence is no proof.
+    token's volume is proven to be gone. told: that it probably is. refused: since when EC2 refuses the token. doubt: until
+    when absence is no proof.
     """
 
     doubt: float
@@ -50,6 +51,7 @@ class _Making:
     since: float = 0.0
     seen: bool = False
     burnt: bool = False
+    told: bool = False
     refused: float | None = None
 
 
@@ -150,7 +152,7 @@ class Provisioning:
             return self._refused(request, making, refusal, zone, zones)
         made = VolumeSeen.of(answer)
         making.volume, making.mark, making.since = made.id, demand.mark, self._ec2.clock()
-        making.seen, making.refused = False, None
+        making.seen, making.told, making.refused = False, False, None
         self._ec2.lookups.volumes.touched(made.id)
         self._ec2.lookups.names.touched((request.owner.cluster_id, request.name))
         raise Later(self._ec2.lookups.volumes.come_back(made.id, after=_FIRST_LOOK))
@@ -195,29 +197,35 @@ class Provisioning:
 
     # --- watching -----------------------------------------------------------------------------------------------
 
-    def _watch(self, request: ProvisionRequest, demand: Demand, making: _Making, turn: Turn) -> Asset:
+    def _watch(self, request: ProvisionRequest, demand: Demand, making: _Making, turn: Turn) -> Asset | InProgress:
         id_, age = making.volume, self._ec2.clock() - making.since
         seen = self._ec2.volume(id_)
         if seen is None:
-            if making.seen or age > _VISIBLE_SECONDS:
-                self._lost(making, id_, demand)
+            if making.seen or age > SETTLE_SECONDS:
+                return self._lost(request, demand, making)
+            if age > _UNSEEN_SECONDS and not making.told:
+                making.told = True
+                raise vanished(id_, demand.shape.kms_key, making.attempt)
             raise Later(self._ec2.lookups.volumes.come_back(id_, after=_pause(age)))
         making.seen = True
         if seen.going:
-            self._lost(making, id_, demand)
+            return self._lost(request, demand, making)
         if seen.state == "creating":
             raise Later(self._ec2.lookups.volumes.come_back(id_, after=_pause(age)))
         if seen.state == "error":
             self._ec2.change(Call.DELETE_VOLUME, id_, turn, VolumeId=id_)
-            self._lost(making, id_, demand)
+            return self._lost(request, demand, making)
         with self._lock:
             self._makings.pop((request.owner.cluster_id, request.name, request.owner.generation), None)
         source = new_source(self._ec2.settings, id_, request.volume_mode, demand.shape.fs_type)
         return asset_of(self._ec2.settings, seen, source, driver=request.context.driver)
 
-    def _lost(self, making: _Making, id_: str, demand: Demand) -> None:
-        making.volume, making.seen, making.burnt = "", False, True
+    def _lost(self, request: ProvisionRequest, demand: Demand, making: _Making) -> InProgress:
+        """It is gone for good: another token may be used, once a person has been told."""
+        id_, making.volume, making.seen, making.burnt = making.volume, "", False, True
         self._ec2.lookups.expect_gone(id_)
+        if making.told:
+            return self._next_attempt(request, making)
         raise vanished(id_, demand.shape.kms_key, making.attempt)
 
 
