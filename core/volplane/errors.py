@@ -94,7 +94,8 @@ class BackendError(VolplaneError):
         self, message: str, *, code: str | None = None, retry_after: float | None = None, nothing_done: bool = False
     ) -> None:
         super().__init__(message)
-        self.message = message
+        # A file name may hold bytes that are no UTF-8: then no event and no log could be written.
+        self.message = str(message).encode("utf-8", "backslashreplace").decode()
         self.code = code
         self.retry_after = retry_after
         self.nothing_left = nothing_done

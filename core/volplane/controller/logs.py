@@ -17,6 +17,8 @@ from typing import Any, Literal, TextIO
 
 import msgspec
 
+from volplane.kube.legible import legible
+
 __all__ = ["bind", "bound", "configure", "fields"]
 
 _FIELDS: ContextVar[Mapping[str, str]] = ContextVar("volplane_log_fields")
@@ -85,8 +87,8 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         where = record.name.removeprefix("volplane.")
-        text = f"{when} {record.levelname[0]} {where}: {record.getMessage()}"
-        extra = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", _NONE).items())
+        text = f"{when} {record.levelname[0]} {where}: {legible(record.getMessage())}"
+        extra = " ".join(f"{name}={legible(value)}" for name, value in getattr(record, "fields", _NONE).items())
         if extra:
             text += f"  {extra}"
         if record.exc_info:
@@ -103,9 +105,9 @@ class _Json(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", _NONE),
+            "message": legible(record.getMessage()),
+            **{name: legible(value) for name, value in getattr(record, "fields", _NONE).items()},
         }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = self.formatException(record.exc_info).encode("utf-8", "backslashreplace").decode()
         return msgspec.json.encode(line).decode()

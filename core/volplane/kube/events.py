@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
+from volplane.kube.legible import legible
 from volplane.kube.objects import KubeObject
 
 __all__ = ["EVENTS", "Event", "EventMetrics", "EventRecorder", "Notification"]
@@ -172,12 +173,12 @@ class EventRecorder:
 
     def _series_of(self, notice: Notification) -> _Series:
         about = notice.about
-        key = (notice.kind.plural, about.key, about.uid, notice.type, notice.reason, notice.message)
+        message = _shortened(legible(notice.message))
+        key = (notice.kind.plural, about.key, about.uid, notice.type, notice.reason, message)
         series = self._series.get(key)
         if series is None:
             when = self._timestamp()
             name = _name(about.name, (self._component, *key))
-            message = _shortened(notice.message)
             series = _Series(notice.kind, about, notice.type, notice.reason, message, name, when, when)
             self._series[key] = series
             if len(self._series) > _REMEMBERED:
@@ -217,6 +218,9 @@ class EventRecorder:
             self._writing += 1
             try:
                 await self._write_patiently(series)
+            except Exception:  # noqa: BLE001 -- no event is worth the end of the writer, and with it of the process
+                self._drop("refused")
+                _LOG.exception("an event on %s could not be written", series.about.key)
             finally:
                 self._writing -= 1
                 self._queue.task_done()
@@ -327,4 +331,8 @@ def _name(name: str, says: tuple[str, ...]) -> str:
 
 
 def _shortened(message: str) -> str:
-    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
+    """At most so many bytes: the API server counts those."""
+    encoded = message.encode()
+    if len(encoded) <= _LONGEST_MESSAGE:
+        return message
+    return encoded[: _LONGEST_MESSAGE - 3].decode(errors="ignore") + "…"

@@ -81,6 +81,18 @@ def _asset_flaw(asset: Asset) -> str | None:
     source: object = asset.source
     if not isinstance(source, VolumeSource):
         return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
+    return _unwritable(asset)
+
+
+def _unwritable(asset: Asset) -> str | None:
+    """Whether the volume that will stand for the asset can be written at all."""
+    try:
+        parts = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
+        json.dumps([*parts, list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]]).encode()
+        # Escapes hide bytes of file names that are no UTF-8.
+        json.dumps(parts, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        return f"returned an Asset that cannot be written as JSON: {error}"
     return None
 
 

@@ -93,3 +93,14 @@ def test_fields_belong_to_a_task_and_its_children() -> None:
         return [task.result() for task in tasks] + [await seen()]
 
     assert asyncio.run(main()) == [{"object": "a"}, {"object": "b"}, {}]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_is_told_cannot_break_out_of_its_line(root: logging.Logger, form: Literal["text", "json"]) -> None:
+    stream = io.StringIO()
+    logs.configure(form, stream=stream)
+    with logs.bound(object="default/data\n00:00:00.000 I nobody: all is well"):
+        logging.getLogger("volplane.lifecycle").warning("no file %s", "/srv/\udcff\x1b[2J\nnext")
+    (line,) = stream.getvalue().splitlines()
+    assert "\x1b" not in line
+    line.encode()

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import pytest
 
 from volplane.controller.actions import Notice
 from volplane.kube.events import EventRecorder
@@ -225,7 +226,55 @@ def test_long_names_and_messages_fit(wire: Callable[[], Any]) -> None:
             await quiet(recorder)
             (event,) = await events(line)
             assert len(event["metadata"]["name"]) == 253
-            assert len(event["message"]) == 1024
+            assert len(event["message"].encode()) == 1024
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("no file /srv/\udcff", "no file /srv/\\udcff"),
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
+        ("two\nlines\tand a tab", "two lines and a tab"),
+        ("backwards \u202egnp.exe", "backwards \\u202egnp.exe"),
+        ("größer als 8 Ei \N{PILE OF POO}", "größer als 8 Ei \N{PILE OF POO}"),
+        ("a" * 1022 + "ééé", "a" * 1021 + "…"),
+        ("é" * 600, "é" * 510 + "…"),
+    ],
+)
+def test_hostile_text_becomes_one_legible_line_that_the_server_takes(
+    wire: Callable[[], Any], said: str, told: str
+) -> None:
+    async def main() -> None:
+        line = wire()
+        async with recording(line) as recorder:
+            recorder.record(failed(said))
+            recorder.record(failed(said))
+            await quiet(recorder)
+            (event,) = await events(line)
+            assert event["message"] == told
+            assert len(event["message"].encode()) <= 1024
+
+    run(main())
+
+
+def test_a_fault_of_ours_at_one_event_does_not_end_the_writing_of_others(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line = wire()
+
+        def broken(_method: str, _path: str) -> Response | None:
+            line.before = lambda _method, _path: None
+            raise RuntimeError("a bug")
+
+        line.before = broken
+        async with recording(line) as recorder:
+            recorder.record(failed("the first"))
+            await quiet(recorder)
+            recorder.record(failed("the next"))
+            await quiet(recorder)
+            assert [event["message"] for event in await events(line)] == ["the next"]
+            assert recorder.dropped == 1
 
     run(main())
 

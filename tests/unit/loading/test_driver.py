@@ -80,6 +80,12 @@ def test_a_right_result_comes_back_as_it_is(kit: Any) -> None:
         ({"handle": "x"}, "returned dict, expected Asset or InProgress"),
         (asset(handle=""), "returned an Asset with handle '', expected 1 to 1024 characters"),
         (asset(handle="x" * 1025), "expected 1 to 1024 characters"),
+        (asset(handle="\udcff"), "returned an Asset that cannot be written as JSON: 'utf-8' codec can't encode"),
+        (
+            asset(source=VolumeSource(kind="hostPath", fields={"path": {1}})),
+            "cannot be written as JSON: Object of type set",
+        ),
+        (asset(attributes=7), "returned an Asset that cannot be written as JSON"),
         (asset(handle=7), "returned an Asset with handle '7', expected 1 to 1024 characters"),
         (asset(capacity_bytes=1.5), "returned an Asset with capacity_bytes 1.5, expected whole bytes"),
         (asset(capacity_bytes=-1), "returned an Asset with capacity_bytes -1, expected whole bytes"),
