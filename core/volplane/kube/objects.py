@@ -21,6 +21,7 @@ from volplane.kube.metadata import (
     Requirement,
     VolumeNodeAffinity,
 )
+from volplane.kube.quantity import parse
 
 __all__ = [
     "Affinity",
@@ -70,6 +71,12 @@ class ObjectReference(Fields):
 Source = dict[str, Any] | None
 
 
+def _check_quantities(quantities: dict[str, str] | None) -> None:
+    """Refuse an object whose size is none: nothing could be decided about it. Raises ValueError."""
+    if quantities is not None and (text := quantities.get("storage")) is not None:
+        parse(text)
+
+
 class VolumeSpec(Fields):
     """PersistentVolumeSpec; exactly one of the sources is set."""
 
@@ -105,6 +112,9 @@ class VolumeSpec(Fields):
     storageos: Source = None
     vsphere_volume: Source = None
 
+    def __post_init__(self) -> None:
+        _check_quantities(self.capacity)
+
 
 class VolumeStatus(Fields):
     phase: str = ""
@@ -122,6 +132,9 @@ class Volume(KubeObject):
 
 class ResourceRequests(Fields):
     requests: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        _check_quantities(self.requests)
 
 
 class TypedReference(Fields):
@@ -150,6 +163,9 @@ class ClaimStatus(Fields):
     access_modes: list[str] | None = None
     capacity: dict[str, str] | None = None
     current_volume_attributes_class_name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_quantities(self.capacity)
 
 
 class Claim(KubeObject):

@@ -30,6 +30,7 @@ __all__ = [
 
 NANOS = 10**9
 NAME_PREFIX = "pvc-"
+_ACCESS_MODES = frozenset(AccessMode)
 
 
 def context_of(
@@ -60,7 +61,8 @@ def owner_of_claim(claim: Claim, cluster_id: str, generation: int) -> Ownership:
 
 
 def _modes(names_of_modes: list[str] | None) -> tuple[AccessMode, ...]:
-    return tuple(AccessMode(mode) for mode in names_of_modes or ())
+    """As far as they are known: a mode of a later Kubernetes must not keep a volume from being deleted."""
+    return tuple(AccessMode(mode) for mode in names_of_modes or () if mode in _ACCESS_MODES)
 
 
 def provision_request(
@@ -152,7 +154,7 @@ def _owner_of(volume: Volume, cluster_id: str) -> Ownership | None:
         cluster_id=cluster_id,
         claim_uid=volume.name.removeprefix(NAME_PREFIX),
         volume_name=volume.name,
-        generation=int(generation) if generation.isdecimal() else 1,
+        generation=int(generation) if generation.isdecimal() and len(generation) < 10 else 1,
     )
 
 

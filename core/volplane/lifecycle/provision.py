@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from itertools import product
 from typing import Any
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -227,8 +228,7 @@ def _choose_segment(
         return {key: labels[key] for key in keys}, ""
     if not allowed:
         return None, ""
-    number = int(claim.uid.replace("-", "")[-8:] or "0", 16) if claim.uid else 0
-    return dict(allowed[number % len(allowed)]), ""
+    return dict(allowed[crc32(claim.uid.encode()) % len(allowed)]), ""
 
 
 def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:

@@ -32,6 +32,10 @@ __all__ = ["abandon_scrub", "decide_recycle", "finished", "recycles", "remove_st
 NEWER = "a newer leader scrubs it"
 
 
+LONGEST_PAUSE = 64.0
+"""Seconds between two attempts, at most."""
+
+
 def decide_recycle(volume: Volume, world: World, reads: Reads) -> Action:
     """The next action for a released volume whose contents are to go; its claim was seen to be gone in this pass."""
     if (users := _users(volume, world)) and not _claim_recreated(volume, world):
@@ -228,10 +232,10 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, world: World) -> Action
         return _record(volume, _with(intent, failed=text, given_up=True), why="no further attempt", notices=(notice,))
     now = world.now().timestamp()
     if not intent.not_before:
-        pause = 2.0 ** min(intent.attempt, 6)
+        pause = min(2.0**intent.attempt, LONGEST_PAUSE)
         return _record(volume, _with(intent, not_before=now + pause), why="pause before the next attempt")
-    if intent.not_before > now:
-        left = min(intent.not_before - now, 120.0)
+    left = intent.not_before - now
+    if 0 < left <= LONGEST_PAUSE:  # more than that is a clock that was put back
         return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
     fresh = RecycleIntent(v=INTENT_VERSION, claim=intent.claim, attempt=intent.attempt + 1, fence=world.fence())
     return _record(volume, fresh, why=f"attempt {fresh.attempt}")

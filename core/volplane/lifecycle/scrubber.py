@@ -39,6 +39,8 @@ _SOURCE = "volplane.dev/scrub-source"
 _ATTEMPT = "volplane.dev/scrub-attempt"
 
 DEFAULT_IMAGE = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
+LONGEST_DEADLINE = 2**31 - 1
+"""Seconds that the API server accepts as `activeDeadlineSeconds`."""
 NANOS_PER_GIB = 2**30 * 10**9
 SCRIPT = (
     "test -d /scrub || { echo 'there is no volume at /scrub'; exit 1; }; "
@@ -92,8 +94,8 @@ def scrubbed_volume(pod: Pod) -> str | None:
 
 def scrub_deadline(volume: Volume, settings: ScrubberSettings) -> int:
     """Seconds a scrub may run: a base and so much for each GiB."""
-    gib = capacity_of(volume) / NANOS_PER_GIB
-    return int(settings.base_deadline + gib * settings.deadline_per_gib)
+    gib = capacity_of(volume) // NANOS_PER_GIB
+    return min(int(settings.base_deadline + min(gib, LONGEST_DEADLINE) * settings.deadline_per_gib), LONGEST_DEADLINE)
 
 
 def pod_body(
@@ -149,12 +151,10 @@ def _pod_volume(volume: Volume, plan: ScrubPlan) -> Mapping[str, Any]:
     if plan.volume is not None:
         return plan.volume
     source = volume_source(volume)
-    match source.kind:
-        case "hostPath":
-            return {"hostPath": {"path": source.fields["path"], "type": "Directory"}}
-        case "local":
-            return {"hostPath": {"path": source.fields["path"], "type": "Directory"}}
-        case "nfs":
-            return {"nfs": {"server": source.fields["server"], "path": source.fields["path"]}}
-        case kind:
+    match source.kind, source.fields:
+        case "hostPath" | "local", {"path": str(path)}:
+            return {"hostPath": {"path": path, "type": "Directory"}}
+        case "nfs", {"server": str(server), "path": str(path)}:
+            return {"nfs": {"server": server, "path": path}}
+        case kind, _:
             raise Unmountable(f"a volume with a {kind or 'unknown'} source cannot be mounted in a scrubber pod")

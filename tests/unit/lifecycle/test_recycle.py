@@ -17,7 +17,7 @@ from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
 from volplane.lifecycle.intents import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_volume_intent
-from volplane.lifecycle.scrubber import SCRUB_GATE, pod_body, pod_name
+from volplane.lifecycle.scrubber import SCRUB_GATE, Unmountable, pod_body, pod_name, scrub_deadline
 from volplane.lifecycle.volumes import decide_volume
 from volplane.lifecycle.world import ScrubPlan, World
 
@@ -159,6 +159,38 @@ def test_after_a_failure_the_pod_goes_a_pause_is_noted_and_the_next_attempt_begi
     assert waiting.seconds == 2.0
     again = noted(decided(dirty(failed="disk error", not_before=NOW.timestamp() - 1.0)))
     assert again == RecycleIntent(v=INTENT_VERSION, claim=GONE.uid, attempt=2)
+
+
+def test_a_clock_that_was_put_back_does_not_put_off_the_next_attempt() -> None:
+    tomorrow = NOW.timestamp() + 86400.0
+    assert noted(decided(dirty(failed="disk error", not_before=tomorrow))).attempt == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"hostPath": {}},
+        {"hostPath": {"path": 7}},
+        {"local": {"path": None}},
+        {"nfs": {"server": "s"}},
+        {"nfs": {"path": "/x", "server": ["s"]}},
+        {"csi": {"driver": 7}},
+        {"flexVolume": {}},
+    ],
+)
+def test_a_source_that_lacks_what_a_pod_needs_is_said_to_be_unmountable(source: dict[str, Any]) -> None:
+    item = msgspec.convert(
+        {"metadata": {"name": "v", "uid": "u"}, "spec": {**source, "capacity": {"storage": "1Gi"}}}, Volume
+    )
+    intent = RecycleIntent(v=INTENT_VERSION, claim="c")
+    with pytest.raises(Unmountable, match=next(iter(source))):
+        pod_body(item, intent, ScrubPlan(None), ScrubberSettings(), OURS)
+
+
+@pytest.mark.parametrize("size", ["1Gi", "0", "0.5", "16Ei", "1e300"])
+def test_a_scrub_of_any_size_has_a_deadline_that_the_server_takes(size: str) -> None:
+    item = volume(claim=GONE, capacity={"storage": size})
+    assert 60 <= scrub_deadline(item, ScrubberSettings()) < 2**31
 
 
 def test_after_the_last_attempt_a_person_decides() -> None:

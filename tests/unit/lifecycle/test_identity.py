@@ -1,0 +1,42 @@
+"""Volumes as hooks see them, whatever people wrote into the objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from volplane.assets import AccessMode
+from volplane.kube.objects import Volume
+from volplane.lifecycle.identity import asset_key, volume_identity
+
+OURS = {"pv.kubernetes.io/provisioned-by": "disk.example.com"}
+
+
+def made(annotations: dict[str, str] | None = None, **spec: Any) -> Volume:
+    body = {"metadata": {"name": "pvc-1", "uid": "u", "annotations": annotations or {}}, "spec": spec}
+    return msgspec.convert(body, Volume)
+
+
+@pytest.mark.parametrize(("said", "meant"), [("3", 3), ("", 1), ("x", 1), ("²", 1), ("9" * 5000, 1), ("-1", 1)])
+def test_a_generation_that_is_none_is_the_first(said: str, meant: int) -> None:
+    owner = volume_identity(made(OURS | {"volplane.dev/generation": said}), "cluster").owner
+    assert owner is not None
+    assert owner.generation == meant
+
+
+def test_an_access_mode_of_a_later_kubernetes_keeps_no_volume_from_being_deleted() -> None:
+    seen = volume_identity(made(accessModes=["ReadWriteOnce", "WriteOnlyNever"]), "cluster")
+    assert seen.access_modes == (AccessMode.READ_WRITE_ONCE,)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{}, {"csi": {}}, {"csi": {"driver": 7, "volumeHandle": ["x"]}}, {"hostPath": {}}, {"nfs": {"path": None}}],
+)
+def test_a_volume_with_an_odd_source_or_none_has_an_identity_and_a_key(spec: dict[str, Any]) -> None:
+    seen = volume_identity(made(**spec), "cluster")
+    assert isinstance(seen.handle, str)
+    assert seen.source.kind == next(iter(spec), "")
+    assert asset_key(made(**spec)).startswith(seen.source.kind)
