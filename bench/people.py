@@ -47,12 +47,12 @@ async def create_class(client: Client, name: str = "memory", driver: str = DRIVE
     await client.create(STORAGE_CLASSES, STORAGE_CLASSES.body(metadata={"name": name}, provisioner=driver))
 
 
-async def until_phase(client: Client, phase: str, count: int) -> None:
-    """Return once so many volumes have this phase; somebody else gives it to them."""
+async def until_phase(client: Client, phase: str, count: int, *, prefix: str = "volume-") -> None:
+    """Return once so many of the volumes with such names have this phase; somebody else gives it to them."""
     async with asyncio.timeout(TIME_LIMIT):
         while True:
             volumes = (await client.list(VOLUMES)).items
-            if sum(volume.status.phase == phase for volume in volumes) >= count:
+            if sum(volume.status.phase == phase and volume.name.startswith(prefix) for volume in volumes) >= count:
                 return
             await asyncio.sleep(0.5)
 
