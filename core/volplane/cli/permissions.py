@@ -52,6 +52,7 @@ _OF_CONTROLLER = {
     "provisioner": (
         Rule("", "persistentvolumeclaims", ("patch",)),
         Rule("", "persistentvolumes", ("create",)),
+        Rule("", "nodes", ("get",)),
     ),
     "reclaimer": (Rule("", "persistentvolumes", ("patch", "delete")),),
     "protection": (
