@@ -107,11 +107,15 @@ def test_a_reservation_does_not_hold_for_a_volume_that_is_being_deleted() -> Non
     assert bound_to(unbound(claim(), volume("dying", reserved="c", deletionTimestamp=DYING), volume("free"))) == "free"
 
 
-def test_half_of_a_bind_is_completed_though_the_volume_is_being_deleted() -> None:
-    """Else neither goes on: the volume may not go while its claim lives, the claim not take what is to go."""
-    assert (
-        bound_to(unbound(claim(), volume("dying", claim=claim(), deletionTimestamp=DYING), volume("free"))) == "dying"
-    )
+def test_a_bind_whose_phase_is_written_is_completed_though_the_volume_is_being_deleted() -> None:
+    """Else neither goes on: the volume may not go while it is bound, the claim not take what is to go."""
+    dying = volume("dying", claim=claim(), status={"phase": "Bound"}, deletionTimestamp=DYING)
+    assert bound_to(unbound(claim(), dying, volume("free"))) == "dying"
+
+
+def test_a_bind_whose_phase_is_not_written_is_given_up_when_the_volume_is_being_deleted() -> None:
+    dying = volume("dying", claim=claim(), status={"phase": "Available"}, deletionTimestamp=DYING)
+    assert bound_to(unbound(claim(), dying, volume("free"))) == "free"
 
 
 def test_a_volume_with_our_uid_comes_before_one_that_only_names_us() -> None:
