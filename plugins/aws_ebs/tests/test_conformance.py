@@ -14,6 +14,7 @@ from volplane_aws_ebs import AwsEbsBackend
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, InProcess
 
 GIB = 1 << 30
+SECRET = "known-to-two-accounts"
 ZONE = "topology.kubernetes.io/zone"
 
 
@@ -55,7 +56,13 @@ def subject(behaviour: Behaviour, *, crash_points: int = 24, **options: Any) -> 
     factory.options_schema = AwsEbsBackend.options_schema  # type: ignore[attr-defined]
     return Subject(
         factory,
-        {"region": behaviour.region, "attach": True, "mutations_per_second": 1000, **options},
+        {
+            "region": behaviour.region,
+            "attach": True,
+            "mutations_per_second": 1000,
+            "role_external_id": SECRET,
+            **options,
+        },
         driver_name="ebs.volplane.dev",
         other_parameters={"type": "gp3", "iops": "4000"},
         mutable_parameters={"iops": "5000", "throughput": "200"},
@@ -73,6 +80,7 @@ def subject(behaviour: Behaviour, *, crash_points: int = 24, **options: Any) -> 
         inspect=lambda: sorted(
             (each.id, each.state, each.size, tuple(each.tags.items())) for each in fake.volumes.values()
         ),
+        secrets=(SECRET,),
         storage_modules=("volplane_aws_ebs.testing",),
         crash_points=crash_points,
     )

@@ -23,6 +23,7 @@ from volplane_aws_ebs.devices import Devices
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.failures import GONE, NOT_ATTACHED
 from volplane_aws_ebs.fencing import Fencing
+from volplane_aws_ebs.memory import Memory
 from volplane_aws_ebs.refusals import AwsRefusal
 from volplane_aws_ebs.seen import AttachmentSeen, InstanceSeen, VolumeSeen
 from volplane_aws_ebs.turns import Later, Turn
@@ -33,7 +34,6 @@ _FIRST_LOOK = 1.25
 _STUCK_SECONDS = 90.0
 _BUSY_SECONDS = 120.0
 _LIVE = ("pending", "running", "stopping", "stopped")
-_MOST_KNOWN = 100_000
 
 Pair = tuple[str, str]
 
@@ -46,7 +46,7 @@ class Attaching:
         self._fencing = fencing
         self._node_name = node_name
         self._devices = Devices(ec2.clock)
-        self._since: dict[tuple[Pair, str], float] = {}
+        self._since: Memory[tuple[Pair, str], float] = Memory()
         """Since when a pair of volume and instance has been seen in a state that should not last."""
 
     # --- attach -------------------------------------------------------------------------------------------------
@@ -216,13 +216,11 @@ class Attaching:
     def _lasting(self, pair: Pair, state: str) -> float:
         """Seconds since this was first asked for the pair without `_calm` in between."""
         now = self._ec2.clock()
-        while len(self._since) >= _MOST_KNOWN:
-            self._since.pop(next(iter(self._since)), None)
         return now - self._since.setdefault((pair, state), now)
 
     def _calm(self, pair: Pair) -> None:
         for state in ("attaching", "detaching", "device", "contested", "full"):
-            self._since.pop((pair, state), None)
+            self._since.drop((pair, state))
 
     def _changed(self, volume: str, instance: str) -> None:
         self._ec2.lookups.volumes.touched(volume)

@@ -54,6 +54,7 @@ from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.fencing import Fencing
 from volplane_aws_ebs.gateway import Connect, Gateway, connect
 from volplane_aws_ebs.listing import list_page
+from volplane_aws_ebs.memory import Memory
 from volplane_aws_ebs.modifying import Modifying
 from volplane_aws_ebs.provisioning import Provisioning
 from volplane_aws_ebs.refusals import AwsRefusal
@@ -65,7 +66,6 @@ from volplane_aws_ebs.turns import Later, Turn
 __all__ = ["AwsEbsBackend"]
 
 _PROBE_SECONDS = 60.0
-_MOST_NODES = 50_000
 
 T = TypeVar("T")
 
@@ -88,10 +88,10 @@ class AwsEbsBackend(BackendSpec):
         self._settings = Settings.of(options)
         self._clock = clock
         self._ec2 = Ec2(self._settings, Gateway(self._settings, connect_to), clock)
-        self._nodes: dict[str, str] = {}
+        self._nodes: Memory[str, str] = Memory()
         fencing = Fencing(self._ec2)
         self._provisioning = Provisioning(self._ec2)
-        self._deleting = Deleting(self._ec2, fencing, self._node_name)
+        self._deleting = Deleting(self._ec2, fencing, self._node_name, self._provisioning.proven_gone)
         self._attaching = Attaching(self._ec2, fencing, self._node_name)
         self._modifying = Modifying(self._ec2)
         self._snapshots = Snapshots(self._ec2)
@@ -190,11 +190,7 @@ class AwsEbsBackend(BackendSpec):
     def delete(self, request: DeleteRequest) -> Done | InProgress:
         """Prove that it is ours and free, delete it, see it gone."""
         with self._ec2.explained(f"delete {request.volume.handle} of {request.volume.name}"):
-            ended = self._going(request.context, lambda turn: self._deleting.delete(request, turn))
-        owner = request.volume.owner
-        if isinstance(ended, Done) and owner is not None:
-            self._provisioning.forget((owner.cluster_id, owner.volume_name, owner.generation), gone=True)
-        return ended
+            return self._going(request.context, lambda turn: self._deleting.delete(request, turn))
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset | InProgress:
@@ -275,9 +271,7 @@ class AwsEbsBackend(BackendSpec):
         """Remember which node an instance is, for messages that name another one."""
         instance = instance_of(node)
         if instance is not None:
-            while len(self._nodes) >= _MOST_NODES:
-                self._nodes.pop(next(iter(self._nodes)), None)
-            self._nodes[instance] = node.name
+            self._nodes.put(instance, node.name)
 
     def _node_name(self, instance: str) -> str:
-        return self._nodes.get(instance, instance)
+        return self._nodes.get(instance) or instance

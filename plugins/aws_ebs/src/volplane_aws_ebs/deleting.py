@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from volplane import DeleteRequest, Done, InProgress, VolumeInUse
+from volplane import DeleteRequest, Done, InProgress, Ownership, VolumeInUse
 from volplane_aws_ebs import marks
 from volplane_aws_ebs.assets import volume_in
 from volplane_aws_ebs.calls import Call
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.failures import GONE
 from volplane_aws_ebs.fencing import Fencing
+from volplane_aws_ebs.memory import Memory
 from volplane_aws_ebs.refusals import AwsRefusal
 from volplane_aws_ebs.seen import VolumeSeen
 from volplane_aws_ebs.turns import Later, Turn
@@ -25,21 +27,30 @@ _LONG_ENOUGH = 60.0
 """EC2 may show a volume as `deleting` for long after it was given up for good."""
 _UNHEARD = 10.0
 """A volume that is still shown as usable so long after DeleteVolume is deleted once more."""
-_MOST_KNOWN = 50_000
 
 NodeName = Callable[[str], str]
 """What the node of an instance is called."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """EC2 has been told to delete a volume. at: since when, or since when we know. owner: by its tags."""
+
+    at: float
+    owner: Ownership | None
+
+
 class Deleting:
     """The hook `delete` of one driver. Safe for threads: its memory only saves calls."""
 
-    def __init__(self, ec2: Ec2, fencing: Fencing, node_name: NodeName) -> None:
+    def __init__(self, ec2: Ec2, fencing: Fencing, node_name: NodeName, gone: Callable[[Ownership], None]) -> None:
+        """gone: told whose volume is gone, when we had it deleted."""
         self._ec2 = ec2
         self._fencing = fencing
         self._node_name = node_name
-        self._asked: dict[str, float] = {}
-        """Since when EC2 has been told to delete it."""
+        self._gone = gone
+        self._asked: Memory[str, _Order] = Memory()
+        """Volumes that are being deleted."""
 
     def delete(self, request: DeleteRequest, turn: Turn) -> Done | InProgress:
         """Raises Later, AwsRefusal and the errors of the contract."""
@@ -56,17 +67,17 @@ class Deleting:
             return self._absent(id_, request, asked)
         marks.refuse_foreign(id_, seen.tags, request.volume.owner)
         if seen.going:
-            begun = self._asked.setdefault(id_, now)
+            begun = self._asked.setdefault(id_, _Order(now, marks.owner_of(seen.tags))).at
             if now - begun > _LONG_ENOUGH:
                 return self._finished(id_)
             raise Later(self._ec2.lookups.volumes.come_back(id_, after=min((now - begun) / 2, 10.0)))
         self._refuse_held(seen)
-        if seen.state == "creating" or (asked is not None and now - asked < _UNHEARD):
+        if seen.state == "creating" or (asked is not None and now - asked.at < _UNHEARD):
             raise Later(self._ec2.lookups.volumes.come_back(id_, after=0.5))
         self._fencing.refuse_former(seen, turn)
-        return self._order(id_, turn)
+        return self._order(seen, turn)
 
-    def _absent(self, id_: str, request: DeleteRequest, asked: float | None) -> Done | InProgress:
+    def _absent(self, id_: str, request: DeleteRequest, asked: _Order | None) -> Done | InProgress:
         """Gone, if we had it deleted; else only if a second look says so too: EC2 may not show yet what is there."""
         if asked is None and not request.context.state.get(_MISSED):
             return InProgress(
@@ -75,7 +86,9 @@ class Deleting:
         return self._finished(id_)
 
     def _finished(self, id_: str) -> Done:
-        self._asked.pop(id_, None)
+        order = self._asked.drop(id_)
+        if order is not None and order.owner is not None:
+            self._gone(order.owner)
         self._ec2.lookups.volumes.forget(id_)
         return Done()
 
@@ -88,7 +101,8 @@ class Deleting:
         where = ", ".join(f"{self._node_name(each.instance)} ({each.device}, {each.state})" for each in held)
         raise VolumeInUse(f"{seen.id} cannot be deleted while it is attached to {where}", code="VolumeInUse")
 
-    def _order(self, id_: str, turn: Turn) -> Done:
+    def _order(self, seen: VolumeSeen, turn: Turn) -> Done:
+        id_ = seen.id
         try:
             self._ec2.change(Call.DELETE_VOLUME, id_, turn, VolumeId=id_)
         except AwsRefusal as refusal:
@@ -96,9 +110,7 @@ class Deleting:
             if refusal.code in GONE:
                 return self._finished(id_)
             raise
-        while len(self._asked) >= _MOST_KNOWN:
-            del self._asked[next(iter(self._asked))]
-        self._asked[id_] = self._ec2.clock()
+        self._asked.put(id_, _Order(self._ec2.clock(), marks.owner_of(seen.tags)))
         self._ec2.lookups.volumes.touched(id_)
         self._ec2.lookups.expect_gone(id_)
         raise Later(self._ec2.lookups.volumes.come_back(id_, after=_FIRST_LOOK))

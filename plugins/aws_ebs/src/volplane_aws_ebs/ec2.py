@@ -14,6 +14,7 @@ from volplane_aws_ebs.calls import Call
 from volplane_aws_ebs.failures import THROTTLED, translated
 from volplane_aws_ebs.gateway import Gateway
 from volplane_aws_ebs.lookups import Lookups
+from volplane_aws_ebs.memory import Memory
 from volplane_aws_ebs.pacing import Pacer
 from volplane_aws_ebs.refusals import AwsRefusal
 from volplane_aws_ebs.seen import InstanceSeen, ModificationSeen, SnapshotSeen, VolumeSeen
@@ -28,6 +29,7 @@ _ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
 _INSTANCE_SECONDS = 30.0
 _NAME_SECONDS = 30.0
 _RECENT_SECONDS = 10.0
+_DENIED_SECONDS = 300.0
 
 V = TypeVar("V")
 
@@ -41,7 +43,8 @@ class Ec2:
         self.lookups = Lookups(gateway, clock)
         self._gateway = gateway
         self._pacer = Pacer(rate=settings.mutations_per_second, burst=settings.mutation_burst, clock=clock)
-        self._limits: dict[str, tuple[int, bool]] = {}
+        self._limits: Memory[str, tuple[int, bool]] = Memory()
+        self._limits_denied = -_DENIED_SECONDS
         self._may_decode = threading.Event()
         self._may_decode.set()
         self.born = clock()
@@ -90,15 +93,17 @@ class Ec2:
         """How many volumes an instance of this type holds, and whether network interfaces count; None = unknown."""
         if self.settings.attach_limit:
             return self.settings.attach_limit, False
-        if kind not in self._limits:
+        known = self._limits.get(kind)
+        if known is None and self.clock() - self._limits_denied >= _DENIED_SECONDS:
             try:
                 shown = self._gateway.call(Call.DESCRIBE_INSTANCE_TYPES, InstanceTypes=[kind])["InstanceTypes"]
             except AwsRefusal:
+                self._limits_denied = self.clock()
                 return None
             info = shown[0].get("EbsInfo", {}) if shown else {}
             limit = info.get("MaximumEbsAttachments", 0)
-            self._limits[kind] = (limit, info.get("AttachmentLimitType") == "shared")
-        return self._limits[kind] if self._limits[kind][0] else None
+            known = self._limits.put(kind, (limit, info.get("AttachmentLimitType") == "shared"))
+        return known if known is not None and known[0] else None
 
     def read(self, call: Call, **parameters: Any) -> Mapping[str, Any]:
         """A Describe call of its own. Raises AwsRefusal."""

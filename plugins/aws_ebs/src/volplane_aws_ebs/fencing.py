@@ -6,18 +6,15 @@ EC2 compares nothing itself: between a look and the call a small gap remains, wh
 
 from __future__ import annotations
 
-import threading
-
 from volplane import Unavailable
 from volplane_aws_ebs import marks
 from volplane_aws_ebs.calls import Call
 from volplane_aws_ebs.ec2 import Ec2
+from volplane_aws_ebs.memory import Memory
 from volplane_aws_ebs.seen import VolumeSeen
 from volplane_aws_ebs.turns import Turn, fence_of
 
 __all__ = ["Fencing"]
-
-_MOST_KNOWN = 100_000
 
 
 class Fencing:
@@ -25,8 +22,7 @@ class Fencing:
 
     def __init__(self, ec2: Ec2) -> None:
         self._ec2 = ec2
-        self._highest: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._highest: Memory[str, int] = Memory()
 
     def refuse_former(self, seen: VolumeSeen, turn: Turn) -> None:
         """Raise Unavailable if a newer leader has been at work on this volume."""
@@ -34,11 +30,8 @@ class Fencing:
         if fence is None:
             return
         written = seen.tags.get(marks.FENCE, "")
-        with self._lock:
-            highest = max(self._highest.get(seen.id, 0), int(written) if written.isdigit() else 0, fence)
-            while len(self._highest) >= _MOST_KNOWN:
-                del self._highest[next(iter(self._highest))]
-            self._highest[seen.id] = highest
+        highest = max(self._highest.get(seen.id) or 0, int(written) if written.isdigit() else 0, fence)
+        self._highest.put(seen.id, highest)
         if highest > fence:
             raise Unavailable(
                 f"{seen.id} is in the hands of leader {highest}; this call belongs to the former leader {fence} and does nothing"

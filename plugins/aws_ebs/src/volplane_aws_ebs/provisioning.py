@@ -6,18 +6,18 @@ token was burnt, and which zones were full. Memory only saves calls, and remembe
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from volplane import AlreadyExists, Asset, InProgress, ProvisionRequest, ResourceExhausted
+from volplane import AlreadyExists, Asset, InProgress, Ownership, ProvisionRequest, ResourceExhausted, Unavailable
 from volplane_aws_ebs import marks
 from volplane_aws_ebs.assets import asset_of, new_source
 from volplane_aws_ebs.calls import Call
 from volplane_aws_ebs.demands import Demand, rendered_tags
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.failures import leaves_doubt, translated, vanished
+from volplane_aws_ebs.memory import Memory
 from volplane_aws_ebs.refusals import AwsRefusal
 from volplane_aws_ebs.seen import VolumeSeen
 from volplane_aws_ebs.turns import Later, Turn, fence_of
@@ -29,8 +29,8 @@ _FIRST_LOOK = 1.25
 _SLOWEST_LOOK = 10.0
 _UNSEEN_SECONDS = 10.0
 """A volume that CreateVolume named and that is not shown after this is probably gone; that is proven only later."""
-_MOST_MAKINGS = 50_000
 _LONGEST_BREAK = 5.0
+_MOST_MAKINGS = 20_000
 
 Key = tuple[str, str, int]
 
@@ -60,8 +60,7 @@ class Provisioning:
 
     def __init__(self, ec2: Ec2) -> None:
         self._ec2 = ec2
-        self._makings: dict[Key, _Making] = {}
-        self._lock = threading.Lock()
+        self._makings: Memory[Key, _Making] = Memory(_MOST_MAKINGS)
 
     def provision(self, request: ProvisionRequest, turn: Turn, region: tuple[str, ...]) -> Asset | InProgress:
         """region: zones for volumes whose place nobody chose. Raises Later, AwsRefusal and the errors of the contract."""
@@ -78,23 +77,14 @@ class Provisioning:
             making.volume, making.mark, making.since, making.seen = found.id, demand.mark, self._ec2.clock(), True
         return self._watch(request, demand, making, turn)
 
-    def forget(self, owner_key: Key, *, gone: bool) -> None:
-        """The asset was deleted. gone: proven, so its token is burnt."""
-        with self._lock:
-            known = self._makings.pop(owner_key, None)
-            if gone:
-                attempt = known.attempt if known is not None else 0
-                self._makings[owner_key] = _Making(doubt=0.0, attempt=attempt, burnt=True)
+    def proven_gone(self, owner: Ownership) -> None:
+        """The owner's volume was deleted: its token is burnt, and another one may be used at once."""
+        known = self._makings.get(_key(owner))
+        attempt = known.attempt if known is not None else 0
+        self._makings.put(_key(owner), _Making(doubt=0.0, attempt=attempt, burnt=True))
 
     def _making(self, request: ProvisionRequest) -> _Making:
-        key = (request.owner.cluster_id, request.name, request.owner.generation)
-        with self._lock:
-            making = self._makings.get(key)
-            if making is None:
-                while len(self._makings) >= _MOST_MAKINGS:
-                    del self._makings[next(iter(self._makings))]
-                making = self._makings[key] = _Making(doubt=self._ec2.born + SETTLE_SECONDS)
-            return making
+        return self._makings.setdefault(_key(request.owner), _Making(doubt=self._ec2.born + SETTLE_SECONDS))
 
     # --- what is there already ----------------------------------------------------------------------------------
 
@@ -209,14 +199,17 @@ class Provisioning:
             raise Later(self._ec2.lookups.volumes.come_back(id_, after=_pause(age)))
         making.seen = True
         if seen.going:
-            return self._lost(request, demand, making)
+            making.volume, making.seen, making.burnt = "", False, True
+            raise Unavailable(
+                f"{id_}, made for {request.name}, is being deleted by somebody else; another volume is made",
+                retry_after=1.0,
+            )
         if seen.state == "creating":
             raise Later(self._ec2.lookups.volumes.come_back(id_, after=_pause(age)))
         if seen.state == "error":
             self._ec2.change(Call.DELETE_VOLUME, id_, turn, VolumeId=id_)
             return self._lost(request, demand, making)
-        with self._lock:
-            self._makings.pop((request.owner.cluster_id, request.name, request.owner.generation), None)
+        self._makings.drop(_key(request.owner))
         source = new_source(self._ec2.settings, id_, request.volume_mode, demand.shape.fs_type)
         return asset_of(self._ec2.settings, seen, source, driver=request.context.driver)
 
@@ -227,6 +220,10 @@ class Provisioning:
         if making.told:
             return self._next_attempt(request, making)
         raise vanished(id_, demand.shape.kms_key, making.attempt)
+
+
+def _key(owner: Ownership) -> Key:
+    return (owner.cluster_id, owner.volume_name, owner.generation)
 
 
 def _pause(age: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
@@ -117,7 +117,7 @@ class Settings:
     region: str
     zones: tuple[str, ...]
     role_arn: str
-    role_external_id: str
+    role_external_id: str = field(repr=False)
     role_session_name: str
     endpoint: str
     sts_endpoint: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from volplane import (
     AlreadyExists,
     BackendError,
@@ -19,6 +17,7 @@ from volplane_aws_ebs.assets import volume_of
 from volplane_aws_ebs.calls import Call
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.failures import GONE, leaves_doubt
+from volplane_aws_ebs.memory import Memory
 from volplane_aws_ebs.refusals import AwsRefusal
 from volplane_aws_ebs.seen import GIB, SnapshotSeen, tags_in
 from volplane_aws_ebs.turns import Later, Turn
@@ -36,9 +35,8 @@ class Snapshots:
 
     def __init__(self, ec2: Ec2) -> None:
         self._ec2 = ec2
-        self._doubts: dict[Key, float] = {}
+        self._doubts: Memory[Key, float] = Memory()
         """Until when absence is no proof, for names that this process has begun."""
-        self._lock = threading.Lock()
 
     def create(self, request: SnapshotRequest, turn: Turn) -> Snapshot | InProgress:
         """Raises Later, AwsRefusal and the errors of the contract."""
@@ -52,8 +50,7 @@ class Snapshots:
         if found:
             return self._existing(request, found, volume)
         if not request.context.state.get(_BEGUN):
-            with self._lock:
-                self._doubts.setdefault(key, 0.0)
+            self._doubts.setdefault(key, 0.0)
             return InProgress(retry_after=0.0, state={_BEGUN: True})
         return self._make(request, volume, key, turn)
 
@@ -74,8 +71,7 @@ class Snapshots:
 
     def _make(self, request: SnapshotRequest, volume: str, key: Key, turn: Turn) -> Snapshot:
         now = self._ec2.clock()
-        with self._lock:
-            doubt = self._doubts.setdefault(key, self._ec2.born + SETTLE_SECONDS)
+        doubt = self._doubts.setdefault(key, self._ec2.born + SETTLE_SECONDS)
         if doubt > now:
             raise Later(min(doubt - now, _LONGEST_BREAK))
         tags = {**self._ec2.settings.tags, **marks.snapshot_tags(*key)}
@@ -93,10 +89,10 @@ class Snapshots:
         except AwsRefusal as refusal:
             self._ec2.lookups.snapshots.touched(key)
             if leaves_doubt(refusal):
-                self._doubts[key] = self._ec2.clock() + SETTLE_SECONDS
+                self._doubts.put(key, self._ec2.clock() + SETTLE_SECONDS)
             raise
         self._ec2.lookups.snapshots.touched(key)
-        self._doubts[key] = self._ec2.clock() + SETTLE_SECONDS
+        self._doubts.put(key, self._ec2.clock() + SETTLE_SECONDS)
         return self._existing(request, (SnapshotSeen.of(answer),), volume)
 
     def delete(self, request: DeleteSnapshotRequest, turn: Turn) -> Done:
