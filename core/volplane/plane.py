@@ -109,6 +109,7 @@ class ControlPlane:
         self._measured: MeasuredDrivers | None = None
         if parts.measures is not None:
             self._measured = MeasuredDrivers(parts.drivers, self.claims, self.volumes, parts.measures)
+        self._reflectors: dict[str, Reflector[Any]] = {}
         self.world = self._build_world()
         self._pod_events: Cache[PodEvent] = Cache(POD_EVENTS)
         ScrubEvents(self._pod_events, self.world, parts.recorder)
@@ -289,9 +290,18 @@ class ControlPlane:
             for task in reflectors:
                 task.cancel()
 
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """What cannot be listed or watched now, and why."""
+        return tuple(
+            f"{kind} cannot be read: {each.failing}" for kind, each in self._reflectors.items() if each.failing
+        )
+
     async def _reflect(self, cache: Cache[Any]) -> None:
         parts = self._parts
-        await Reflector(parts.client, cache, random=parts.random, metrics=parts.metrics).run()
+        reflector = Reflector(parts.client, cache, random=parts.random, metrics=parts.metrics)
+        self._reflectors[cache.kind.plural] = reflector
+        await reflector.run()
 
     async def _reflect_pod_events(self) -> None:
         """What is said about scrubber pods. Nothing waits for it."""

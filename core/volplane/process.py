@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -19,7 +21,7 @@ from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import Configuration
 from volplane.controller.leader import Elector, Leadership
 from volplane.controller.metrics import Metrics
-from volplane.errors import ApiNotFound, ApiUnavailable
+from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
@@ -43,10 +45,12 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 9.0
 """Of the 10 s that a stop may take."""
-STEP_SECONDS = 2.0
-DRAIN_SECONDS = 4.0
+STEP_SECONDS = 1.5
+DRAIN_SECONDS = 3.0
+HOOK_SECONDS = 1.5
 EVENT_SECONDS = 1.0
 RETRY_SECONDS = 1.0
+COMPLAIN_SECONDS = 30.0
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
@@ -100,6 +104,9 @@ class ControllerProcess:
         self._loaded = LoadedDrivers()
         self._work: _Work | None = None
         self._working = asyncio.Event()
+        self._elector: Elector | None = None
+        self._trouble = ""
+        """Why the start does not go on."""
 
     # --- seen from outside --------------------------------------------------------------------------------------
 
@@ -137,9 +144,13 @@ class ControllerProcess:
         none, as long as another can work.
         """
         if self._work is None:
-            return () if self._options.leader_elect else ("starting",)
+            if trouble := self._trouble or (self._elector.failing if self._elector is not None else ""):
+                return (f"the API server does not do as it must: {trouble}",)
+            return () if self._elector is not None else ("starting",)
         if not self._work.plane.synced:
-            return ("the caches are not synced with the API server",)
+            return ("the caches are not synced with the API server", *self._work.plane.failing)
+        if failing := self._work.plane.failing:
+            return failing
         status = self.driver_status()
         reasons = [_told(each) for each in status if each.hung]
         if status and not any(each.healthy for each in status):
@@ -189,9 +200,11 @@ class ControllerProcess:
             working.result()
 
     async def _elect_and_work(self, loaded: LoadedDrivers, stop: asyncio.Event) -> None:
-        cluster_id, sealer = await self._prepare()
+        await self._prepare()
 
         async def work(leadership: Leadership) -> None:
+            # Once more in each term: the namespace, and with it the key, may have been made anew.
+            cluster_id, sealer = await self._prepare()
             await self._lead(loaded, cluster_id, sealer, leadership, stop)
 
         if not self._options.leader_elect:
@@ -205,20 +218,35 @@ class ControllerProcess:
             identity=self._options.identity,
             now=self._clock.now,
         )
-        await Elector(lock, random=self._random, overrun=_exit_hard, metrics=self.metrics).run(work)
+        self._elector = Elector(
+            lock,
+            random=self._random,
+            overrun=_exit_hard,
+            make_room=lambda: ensure_namespace(self._client, self._options.namespace),
+            metrics=self.metrics,
+        )
+        await self._elector.run(work)
 
     async def _prepare(self) -> tuple[str, Sealer]:
-        """Namespace, cluster id and key; waits for an API server that does not answer yet."""
-        complained = False
+        """Namespace, cluster id and key; waits for an API server that does not answer yet. Raises ConfigurationError."""
+        loop = asyncio.get_running_loop()
+        complained = -math.inf
         while True:
             try:
                 await ensure_namespace(self._client, self._options.namespace)
                 cluster_id = await cluster_id_of(self._client, self._configuration.cluster_id)
-                return cluster_id, await ensure_sealer(self._client, self._options.namespace)
+                sealer = await ensure_sealer(self._client, self._options.namespace)
             except ApiUnavailable as error:
-                log.log(logging.DEBUG if complained else logging.WARNING, "waiting for the API server: %s", error)
-                complained = True
-                await asyncio.sleep(RETRY_SECONDS)
+                self._trouble = str(error)
+                if loop.time() >= complained + COMPLAIN_SECONDS:
+                    complained = loop.time()
+                    log.warning("waiting for the API server, trying again every %g s: %s", RETRY_SECONDS, error)
+                await asyncio.sleep(max(RETRY_SECONDS, error.retry_after or 0.0))
+            except ApiError as error:
+                raise _refused_at_start(error) from error
+            else:
+                self._trouble = ""
+                return cluster_id, sealer
 
     async def _lead(
         self, loaded: LoadedDrivers, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event
@@ -251,7 +279,9 @@ class ControllerProcess:
                     log.warning("not waiting any longer for %s; the next start goes on with it", ", ".join(left))
                 for task in (keeping, resync, controllers):
                     task.cancel()
-                await work.drivers.stop_all()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HOOK_SECONDS):
+                        await work.drivers.stop_all()
                 work.executor.close()
                 await recorder.close(EVENT_SECONDS)
                 events.cancel()
@@ -346,6 +376,15 @@ class _Work:
 def _told(status: DriverStatus) -> str:
     state = "hung" if status.hung else status.state
     return f"driver {status.name} is {state}: {status.error}"
+
+
+def _refused_at_start(error: ApiError) -> ConfigurationError:
+    """What a person has to change."""
+    if error.status == 401:
+        return ConfigurationError(f"the API server does not accept these credentials (401): {error}")
+    return ConfigurationError(
+        f"the API server refuses what every start needs ({error.status}): {error}; `volplane manifests` has the rights"
+    )
 
 
 def _exit_hard() -> None:

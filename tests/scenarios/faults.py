@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from volplane.errors import ApiUnavailable
-from volplane.kube.inprocess import InProcessTransport
-from volplane.kube.transport import LineStream, Response
+from volplane.kube.transport import LineStream, Response, Transport
 
 VERBS = {"POST": "create", "PATCH": "update", "PUT": "update", "DELETE": "delete", "GET": "get"}
 
@@ -114,7 +113,7 @@ class Rules:
 class UnreliableTransport:
     """What one controller process sees of the server."""
 
-    def __init__(self, inner: InProcessTransport, rules: Rules) -> None:
+    def __init__(self, inner: Transport, rules: Rules) -> None:
         self._inner = inner
         self._rules = rules
         self.dead = False

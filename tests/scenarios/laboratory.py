@@ -15,6 +15,7 @@ from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
 from volplane.kube.client import Client
 from volplane.kube.inprocess import InProcessTransport
+from volplane.kube.transport import Transport
 from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer
 from volplane.lifecycle.world import Settings
 from volplane.loading.registry import BrokenDriver, DriverRegistry, LoadedDrivers
@@ -103,9 +104,13 @@ class Laboratory:
         assert self._plane is not None, "no controller was started"
         return self._plane
 
+    def way_to_server(self) -> Transport:
+        """What lies between a control plane and the server."""
+        return InProcessTransport(self.server)
+
     async def build(self) -> ControlPlane:
         """A fresh process: nothing survives but the server, the backends and the rules."""
-        self._transport = UnreliableTransport(InProcessTransport(self.server), self.rules)
+        self._transport = UnreliableTransport(self.way_to_server(), self.rules)
         self._executor = InlineExecutor(self._limits, self._latency)
         self._registry = OperationRegistry(self._limits)
         client = Client(self._transport)

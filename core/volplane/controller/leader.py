@@ -74,8 +74,10 @@ class Elector:
         overrun: Callable[[], None],
         renew_seconds: float = 10.0,
         retry_seconds: float = 2.0,
+        make_room: Callable[[], Awaitable[None]] | None = None,
         metrics: LeaderMetrics | None = None,
     ) -> None:
+        """make_room: makes the lease's namespace, if it is missing."""
         if not retry_seconds * _JITTER < renew_seconds < lock.duration:
             raise ConfigurationError(
                 f"leader election of {lock.name}: retry ({retry_seconds:g} s, times {_JITTER}) must be less than renew "
@@ -86,7 +88,10 @@ class Elector:
         self._overrun = overrun
         self._renew = renew_seconds
         self._retry = retry_seconds
+        self._make_room = make_room
         self._metrics = metrics
+        self.failing = ""
+        """Why the lease can be neither read nor taken; empty while it can."""
         self.leadership: Leadership | None = None
         """What this process holds now."""
 
@@ -110,13 +115,29 @@ class Elector:
                     seen, since = record, _now()
                 if lease is None or self._free(lease) or _now() >= since + self._duration_of(lease):
                     return await self._take(lease)
-            except ApiError as error:
+                self.failing = ""
+            except ApiConflict as error:
                 _LOG.info("lease %s: %s", self._lock.name, error)
+            except ApiError as error:
+                await self._cannot(error)
             await asyncio.sleep(self._pause())
+
+    async def _cannot(self, error: ApiError) -> None:
+        """Say once for each reason why there is no election; a namespace that is missing is made."""
+        level = logging.DEBUG if self.failing == str(error) else logging.WARNING
+        self.failing = str(error)
+        _LOG.log(level, "lease %s can be neither read nor taken, trying on: %s", self._lock.name, error)
+        if isinstance(error, ApiNotFound) and self._make_room is not None:
+            try:
+                async with asyncio.timeout(self._renew):
+                    await self._make_room()
+            except (ApiError, TimeoutError) as failure:
+                _LOG.debug("the namespace of lease %s was not made: %s", self._lock.name, failure)
 
     async def _take(self, lease: Lease | None) -> tuple[Lease, Leadership]:
         begun = _now()
         taken = await self._bounded(lambda seconds: self._lock.take(lease, seconds=seconds), self._renew)
+        self.failing = ""
         epoch = taken.spec.lease_transitions or 0
         return taken, Leadership(holder=self._lock.identity, epoch=epoch, until=begun + self._lock.duration)
 

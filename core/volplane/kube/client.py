@@ -317,7 +317,7 @@ class Client:
         refused = refusal(code, answer.headers, answer.body, call=f"{method} {path}")
         if isinstance(refused, ApiUnavailable):
             self._patience.failed(refused.retry_after)
-        else:
+        elif refused.reason:  # else nobody knows who answered, or how much of the answer is left
             self._patience.answered()
         raise refused
 

@@ -6,7 +6,7 @@ Source: coordination.k8s.io/v1 Lease, and client-go's tools/leaderelection for t
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from volplane.errors import ApiConflict, ApiError, ApiNotFound
@@ -72,7 +72,11 @@ class LeaseLock:
 
     async def renew(self, lease: Lease, *, seconds: float) -> Lease:
         """Stay the holder. Raises ApiConflict if anybody wrote the Lease since, ApiNotFound if it was deleted."""
-        return await self._patch(lease, {"renewTime": self._timestamp()}, seconds=seconds)
+        when = self._timestamp()
+        if when == lease.spec.renew_time:
+            # A renewal that changes nothing is none for those who watch: a clock may stand still, or be put back.
+            when = self._timestamp(later=timedelta(microseconds=1))
+        return await self._patch(lease, {"renewTime": when}, seconds=seconds)
 
     async def release(self, lease: Lease, *, seconds: float) -> None:
         """Let others have it at once. Raises as `renew`."""
@@ -83,5 +87,5 @@ class LeaseLock:
         body = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
         return await self._client.patch(LEASES, self._key, body, seconds=seconds)
 
-    def _timestamp(self) -> str:
-        return self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _timestamp(self, *, later: timedelta = timedelta(0)) -> str:
+        return (self._now() + later).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

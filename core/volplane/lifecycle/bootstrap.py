@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
+from http import HTTPStatus
 from typing import Any
 
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ConfigurationError
@@ -20,11 +21,14 @@ _KEY = "key"
 
 
 async def ensure_namespace(client: Client, name: str) -> None:
-    """Create our namespace if it does not exist."""
+    """Create our namespace if it does not exist. Whoever may not look must have made it before."""
     try:
         await client.get(NAMESPACES, name)
     except ApiNotFound:
         await _create_once(client, NAMESPACES, NAMESPACES.body(metadata={"name": name}))
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
 
 
 async def _create_once(client: Client, kind: Kind[Any], body: dict[str, Any]) -> None:

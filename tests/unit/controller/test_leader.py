@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from volplane.controller.leader import Elector, Leadership
 from volplane.errors import ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
-from volplane.kube.kinds import LEASES
+from volplane.kube.kinds import LEASES, NAMESPACES
 from volplane.kube.leases import LeaseLock
+from volplane.kube.transport import Response
+from volplane.lifecycle.bootstrap import ensure_namespace
 from volplane.testing.clock import now, run
 
 KEY = "default/provisioner"
@@ -44,15 +47,30 @@ class Link:
 class Candidate:
     """A process that wants to lead; `log` is shared and has (time, identity, what)."""
 
-    def __init__(self, wire: Any, identity: str, log: list[tuple[float, str, str]], *, slow: float = 0.0) -> None:
+    def __init__(
+        self,
+        wire: Any,
+        identity: str,
+        log: list[tuple[float, str, str]],
+        *,
+        slow: float = 0.0,
+        namespace: str = "default",
+        clock: Callable[[], datetime] = now,
+    ) -> None:
         self.link = Link(wire)
         self.identity = identity
         self.log = log
         self.slow = slow
         self.overran = 0
         self.terms: list[Leadership] = []
-        lock = LeaseLock(Client(self.link), namespace="default", name="provisioner", identity=identity, now=now)
-        self.elector = Elector(lock, random=Random(identity), overrun=self.overrun)
+        client = Client(self.link)
+        lock = LeaseLock(client, namespace=namespace, name="provisioner", identity=identity, now=clock)
+        self.elector = Elector(
+            lock,
+            random=Random(identity),
+            overrun=self.overrun,
+            make_room=lambda: ensure_namespace(client, namespace),
+        )
         self.task = asyncio.create_task(self.elector.run(self.work), name=identity)
 
     def overrun(self) -> None:
@@ -322,3 +340,56 @@ def test_among_three_flaky_candidates_two_are_never_at_work(wire: Callable[[], A
             await candidate.stop()
 
     run(main(), seed=seed)
+
+
+@pytest.mark.parametrize("jump", [timedelta(days=-1), timedelta(days=400), timedelta(seconds=-2)])
+def test_wall_clocks_that_jump_or_stand_still_decide_nothing(wire: Callable[[], Any], jump: timedelta) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        times = {"one": datetime(2026, 1, 1, tzinfo=UTC), "two": datetime(2020, 1, 1, tzinfo=UTC)}
+        candidates = [Candidate(line, name, log, clock=lambda name=name: times[name]) for name in times]
+        for _ in range(10):
+            await asyncio.sleep(60)
+            times["one"] += jump
+            times["two"] -= jump
+        assert at_work(log) == ["one"]
+        assert len(log) == 1
+        for candidate in candidates:
+            await candidate.stop()
+
+    run(main())
+
+
+def test_a_namespace_that_is_missing_or_was_deleted_is_made(wire: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        one = Candidate(line, "one", log, namespace="ours")
+        await asyncio.sleep(10)
+        assert at_work(log) == ["one"]
+        await line.client.delete(NAMESPACES, "ours")
+        await asyncio.sleep(60)
+        assert at_work(log) == ["one"]
+        assert [what for _, _, what in log] == ["begins", "ends", "begins"]
+        await one.stop()
+
+    run(main())
+
+
+def test_why_there_is_no_election_is_said_once_and_shown_while_it_is_so(
+    wire: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        line, log = wire(), []  # type: ignore[var-annotated]
+        body = b'{"kind":"Status","reason":"Forbidden","message":"leases is forbidden: not you","code":403}'
+        line.before = lambda _method, path: Response(403, {}, body) if "/leases/" in path else None
+        one = Candidate(line, "one", log)
+        await asyncio.sleep(600)
+        assert "leases is forbidden" in one.elector.failing
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        line.before = lambda _method, _path: None
+        await asyncio.sleep(5)
+        assert one.elector.failing == ""
+        assert at_work(log) == ["one"]
+        await one.stop()
+
+    run(main())
