@@ -51,7 +51,7 @@ def refusal(code: int, headers: Mapping[str, str], body: bytes, *, call: str) ->
         text = body[:200].decode(errors="replace").strip()
         status = Status(message=f"{call} was answered {code}{': ' if text else ''}{text}")
     message = status.message or f"{call} was answered {code} {status.reason}".rstrip()
-    return _CLASSES.get(_class_of(code, status.reason), ApiError)(
+    return _CLASSES.get(_class_of(code, status), ApiError)(
         message, status=code, reason=status.reason, retry_after=_retry_after(headers, status)
     )
 
@@ -65,9 +65,12 @@ _CLASSES: Mapping[int, type[ApiError]] = {
 }
 
 
-def _class_of(code: int, reason: str) -> int:
-    if code == 409 and reason == "AlreadyExists":
+def _class_of(code: int, status: Status) -> int:
+    if code == 409 and status.reason == "AlreadyExists":
         return 0
+    causes = status.details.causes if status.details is not None else None
+    if any(cause.reason == "ResourceVersionTooLarge" for cause in causes or ()):
+        return 410  # a version that the server has yet to reach, or never had: to be listed anew, too
     return min(500, code)
 
 

@@ -124,6 +124,13 @@ class Cache(Generic[T]):
             self.observe_deleted(key, obj.uid, version)
         self.reached = max(self.reached, version)
 
+    def forget_all(self) -> None:
+        """Take in that the server is another one, or was put back: nothing holds any more. Listeners hear of deletions."""
+        for key, obj in list(self._objects.items()):
+            self._remove(key, obj)
+        self._gone.clear()
+        self.reached = 0
+
     # being told
 
     def subscribe(self, listener: Listener[T]) -> Callable[[], None]:
@@ -215,6 +222,10 @@ class _Tombstones:
         until = now + self._seconds
         self._stones[uid] = (None if version is None or known is None else max(version, known), until)
         self._expiry.append((until, uid))
+
+    def clear(self) -> None:
+        self._stones.clear()
+        self._expiry.clear()
 
     def covers(self, uid: str, version: int) -> bool:
         known, _ = self._stones.get(uid, (-1, 0.0))

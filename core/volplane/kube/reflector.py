@@ -95,6 +95,7 @@ class Reflector(Generic[T]):
         async for page in self._client.pages(
             self._kind, namespace=self._namespace, label_selector=self._labels, field_selector=self._fields
         ):
+            self._start_anew_if_put_back(page.version)
             seen.update(page.unreadable)
             for obj in page.items:
                 seen.add(obj.key)
@@ -106,6 +107,13 @@ class Reflector(Generic[T]):
         if self._metrics is not None:
             self._metrics.listed(self._kind.plural)
         return version
+
+    def _start_anew_if_put_back(self, version: int) -> None:
+        """A server that was restored from a backup, or replaced, counts versions anew: ours would win over its own for ever."""
+        if version < self._cache.reached:
+            text = "%s: the server's version went back from %d to %d: starting anew"
+            _LOG.warning(text, self._kind.plural, self._cache.reached, version)
+            self._cache.forget_all()
 
     async def _follow(self, version: int) -> int:
         """One watch; the version to go on from."""
@@ -123,6 +131,9 @@ class Reflector(Generic[T]):
             quiet=_QUIET,
         ) as changes:
             async for change in changes:
+                if change.type == "BOOKMARK" and 0 < change.version < version:
+                    # A watch from a version that the server has not reached stays silent, but for this.
+                    raise ApiGone(f"version {version} is not known, the newest is {change.version}", status=410)
                 self._apply(change)
                 version = max(version, change.version)
                 self._cache.reached = max(self._cache.reached, version)

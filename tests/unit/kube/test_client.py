@@ -160,6 +160,12 @@ def _answer(code: int, *, body: bytes = b"", **headers: str) -> Response:
         ),
         (_answer(503, body=b"upstream connect error"), ApiUnavailable, None, "upstream connect error"),
         (_answer(504, body=b'{"message":"slow","details":{"retryAfterSeconds":2}}'), ApiUnavailable, 2.0, "slow"),
+        (
+            _answer(504, body=b'{"message":"far","details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}'),
+            ApiGone,
+            None,
+            "far",
+        ),
         (_answer(410, body=b'{"message":"too old","reason":"Expired"}'), ApiGone, None, "too old"),
         (_answer(404, body=b'{"message":"no such thing","reason":"NotFound"}'), ApiNotFound, None, "no such"),
         (_answer(403, body=b'{"message":"not you","reason":"Forbidden"}'), ApiError, None, "not you"),

@@ -210,6 +210,31 @@ def test_a_server_that_is_away_is_asked_ever_less_often(wire: Callable[[], Any])
     run(main())
 
 
+def test_a_server_that_was_put_back_is_believed(wire: Callable[[], Any], settle: Callable[[], Any]) -> None:
+    async def main() -> None:
+        line, other = wire(), wire()
+        await make(other, "b", "c")
+        await make(line, "a", "b")
+        for number in range(20):
+            await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"n": str(number)}}})
+        heard: list[tuple[str, bool]] = []
+        async with reflecting(line) as cache:
+            await cache.wait_synced()
+            await settle()
+            cache.subscribe(lambda old, new: heard.append(((new or old or Volume()).name, new is not None)))
+            line.inner = other.inner
+            line.server.end_watches()
+            await asyncio.sleep(120)  # two bookmarks
+            assert cache.keys() == ["b", "c"]
+            assert {cache.get(key).uid for key in "bc"} == {(await other.client.get(VOLUMES, key)).uid for key in "bc"}
+            assert ("a", False) in heard
+            await make(other, "d")
+            await settle()
+            assert cache.keys() == ["b", "c", "d"]
+
+    run(main())
+
+
 def test_what_leaves_the_selection_leaves_the_cache_and_may_come_back(
     wire: Callable[[], Any], settle: Callable[[], Any]
 ) -> None:
