@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -199,10 +200,13 @@ class Driver:
             raise Unsupported(f"backend {self.backend} does not implement {hook}", nothing_done=True)
         try:
             result = getattr(self._hooks.hook, hook)(request=request)
-        except BackendError:
+        except BackendError as error:
+            # pluggy's frame keeps the error that keeps the frame: some 15 KB a failure until garbage is collected.
+            traceback.clear_frames(error.__traceback__)
             raise
         except (Exception, SystemExit) as error:
             log.debug("hook %s of driver %s failed", hook, self.name, exc_info=True)
+            traceback.clear_frames(error.__traceback__)
             raise self._fault(hook, f"raised {type(error).__name__}: {_one_line(error)}") from None
         flaw = result_flaw(hook, result)
         if flaw is not None:

@@ -246,6 +246,7 @@ class OperationRegistry:
 
     def _run_ended(self, operation: Operation, task: asyncio.Task[None]) -> None:
         operation.error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+        operation.task = None  # Its error's traceback leads back here: garbage that nobody would free for long.
         pending = {f for f in operation.held if not f.done()}
         if not pending:
             self._release(operation)
@@ -298,7 +299,9 @@ class OperationRegistry:
         failures = operation.failures + 1
         delay = retry_delay(error, failures)
         text = str(error) or type(error).__name__
-        log.info("%s failed (%d in a row), next try in %.1f s: %s", operation.name, failures, delay, text)
+        # The first of a row is news, the others are what its event said; 10,000 objects of a dead driver may not flood.
+        level = logging.INFO if failures == 1 else logging.DEBUG
+        log.log(level, "%s failed (%d in a row), next try in %.1f s: %s", operation.name, failures, delay, text)
         log.debug("%s failed", operation.name, exc_info=error)
         return self._pause(operation, delay, failures, text)
 

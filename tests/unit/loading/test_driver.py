@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import inspect
 import logging
+import weakref
 from typing import Any
 
 import pytest
@@ -305,3 +308,28 @@ def listed(**fields: Any) -> ListedAsset:
 def test_a_page_of_a_listing_is_checked_as_a_whole(kit: Any, page: AssetPage, message: str) -> None:
     with pytest.raises(OutcomeUnknown, match=message):
         answering(kit, page, "list_assets").list_assets(ListRequest(context=kit.context))
+
+
+class Broken(Exception):
+    """Nothing a backend should raise; unlike Python's own it can be referred to weakly."""
+
+
+@pytest.mark.parametrize("failure", [Throttled, Broken])
+def test_a_failure_goes_with_its_last_user_and_waits_for_no_garbage_collection(kit: Any, failure: type) -> None:
+    raised: list[weakref.ref[Any]] = []
+
+    class Failing(kit.Memory):  # type: ignore[misc]
+        @hookimpl
+        def provision(self, request: Any) -> Any:
+            error = failure("not now")
+            raised.append(weakref.ref(error))
+            raise error
+
+    driver = build_driver("d.example.com", kit.backend(Failing), {})
+    gc.disable()
+    try:
+        with contextlib.suppress(Throttled, OutcomeUnknown):
+            driver.provision(kit.demand())
+        assert [reference() for reference in raised] == [None]
+    finally:
+        gc.enable()

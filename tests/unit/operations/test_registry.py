@@ -1,6 +1,9 @@
 """Exclusion, back-off, limits and shutdown of operations, in virtual time."""
 
 import asyncio
+import gc
+import logging
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -587,3 +590,42 @@ def test_what_an_operation_logs_carries_its_name_and_driver_and_whose_it_is_thou
     assert seen == {
         name: {"object": f"default/{name}", "operation": name, "driver": "d"} for name in ("first", "second")
     }
+
+
+def test_a_failure_leaves_nothing_for_the_garbage_collector() -> None:
+    errors: list[weakref.ref[Exception]] = []
+
+    def remembered(error: Exception) -> Exception:
+        errors.append(weakref.ref(error))
+        return error
+
+    async def fails() -> None:
+        raise remembered(Unavailable("down"))
+
+    async def main(bench: Bench) -> None:
+        gc.disable()
+        try:
+            bench.start("provision-a", fails)
+            await asyncio.sleep(0.1)
+            bench.ended.clear()
+            assert [error() for error in errors] == [None]
+        finally:
+            gc.enable()
+
+    during(main)
+
+
+def test_only_the_first_failure_of_a_row_is_told_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(bench: Bench) -> None:
+        def again() -> None:
+            bench.start("provision-a", failing(Unavailable("down")), requeue=again)
+
+        again()
+        await asyncio.sleep(20)
+
+    with caplog.at_level(logging.INFO):
+        bench = during(main)
+    assert len(bench.ran) > 4
+    assert [record.getMessage() for record in caplog.records] == [
+        "provision-a failed (1 in a row), next try in 0.5 s: down"
+    ]
