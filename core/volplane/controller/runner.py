@@ -287,7 +287,9 @@ class Runner:
 
     def _refused(self, key: str, error: ApiError) -> None:
         """The server will answer the same until somebody changes something: say so where people look."""
-        seconds = self._come_back(key, error, at_least=_REFUSED_AT_LEAST, at_most=_REFUSED_AT_MOST, level=logging.ERROR)
+        doubled = _REFUSED_AT_LEAST * 2.0 ** min(self._queue.failures(key), 10)
+        pause = min(doubled, _REFUSED_AT_MOST)
+        seconds = self._come_back(key, error, at_least=pause, at_most=_REFUSED_AT_MOST, level=logging.ERROR)
         if self._complain(key, f"{error}; trying again in {seconds:.0f} s"):
             return
         cache = self._caches.get(self._kind.plural)

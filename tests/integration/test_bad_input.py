@@ -1,0 +1,300 @@
+"""Objects at the edge of what an API server stores, and beyond: each costs itself, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from integration.weather import Outdoors
+from scenarios.backends import ScriptedBackend
+from scenarios.laboratory import Laboratory, at_work
+from scenarios.stories import DRIVER, claim, node_runs_pods, storage_class, volume
+from volplane.kube.client import Client
+from volplane.kube.events import EventRecorder
+from volplane.kube.inprocess import InProcessTransport
+from volplane.testing import clock
+
+LARGEST = 256 * 1024
+HOUR = 3600.0
+LONG = ".".join(("c" * 63, "l" * 63, "a" * 63, "m" * 61))
+HOSTILE = {
+    "escapes": "\x1b[2J\x1b[31m\x00\x07",
+    "lines": "a\nb\r\nc",
+    "directions": "\u202egnp.exe",
+    "astral": "\N{PILE OF POO}" * 50,
+    "formats": "%s %n {0} {evil!r} ${HOME} $(id)",
+    "markup": '"><script>&lt;/a>',
+    "long": "x" * 5000,
+    "json": '{"intent":{"driver":"other"},"seal":"0"}',
+}
+
+
+def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.exc_info]
+
+
+async def events_of(lab: Laboratory) -> list[dict[str, Any]]:
+    """What the notices of the laboratory become: every one must be taken by the server."""
+    client = Client(InProcessTransport(lab.server))
+    recorder = EventRecorder(client, instance="tests", now=clock.now)
+    task = asyncio.create_task(recorder.run())
+    for notice in lab.notices:
+        recorder.record(notice)
+        await asyncio.sleep(0.1)
+    await recorder.close(60.0)
+    await task
+    assert recorder.dropped == 0
+    return list(json.loads(await client.raw("/api/v1/events"))["items"])
+
+
+# --- objects that cannot be read ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"spec": {"capacity": "much"}},
+        {"spec": {"capacity": {"storage": "1Qi"}}},
+        {"spec": {"claimRef": ["c"]}},
+        {"spec": 7},
+        {"status": {"phase": {}}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("when", ["in the list", "in the watch", "after it was known"])
+def test_a_volume_that_cannot_be_read_is_skipped_alone_and_reported(
+    spoilt: dict[str, Any], when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def spoil(lab: Laboratory) -> None:
+        made = await lab.create("volumes", volume("bad"))
+        lab.server.store.put("persistentvolumes", "bad", {**made, **spoilt})
+
+    async def body(lab: Laboratory) -> None:
+        if when == "in the list":
+            await spoil(lab)
+        await lab.start()
+        if when == "after it was known":
+            stored = await lab.create("volumes", volume("bad"))
+            await lab.settle()
+            stored = await lab.see("volumes", "bad")
+            lab.server.store.put("persistentvolumes", "bad", {**stored, **spoilt})
+        elif when == "in the watch":
+            await spoil(lab)
+        await lab.create("volumes", volume("good"))
+        await lab.create("claims", claim("a"))
+        await lab.create("claims", claim("b"))
+        await lab.settle()
+        bound = {c["spec"].get("volumeName") for c in await lab.everything("claims") if c["status"]["phase"] == "Bound"}
+        assert bound == {"good"}
+        asked = len(lab.rules.calls)
+        await asyncio.sleep(HOUR)
+        assert len(lab.rules.calls) - asked < 80, "one try every five minutes, and its live read"
+
+    at_work(Laboratory, body)
+    assert "PersistentVolume bad could not be read and is skipped" in caplog.text
+    assert tracebacks(caplog) == []
+
+
+def test_a_class_that_cannot_be_read_harms_only_its_claims(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(lab: Laboratory) -> None:
+        made = await lab.create("classes", storage_class("bad"))
+        lab.server.store.put("storageclasses.storage.k8s.io", "bad", {**made, "parameters": {"a": 7}})
+        await lab.create("classes", storage_class())
+        await lab.start()
+        await lab.create("claims", claim("a", storageClassName="bad"))
+        await lab.create("claims", claim("b", storageClassName="fast"))
+        await lab.settle()
+        assert (await lab.see("claims", "b"))["status"]["phase"] == "Bound"
+        assert (await lab.see("claims", "a"))["status"]["phase"] == "Pending"
+
+    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)
+    assert "StorageClass bad could not be read" in caplog.text
+    assert tracebacks(caplog) == []
+
+
+# --- limits -------------------------------------------------------------------------------------------------------
+
+
+def full(body: dict[str, Any]) -> dict[str, Any]:
+    """The object with annotations that leave a few bytes."""
+    body["metadata"]["annotations"] = {"example.com/notes": "n" * (LARGEST - 40)}
+    return body
+
+
+@pytest.mark.parametrize("made", [False, True], ids=("bound to a volume", "provisioned for"))
+def test_a_claim_whose_annotations_are_full_is_told_so_and_goes_on_when_there_is_room(
+    made: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("classes", storage_class())
+        if not made:
+            await lab.create("volumes", volume("v"))
+        await lab.create("claims", full(claim("c", storageClassName="fast" if made else "")))
+        await lab.start()
+        await asyncio.sleep(HOUR)
+        assert len(lab.rules.calls) < 60
+        told = lab.messages("ApiCallRefused")
+        assert 5 < len(told) < 40
+        assert "metadata.annotations: Too long: may not be more than 262144 bytes; trying again in" in told[-1]
+        assert lab.backends[DRIVER].calls["provision"] == 0
+        await lab.patch("claims", "c", {"metadata": {"annotations": {"example.com/notes": None}}})
+        await asyncio.sleep(5.0)
+        assert (await lab.see("claims", "c"))["status"]["phase"] == "Bound"
+
+    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)
+    assert tracebacks(caplog) == []
+
+
+def test_names_at_their_limits_serve_as_all_others(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(LONG) == 253
+    space = "n" * 63
+    place = "zone"
+
+    async def body(lab: Laboratory) -> None:
+        await node_runs_pods(lab)
+        await lab.create("nodes", {"metadata": {"name": LONG, "labels": {place: "z"}}})
+        late = storage_class(LONG, volumeBindingMode="WaitForFirstConsumer")
+        await lab.create("classes", {**late, "parameters": {"volplane.dev/on-release": "recycle"}})
+        await lab.create("volumes", volume(LONG, persistentVolumeReclaimPolicy="Recycle"))
+        for name, fields in ((LONG, {"storageClassName": LONG}), (LONG[:-1], {})):
+            wanted = claim(name, **fields)
+            wanted["metadata"]["namespace"] = space
+            wanted["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": LONG} if fields else {}
+            await lab.create("claims", wanted)
+        lab.backends[DRIVER].script("provision", "x" * 3000, "ok")
+        await lab.start()
+        await lab.settle()
+        assert {c["status"]["phase"] for c in await lab.everything("claims")} == {"Bound"}
+        for name in (LONG, LONG[:-1]):
+            await lab.delete("claims", name, space)
+        await lab.settle()
+        assert {v["status"]["phase"] for v in await lab.everything("volumes")} == {"Available"}
+        assert len(await lab.everything("volumes")) == 2
+        events = await events_of(lab)
+        assert {"ProvisioningFailed", "ProvisioningSucceeded", "VolumeRecycled"} <= {e["reason"] for e in events}
+        assert max(len(e["message"].encode()) for e in events) == 1024
+
+    info = {"topology_keys": (place,)}
+    at_work(lambda: Laboratory(ScriptedBackend(DRIVER, recycler_pod=True, info=info)), body)
+    assert tracebacks(caplog) == []
+
+
+# --- hostile text -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_text_in_objects_and_errors_breaks_neither_messages_nor_events(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = HOSTILE[kind]
+
+    async def body(lab: Laboratory) -> None:
+        lab.backends[DRIVER].script("provision", RuntimeError(text), f"odd file \udcff {text}", "ok")
+        await lab.create("classes", storage_class())
+        await lab.create("classes", storage_class("wrong", parameters={text.replace("\x00", "") or "k": text}))
+        for name, class_name in (("a", "fast"), ("b", "wrong")):
+            wanted = claim(name, storageClassName=class_name)
+            wanted["metadata"]["annotations"] = {
+                "volplane.dev/intent": text,
+                "example.com/x": text,
+                "pv.kubernetes.io/migrated-to": "",
+            }
+            await lab.create("claims", wanted)
+        await lab.start()
+        await lab.settle()
+        assert (await lab.see("claims", "a"))["status"]["phase"] == "Bound"
+        assert (await lab.see("claims", "b"))["status"]["phase"] == "Pending"
+        for name in "ab":
+            lab.plane.explain(f"default/{name}")
+            await lab.delete("claims", name)
+        await lab.settle()
+        assert lab.backends[DRIVER].assets == {}
+        for event in await events_of(lab):
+            assert event["message"].isprintable()
+            assert len(event["message"].encode()) <= 1024
+
+    at_work(lambda: Laboratory(ScriptedBackend(DRIVER, parameters=("type",))), body)
+    assert tracebacks(caplog) == []
+    caplog.text.encode()
+
+
+# --- volumes of other kinds ---------------------------------------------------------------------------------------
+
+
+def test_volumes_of_other_drivers_are_bound_and_left_alone() -> None:
+    csi = {"driver": "other.example.com", "volumeHandle": "h-1"}
+
+    async def body(lab: Laboratory) -> None:
+        body = volume("v", persistentVolumeReclaimPolicy="Delete", csi=csi)
+        del body["spec"]["hostPath"]
+        await lab.create("volumes", body)
+        await lab.create("claims", claim("c"))
+        await lab.start()
+        await lab.settle()
+        assert (await lab.see("claims", "c"))["spec"]["volumeName"] == "v"
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert (await lab.see("volumes", "v"))["status"]["phase"] == "Released"
+        assert not lab.backends[DRIVER].calls["delete"]
+
+    at_work(lambda: Laboratory(ScriptedBackend(DRIVER, owns=lambda source: source.kind == "hostPath")), body)
+
+
+def test_a_volume_without_a_source_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """The server takes no write of it: that is said on it, ever more seldom, and a claim for it waits."""
+
+    async def body(lab: Laboratory) -> None:
+        made = await lab.create("volumes", volume("v"))
+        del made["spec"]["hostPath"]
+        lab.server.store.put("persistentvolumes", "v", made)
+        await lab.create("volumes", volume("good"))
+        for name, wanted in (("a", "v"), ("b", "good")):
+            await lab.create("claims", claim(name, volumeName=wanted))
+        await lab.start()
+        await asyncio.sleep(HOUR)
+        assert (await lab.see("claims", "a"))["status"]["phase"] == "Pending"
+        assert (await lab.see("claims", "b"))["status"]["phase"] == "Bound"
+        told = lab.messages("ApiCallRefused")
+        assert "spec: Required value: must specify a volume type" in told[0]
+        assert len(told) < 50
+        assert len(lab.rules.calls) < 100
+
+    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)
+    assert tracebacks(caplog) == []
+
+
+# --- a crowd whose driver always fails ----------------------------------------------------------------------------
+
+
+def test_a_crowd_whose_driver_always_fails_costs_little_and_delays_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    crowd = 1000
+    broken, working = ScriptedBackend("broken.example.com", {"provision": ["no"]}), ScriptedBackend(DRIVER)
+
+    async def body(lab: Outdoors) -> None:
+        await lab.create("classes", storage_class("broken", provisioner="broken.example.com"))
+        await lab.create("classes", storage_class())
+        for number in range(crowd):
+            await lab.create("claims", claim(f"crowd-{number}", storageClassName="broken"))
+        await lab.start()
+        await asyncio.sleep(60.0)
+        for number in range(20):
+            await lab.create("claims", claim(f"other-{number}", storageClassName="fast"))
+        await asyncio.sleep(1.0)
+        others = [c for c in await lab.everything("claims") if c["metadata"]["name"].startswith("other")]
+        assert {c["status"]["phase"] for c in others} == {"Bound"}
+        await asyncio.sleep(HOUR)
+        asked, told = lab.requests, len(lab.notices)
+        await asyncio.sleep(HOUR)
+        assert lab.requests - asked < 200, "a failing claim asks the API server nothing"
+        assert len(lab.notices) - told <= crowd * 31, "one notice every two minutes, which is counted, not written"
+        for number in range(crowd):
+            await lab.delete("claims", f"crowd-{number}")
+        await lab.settle()
+
+    at_work(lambda: Outdoors(broken, working), body)
+    assert tracebacks(caplog) == []
