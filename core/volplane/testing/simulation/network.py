@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.inprocess import InProcessTransport
+from volplane.kube.objects import Claim
 from volplane.kube.transport import LineStream, Response
 from volplane.testing.simulation.stage import Stage
 
@@ -20,7 +21,8 @@ __all__ = ["Network", "NetworkFaults"]
 _BEFORE: Final = ("429", "500", "503", "timeout")
 _AFTER: Final = ("lost answer", "half an answer", "500 after")
 _ON_WRITES: Final = ("conflict", "late")
-_VOLUME: Final = "/api/v1/persistentvolumes/"
+_VOLUMES: Final = "/api/v1/persistentvolumes"
+_VOLUME: Final = f"{_VOLUMES}/"
 _CRASHES: Final = ("crash before", "crash after")
 _WATCH: Final = ("stall", "duplicate", "break", "end", "gone")
 _REASONS: Final = {"429": "TooManyRequests", "500": "InternalError", "503": "ServiceUnavailable", "409": "Conflict"}
@@ -65,6 +67,8 @@ class Network:
         self.dead = False
         self.requests: Counter[str] = Counter()
         """By method."""
+        self.knows: Callable[[str], Claim | None] = lambda _key: None
+        """What this process believes about a claim."""
         self._who = who
         self._stage = stage
         self._truth = stage.truth
@@ -90,6 +94,8 @@ class Network:
         await self._if_dead()
         self.requests[method] += 1
         call = _Call(self._name(method, path), method, path, query, headers, body or b"")
+        if method == "POST" and path == _VOLUMES:
+            self._stage.safety.saving(json.loads(call.body), self.knows)
         chance = self._fate.number(call.name)
         there, back = self._delays(chance)
         fault = self._fault(call)

@@ -40,6 +40,8 @@ class People:
     def __init__(self, stage: Stage, backends: Mapping[str, SimulatedBackend]) -> None:
         self.stripped: set[str] = set()
         """Uids of claims whose tenant removed or forged what leads to their asset."""
+        self.restored: set[str] = set()
+        """Names of volumes that came back from a backup; their assets may be gone since it was made."""
         self._truth = stage.truth
         self._disks = stage.disks
         self._safety = stage.safety
@@ -197,6 +199,7 @@ class People:
             disk.kept = "its volume was removed by force"
             disk.mounts.clear()
         self.stripped.add(found["metadata"]["uid"])
+        self.restored.add(volume["metadata"]["name"])
         objects = [(_CLAIMS, found)] if variant == "claim" else [(_CLAIMS, found), (_VOLUMES, volume)]
         for path, obj in objects:
             self._patch(path, obj, {"metadata": {"finalizers": None}})

@@ -76,6 +76,7 @@ class Scenario:
     leaders: float = 0.2
     outages: float = 0.3
     class_changes: float = 0.15
+    lags: tuple[float, ...] = (0.0, 0.0, 0.5, 5.0)
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
@@ -94,10 +95,24 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         admins=0.25,
     ),
     "reclaim": Scenario(
-        claims=(2, 4), classes=("fast", "keep", "zonal"), policies=("Delete", "Retain"), admins=0.5, incarnations=(1, 2)
+        claims=(2, 4),
+        classes=("fast", "keep", "zonal"),
+        policies=("Delete", "Retain"),
+        admins=0.6,
+        incarnations=(1, 2),
+        outages=0.5,
+        lags=(0.0, 5.0, 20.0),
     ),
     "bind": Scenario(claims=(3, 6), static=(2, 5), static_claims=0.9, classes=("fast",), pods=0.2, admins=0.2),
-    "leaders": Scenario(leaders=1.0, claims=(2, 4), static=(1, 2)),
+    "leaders": Scenario(
+        leaders=1.0,
+        claims=(3, 5),
+        static=(1, 3),
+        static_claims=0.5,
+        policies=("Retain", "Recycle", "Recycle", "Delete"),
+        incarnations=(1, 3),
+        lags=(0.5, 5.0, 20.0),
+    ),
     "tenants": Scenario(claims=(3, 5), static=(0, 1), static_claims=0.05, tenants=0.8, pods=0.2, incarnations=(1, 2)),
     "restore": Scenario(restores=0.6, claims=(2, 3), static=(0, 2)),
 }
@@ -145,7 +160,7 @@ class _Writer:
                 requests=level * random.choice((0.0, 1.0, 1.0)),
                 watches=level * random.choice((0.0, 1.0, 2.0)),
                 crashes=random.choice((0.0, 0.0, 0.01, 0.02)),
-                lag=random.choice((0.0, 0.0, 0.5, 5.0)),
+                lag=random.choice(self._scenario.lags),
                 slow=random.choice((0.0, 0.02, 0.1)),
             ),
             hooks=HookFaults(
@@ -286,9 +301,9 @@ class _Writer:
         for _ in range(random.choice((0, 0, 1, 2))):
             self._do(random.uniform(0.0, end), "crash", which=0)
         if leaders:
-            begun = random.uniform(0.0, end * 0.7)
+            begun = random.uniform(0.0, end * 0.5)
             self._do(begun, "second_leader")
-            self._do(begun + random.uniform(1.0, 30.0), "crash", which=random.choice((0, 1)))
+            self._do(begun + random.choice((2.0, 30.0, end)) * random.random(), "crash", which=random.choice((0, 1)))
         if self._sometimes(self._scenario.outages):
             driver, at = random.choice((ALPHA, BETA)), random.uniform(0.0, end)
             self._do(at, "outage", driver=driver, down=True)

@@ -170,6 +170,7 @@ class Process:
                 metrics=self.meter,
             ),
         )
+        self.network.knows = self.plane.claims.get
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(drivers.keep())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
 from volplane.assets import Ownership
 from volplane.kube import names
+from volplane.kube.objects import Claim
 from volplane.lifecycle.intents import read_recycle_intent
 from volplane.lifecycle.scrubber import SCRUB_GATE
 from volplane.testing.simulation.disks import Disk, Disks, source_of
@@ -104,6 +106,18 @@ class Safety:
             if _policy(old) != _policy(new):
                 self._policies[uid] = _now()
 
+    def saving(self, volume: Json, believed: Callable[[str], Claim | None]) -> None:
+        """A controller is about to create a volume. believed: what it knows about a claim."""
+        reference = reference_of(volume)
+        claim = believed(f"{reference.get('namespace')}/{reference.get('name')}")
+        if claim is None or claim.uid != reference.get("uid") or not claim.terminating:
+            return
+        if claim.annotation(names.BIND_COMPLETED) is None:
+            name = self._truth.spell(volume["metadata"]["name"])
+            self._verdict.broke(
+                "nothing-for-the-dying", f"volume {name} is saved for a claim that is known to be deleted"
+            )
+
     def _check_volume(self, commit: Commit) -> None:
         old, new = commit.old, commit.new
         if old is not None:
@@ -193,7 +207,9 @@ class Safety:
         if overlapped and owner is not None and (again or owner.claim_uid not in self._truth.claims_by_uid):
             disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
         self._disks.by_key[key] = disk
-        if twins and owner is not None and owner.claim_uid not in self.lost:
+        # Whoever led before asked another driver for it, when the class named that one.
+        elsewhere = overlapped and any(twin.driver != driver for twin in twins)
+        if twins and owner is not None and owner.claim_uid not in self.lost and not elsewhere:
             text = f"{key} is made while {twins[0].key} exists, both generation {owner.generation} of one claim"
             self._verdict.broke("one-asset-per-generation", text)
         return disk
