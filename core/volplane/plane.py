@@ -275,6 +275,13 @@ class ControlPlane:
         operations = self._parts.registry.snapshot()
         return explain_claim(key, self.world, operations, now=self._parts.clock.monotonic())
 
+    async def read_once(self) -> None:
+        """Fill the caches without following what changes, for who only wants to look. Raises ApiError."""
+        for cache in self._caches.values():
+            listing = await self._parts.client.list(cache.kind)
+            cache.replace(listing.items, listing.version, keep=listing.unreadable)
+            cache.mark_synced()
+
     async def run(self) -> None:
         """Run until `stop` or cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -316,12 +316,10 @@ class ControllerProcess:
             metrics=self.metrics,
             measures=self.metrics,
         )
-        settings = Settings(
+        settings = Settings.of(
+            self._options.controllers,
             cluster_id=cluster_id,
             namespace=self._options.namespace,
-            binder="binder" in self._options.controllers,
-            provisioner="provisioner" in self._options.controllers,
-            reclaimer="reclaimer" in self._options.controllers,
             scrub=self._configuration.scrubber,
         )
         plane = ControlPlane(settings, self._options.controllers, parts)

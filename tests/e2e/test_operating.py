@@ -67,15 +67,15 @@ class Controllers:
         self.root = directory / "root"
         self.http = free_address()
         self._log = directory / "run.log"
-        self._config = directory / "volplane.yaml"
+        self.config = directory / "volplane.yaml"
         self._kubeconfig = kubeconfig
         driver = {"root": str(self.root), "create_root": True, "shared": True}
-        self._config.write_text(
+        self.config.write_text(
             yaml.safe_dump({"drivers": [{"name": "fast.example.com", "backend": "hostpath", "options": driver}]})
         )
 
     def start(self) -> Command:
-        options = ("--kubeconfig", str(self._kubeconfig), "--config", str(self._config), "--http", self.http)
+        options = ("--kubeconfig", str(self._kubeconfig), "--config", str(self.config), "--http", self.http)
         return Command(self._log, "run", "--controllers", "all", *options)
 
     def directories(self) -> list[str]:
@@ -107,6 +107,30 @@ def test_what_manifests_prints_is_accepted(kubeconfig: Path) -> None:
     text = yaml.safe_dump_all([*served, pod])
     out = kubectl(kubeconfig, "apply", "--dry-run=server", "-f", "-", given=text)
     assert out.count("(server dry run)") == 4
+
+
+def test_a_claim_is_explained_with_and_without_a_controller(kubeconfig: Path, controllers: Controllers) -> None:
+    kubectl(kubeconfig, "apply", "-f", "-", given=CLASS)
+    kubectl(kubeconfig, "apply", "-f", "-", given=CLAIM.replace("NAME", "a"))
+    before = objects(kubeconfig, "pvc")
+    ask = ("explain", "pvc", "a", "--http", controllers.http, "--kubeconfig", str(kubeconfig))
+    here = volplane(*ask, "--config", str(controllers.config), "--controllers", "all")
+    assert "its class fast binds Immediate and is provisioned by fast.example.com, which is served here" in here
+    assert "a write to PersistentVolumeClaim default/a: declare the intent to provision" in here
+    assert f"no controller answers at {controllers.http}" in here
+    assert "nothing here: a volume for it is fast.example.com's to make" in volplane(*ask)
+    assert objects(kubeconfig, "pvc") == before
+    assert not controllers.root.exists()
+
+    command = controllers.start()
+    try:
+        make_claims(kubeconfig, "a")
+        told = volplane(*ask)
+        assert "nothing: everything is as it should be" in told
+        assert "no controller answers" not in told
+        assert command.stop() == 0, command.said()
+    finally:
+        command.kill()
 
 
 def test_releasing_keeps_the_data_and_deleting_does_not(kubeconfig: Path, controllers: Controllers) -> None:

@@ -16,6 +16,7 @@ from volplane.cli.asking import ControllerAddress, ask
 from volplane.cli.console import Console
 from volplane.cli.draining import Drain, Leftover, controller_at_work
 from volplane.cli.options import Kubeconfig
+from volplane.cli.participation import NAMESPACE_DEFAULT, OurNamespace
 from volplane.errors import VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -46,9 +47,7 @@ def drain(
         bool, typer.Option("--delete", help="Delete the claims, their volumes and assets. The controllers must run.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what is held.")] = False,
-    namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="Namespace of the lease and of scrubber pods.")
-    ] = "volplane-system",
+    namespace: OurNamespace = NAMESPACE_DEFAULT,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long --delete waits for everything to be gone.")
     ] = 300.0,

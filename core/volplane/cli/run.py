@@ -12,6 +12,7 @@ import typer
 
 from volplane.cli import running
 from volplane.cli.options import Kubeconfig, Verbose
+from volplane.cli.participation import CONTROLLERS_DEFAULT, NAMESPACE_DEFAULT, ConfigFile, Controllers, OurNamespace
 from volplane.cli.serving import HttpAddress, serving
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
@@ -19,7 +20,7 @@ from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
-from volplane.plane import ALL_CONTROLLERS, CONTROLLERS_BESIDE, parse_controllers
+from volplane.plane import parse_controllers
 from volplane.process import ControllerProcess, Options
 
 __all__ = ["register"]
@@ -41,22 +42,9 @@ def register(app: typer.Typer) -> None:
 def run(
     *,
     kubeconfig: Kubeconfig = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", metavar="FILE", help="Drivers and their options, YAML. Else every backend that needs none."
-        ),
-    ] = None,
-    controllers: Annotated[
-        str,
-        typer.Option(
-            metavar="LIST",
-            help=f"What to do: some of {', '.join(ALL_CONTROLLERS)}, or all where no kube-controller-manager does it.",
-        ),
-    ] = ",".join(CONTROLLERS_BESIDE),
-    namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="Namespace of the lease, the sealing key and scrubber pods.")
-    ] = "volplane-system",
+    config: ConfigFile = None,
+    controllers: Controllers = CONTROLLERS_DEFAULT,
+    namespace: OurNamespace = NAMESPACE_DEFAULT,
     leader_elect: Annotated[bool, typer.Option(help="Wait for the lease, so that only one replica works.")] = True,
     node_name: Annotated[
         str | None, typer.Option("--node-name", metavar="NAME", help="Serve local storage of this node.")

@@ -14,7 +14,7 @@ from volplane.kube.kinds import NAMESPACES, SECRETS, Kind
 from volplane.kube.objects import Secret
 from volplane.lifecycle.intents import Sealer
 
-__all__ = ["SEAL_SECRET", "cluster_id_of", "ensure_namespace", "ensure_sealer"]
+__all__ = ["SEAL_SECRET", "cluster_id_of", "ensure_namespace", "ensure_sealer", "find_sealer"]
 
 SEAL_SECRET = "volplane-seal"  # noqa: S105 - the name of a Secret, not a secret
 _KEY = "key"
@@ -55,6 +55,14 @@ async def ensure_sealer(client: Client, namespace: str) -> Sealer:
         await _create_once(client, SECRETS, body)
         secret = await client.get(SECRETS, key)
     return Sealer(_key_of(secret))
+
+
+async def find_sealer(client: Client, namespace: str) -> Sealer | None:
+    """The cluster's sealing key; None if there is none yet. Raises ApiError, and ConfigurationError as `ensure_sealer`."""
+    try:
+        return Sealer(_key_of(await client.get(SECRETS, f"{namespace}/{SEAL_SECRET}")))
+    except ApiNotFound:
+        return None
 
 
 def _key_of(secret: Secret) -> bytes:

@@ -42,7 +42,7 @@ def explain_claim(key: str, world: World, operations: Iterable[OperationState], 
         claim=key,
         situation=tuple(_situation(claim, world)),
         tried=tuple(_tried(running, now)),
-        next=tuple(_next(action, running, now)),
+        next=tuple(_waits(running, now) or _next(action, claim, world)),
     )
 
 
@@ -104,16 +104,20 @@ def _tried(running: Iterable[OperationState], now: float) -> Iterable[str]:
             yield f"{state.name} is {state.phase} for {now - state.since:.1f} s on driver {state.driver}"
 
 
-def _next(action: Action, running: list[OperationState], now: float) -> Iterable[str]:
-    for state in running:
-        if state.next_try is not None:
-            yield f"{state.name} is tried again in {max(state.next_try - now, 0.0):.1f} s"
-            return
-        yield f"{state.name} ends, then this is decided anew"
-        return
+def _waits(running: Iterable[OperationState], now: float) -> list[str]:
+    """What the operations of the claim that is known of lead to."""
+    return [
+        f"{state.name} ends, then this is decided anew"
+        if state.next_try is None
+        else f"{state.name} is tried again in {max(state.next_try - now, 0.0):.1f} s"
+        for state in running
+    ]
+
+
+def _next(action: Action, claim: Claim, world: World) -> Iterable[str]:
     match action:
         case Done():
-            yield "nothing: everything is as it should be"
+            yield _nothing(claim, world)
         case Wait(reason=reason, seconds=seconds, notices=notices):
             yield (
                 f"nothing until something changes: {reason}"
@@ -131,6 +135,19 @@ def _next(action: Action, running: list[OperationState], now: float) -> Iterable
             yield f"a live read: {why}"
         case Run(name=name, driver=driver):
             yield f"{name} starts on driver {driver}"
+
+
+def _nothing(claim: Claim, world: World) -> str:
+    """What it means that there is nothing to do."""
+    if claim.status.phase == "Bound" and not claim.terminating:
+        return "nothing: everything is as it should be"
+    if world.settings.binder:
+        return "nothing until something changes"
+    storage_class = world.classes.get(class_of_claim(claim) or "")
+    maker = storage_class.provisioner if storage_class is not None else ""
+    if maker and world.drivers.get(maker) is None:
+        return f"nothing here: a volume for it is {maker}'s to make, and the stock kube-controller-manager's to bind"
+    return "nothing here: binding is the stock kube-controller-manager's work"
 
 
 def _advice(notices: Iterable[Notice], said: str) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
@@ -68,6 +68,18 @@ class Settings:
     provisioner: bool = True
     reclaimer: bool = True
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
+
+    @classmethod
+    def of(cls, controllers: Collection[str], *, cluster_id: str, namespace: str, scrub: ScrubberSettings) -> Settings:
+        """Of a process that runs these controllers."""
+        return cls(
+            cluster_id=cluster_id,
+            namespace=namespace,
+            binder="binder" in controllers,
+            provisioner="provisioner" in controllers,
+            reclaimer="reclaimer" in controllers,
+            scrub=scrub,
+        )
 
 
 @dataclass(frozen=True, slots=True)

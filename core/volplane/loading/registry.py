@@ -258,6 +258,11 @@ class DriverRegistry:
 
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 
+    def presume_started(self) -> None:
+        """Take every driver for usable without starting it: for who only decides, and never calls."""
+        for entry in self._entries.values():
+            entry.state = DriverState.READY
+
     async def start_all(self) -> None:
         """Call `start` of every driver, all at once; one that fails is unavailable, and `keep` tries it again."""
         await self._each(self._start, self._entries.values())

@@ -1,0 +1,55 @@
+"""Looking at a cluster where no controller runs, with fewer rights than a controller has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from scenarios.faults import Fault, Rules, UnreliableTransport, refusal
+from volplane.apiserver.server import ApiServer
+from volplane.controller.config import Configuration
+from volplane.errors import ApiError
+from volplane.kube.client import Client
+from volplane.kube.inprocess import InProcessTransport
+from volplane.lifecycle.explain import Explanation
+from volplane.onlooker import Onlooker, look
+from volplane.process import Options
+from volplane.testing import clock
+
+
+def looked(*refused: str) -> tuple[Onlooker, Explanation]:
+    """Look at an empty cluster whose server answers 403 to these calls, and ask about a claim."""
+
+    async def body() -> tuple[Onlooker, Explanation]:
+        server = ApiServer(now=clock.now)
+        namespace = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}).encode()
+        server.handle("POST", "/api/v1/namespaces", {}, {"content-type": "application/json"}, namespace)
+        before = server.store.version
+        forbidden = refusal(403, "Forbidden", "not for you")
+        rules = Rules(faults=[Fault(lambda call: call.what in refused, times=100, before=forbidden)])
+        onlooker = await look(
+            Client(UnreliableTransport(InProcessTransport(server), rules)), Configuration(drivers=()), Options()
+        )
+        assert server.store.version == before
+        return onlooker, onlooker.explain("default/c")
+
+    return asyncio.run(body())
+
+
+def test_an_empty_cluster_is_seen_without_doubt_and_nothing_is_written() -> None:
+    onlooker, told = looked()
+    assert onlooker.doubts == ()
+    assert told.situation == ("there is no claim default/c",)
+
+
+def test_who_may_not_read_the_sealing_key_is_told_that_records_are_not_believed() -> None:
+    onlooker, _ = looked("get secrets")
+    (doubt,) = onlooker.doubts
+    assert "the key that seals intents may not be read here" in doubt
+
+
+def test_who_may_not_read_claims_sees_nothing_and_is_told_so() -> None:
+    with pytest.raises(ApiError, match="not for you"):
+        looked("list persistentvolumeclaims")
