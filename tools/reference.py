@@ -23,6 +23,7 @@ import typer.testing
 import volplane
 from volplane import errors
 from volplane.cli import main as frame
+from volplane.controller.metrics import Metrics
 from volplane.hookspecs import REQUIRED_HOOKS, BackendSpec
 from volplane.loading.building import build_driver, options_schema
 from volplane.loading.discovery import InstalledPlugins
@@ -41,7 +42,7 @@ Hook = Callable[..., object]
 def main(arguments: Sequence[str]) -> int:
     """Write or check every page; the exit code."""
     pages = {"hooks.md": hooks_page(), "errors.md": errors_page(), "commands.md": commands_page()}
-    pages["conformance.md"] = conformance_page()
+    pages |= {"conformance.md": conformance_page(), "metrics.md": metrics_page()}
     for name in sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")):
         pages[f"{name}.md"] = backend_page(name)
     stale = []
@@ -92,6 +93,10 @@ def hooks_page() -> Iterator[str]:
         yield from fields_of(getattr(volplane, name))
     yield "\n### ParameterKind\n"
     yield ", ".join(f"`{kind.value}`" for kind in volplane.ParameterKind)
+    yield "\n### Secret\n"
+    yield contract(volplane.Secret) + "\n"
+    for method in (volplane.Secret.reveal, volplane.Secret.give):
+        yield f"- `{method.__name__}{bare(inspect.signature(method))}`: {' '.join(contract(method).split())}"
 
 
 def is_hook(name: str, member: object) -> bool:
@@ -222,6 +227,23 @@ def backend_page(name: str) -> Iterator[str]:
     yield "## Parameters of a class\n"
     yield "In `parameters` of a StorageClass. Names are compared without regard to case.\n"
     yield markdown(driver.info.parameters)
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------
+
+
+def metrics_page() -> Iterator[str]:
+    """Every metric of a controller process."""
+    yield "# Metrics\n"
+    yield MARK + "\n"
+    yield """\
+`volplane run` and `volplane dev` serve them at `/metrics` of `--http`, in the text format of Prometheus. What a stock
+controller, client-go or the external provisioner measures too has their name and labels here; the rest is `volplane_…`.
+"""
+    yield "| metric | type | labels | meaning |\n|---|---|---|---|"
+    for tally in sorted(Metrics().tallies, key=lambda each: each.name):
+        labels = ", ".join(f"`{label}`" for label in tally.labels)
+        yield f"| `{tally.name}` | {type(tally).__name__.lower()} | {labels} | {tally.documentation} |"
 
 
 # --- conformance ------------------------------------------------------------------------------------------------

@@ -32,39 +32,73 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        make = Tallies(self.registry)
-        self._requests = make.counter("rest_client_requests_total", "API calls", "method", "resource", "code")
+        self.tallies = make = Tallies(self.registry)
+        self._requests = make.counter(
+            "rest_client_requests_total", "Calls of the API server, by status code", "method", "resource", "code"
+        )
         self._request_seconds = make.histogram(
-            "rest_client_request_duration_seconds", "API calls", LATENCY, "method", "resource"
+            "rest_client_request_duration_seconds",
+            "How long calls of the API server took",
+            LATENCY,
+            "method",
+            "resource",
         )
-        self._undecodable = make.counter("volplane_undecodable_objects_total", "Objects skipped", "resource")
-        self._lists = make.counter("volplane_reflector_lists_total", "Lists", "resource")
-        self._watch_ends = make.counter("volplane_reflector_watch_ends_total", "Watches that ended", "resource", "why")
-        self._added = make.counter("workqueue_adds_total", "Keys added", "name")
-        self._depth = make.gauge("workqueue_depth", "Keys waiting", "name")
-        self._waited = make.histogram("workqueue_queue_duration_seconds", "Time in queue", LATENCY, "name")
-        self._worked = make.histogram("workqueue_work_duration_seconds", "Time in work", LATENCY, "name")
-        self._retried = make.counter("workqueue_retries_total", "Keys retried", "name")
-        self._passes = make.counter("volplane_reconcile_total", "Passes over an object", "controller", "result")
+        self._undecodable = make.counter(
+            "volplane_undecodable_objects_total", "Objects skipped because they break the schema", "resource"
+        )
+        self._lists = make.counter(
+            "volplane_reflector_lists_total",
+            "Times a kind was listed: at the start and after a watch was lost",
+            "resource",
+        )
+        self._watch_ends = make.counter(
+            "volplane_reflector_watch_ends_total", "Watches that ended, and why", "resource", "why"
+        )
+        self._added = make.counter("workqueue_adds_total", "Keys added to a queue", "name")
+        self._depth = make.gauge("workqueue_depth", "Keys waiting in a queue", "name")
+        self._waited = make.histogram(
+            "workqueue_queue_duration_seconds", "How long keys waited until a worker took them", LATENCY, "name"
+        )
+        self._worked = make.histogram(
+            "workqueue_work_duration_seconds", "How long workers took for a key", LATENCY, "name"
+        )
+        self._retried = make.counter("workqueue_retries_total", "Keys that came back after a failure", "name")
+        self._passes = make.counter(
+            "volplane_reconcile_total", "Passes over an object, by how they ended", "controller", "result"
+        )
         self._pass_seconds = make.histogram(
-            "volplane_reconcile_seconds", "Passes over an object", LATENCY, "controller"
+            "volplane_reconcile_seconds", "How long a pass over an object took", LATENCY, "controller"
         )
-        self._events_dropped = make.counter("volplane_events_dropped_total", "Events not written", "why")
+        self._events_dropped = make.counter("volplane_events_dropped_total", "Events not written, and why", "why")
         self._operations = make.histogram(
             "storage_operation_duration_seconds",
-            "Hook calls",
+            "How long calls of hooks took that change storage",
             OPERATION,
             "volume_plugin",
             "operation_name",
             "status",
             "migrated",
         )
-        self._hook_calls = make.counter("volplane_hook_calls_total", "Calls of hooks", "driver", "hook", "result")
-        self._hook_seconds = make.histogram("volplane_hook_seconds", "Calls of hooks", HOOK, "driver", "hook")
-        self._runs = make.histogram(
-            "volplane_operation_seconds", "Runs of operations, live checks included", OPERATION, "driver", "operation"
+        self._hook_calls = make.counter(
+            "volplane_hook_calls_total",
+            "Calls of hooks; result: ok, in_progress or the class of the error",
+            "driver",
+            "hook",
+            "result",
         )
-        self._operations_now = make.gauge("volplane_operations", "Operations now", "driver", "phase")
+        self._hook_seconds = make.histogram(
+            "volplane_hook_seconds", "How long calls of hooks took", HOOK, "driver", "hook"
+        )
+        self._runs = make.histogram(
+            "volplane_operation_seconds",
+            "How long runs of operations took, live checks included",
+            OPERATION,
+            "driver",
+            "operation",
+        )
+        self._operations_now = make.gauge(
+            "volplane_operations", "Operations now, by phase: queued, running, overrun, waiting", "driver", "phase"
+        )
         self._operation_errors = make.counter(
             "volume_operation_errors_total", "Operations that failed", "plugin_name", "operation_name"
         )
@@ -77,21 +111,32 @@ class Metrics:
         )
         self._attempts = _Attempts(make)
         self._retroactive = make.counter("retroactive_storageclass_total", "Claims given the default class later")
-        self._retroactive_errors = make.counter("retroactive_storageclass_errors_total", "Of those, refused")
-        self._drivers = make.gauge("volplane_driver_healthy", "1 = usable", "driver")
-        self._findings = make.gauge("volplane_leak_findings", "Findings of the leak check", "driver", "verdict")
-        self._leak_checks = make.counter("volplane_leak_checks_total", "Checks for leaks", "driver", "result")
+        self._retroactive_errors = make.counter(
+            "retroactive_storageclass_errors_total", "The same, refused by the server"
+        )
+        self._drivers = make.gauge("volplane_driver_healthy", "1: the driver can be used now", "driver")
+        self._findings = make.gauge(
+            "volplane_leak_findings",
+            "What the last leak check found: orphan, ghost, drifted, foreign",
+            "driver",
+            "verdict",
+        )
+        self._leak_checks = make.counter(
+            "volplane_leak_checks_total", "Leak checks, complete or failed", "driver", "result"
+        )
         self._leak_checked = make.gauge(
-            "volplane_leak_check_last_success_timestamp_seconds", "End of the last complete check", "driver"
+            "volplane_leak_check_last_success_timestamp_seconds",
+            "Unix time at which the last complete leak check ended",
+            "driver",
         )
         self._inventory = {
             "total_pv": make.gauge("pv_collector_total_pv_count", "Volumes", "plugin_name", "volume_mode"),
             "bound_pv": make.gauge("pv_collector_bound_pv_count", "Bound volumes", "storage_class"),
-            "unbound_pv": make.gauge("pv_collector_unbound_pv_count", "Other volumes", "storage_class"),
+            "unbound_pv": make.gauge("pv_collector_unbound_pv_count", "Volumes that are not bound", "storage_class"),
             "bound_pvc": make.gauge("pv_collector_bound_pvc_count", "Bound claims", *CLAIM_LABELS),
-            "unbound_pvc": make.gauge("pv_collector_unbound_pvc_count", "Other claims", *CLAIM_LABELS),
+            "unbound_pvc": make.gauge("pv_collector_unbound_pvc_count", "Claims that are not bound", *CLAIM_LABELS),
         }
-        self._leading = make.gauge("volplane_leading", "1 = this process holds the lease", "lease")
+        self._leading = make.gauge("volplane_leading", "1: this process holds the lease and works", "lease")
 
     def exposition(self) -> bytes:
         """Everything in the text format of Prometheus."""
@@ -215,11 +260,19 @@ class _Attempts:
 
     def __init__(self, make: Tallies) -> None:
         claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
-        self.provisioned = make.counter(f"{claim}_total", "Assets made", "class", "source")
-        self.provision_failed = make.counter(f"{claim}_failed_total", "Attempts that failed", "class", "source")
-        self.provision_seconds = make.histogram(
-            f"{claim}_duration_seconds", "Attempts that succeeded", ATTEMPT, "class", "source"
+        self.provisioned = make.counter(f"{claim}_total", "Calls of `provision` that made an asset", "class", "source")
+        self.provision_failed = make.counter(
+            f"{claim}_failed_total", "Calls of `provision` that failed", "class", "source"
         )
-        self.deleted = make.counter(f"{volume}_total", "Assets deleted", "class")
-        self.delete_failed = make.counter(f"{volume}_failed_total", "Attempts that failed", "class")
-        self.delete_seconds = make.histogram(f"{volume}_duration_seconds", "Attempts that succeeded", ATTEMPT, "class")
+        self.provision_seconds = make.histogram(
+            f"{claim}_duration_seconds",
+            "How long calls of `provision` took that made an asset",
+            ATTEMPT,
+            "class",
+            "source",
+        )
+        self.deleted = make.counter(f"{volume}_total", "Calls of `delete` that deleted an asset", "class")
+        self.delete_failed = make.counter(f"{volume}_failed_total", "Calls of `delete` that failed", "class")
+        self.delete_seconds = make.histogram(
+            f"{volume}_duration_seconds", "How long calls of `delete` took that deleted an asset", ATTEMPT, "class"
+        )

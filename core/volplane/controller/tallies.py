@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-__all__ = ["Counter", "Gauge", "Histogram", "Tallies"]
+__all__ = ["Counter", "Gauge", "Histogram", "Tallies", "Tally"]
 
 Labels = tuple[str, ...]
 
@@ -21,8 +21,9 @@ class Counter:
     """Only grows."""
 
     def __init__(self, name: str, documentation: str, labels: Labels) -> None:
-        self._describe = (name, documentation)
-        self._labels = labels
+        self.name = name
+        self.documentation = documentation
+        self.labels = labels
         self._values: dict[Labels, float] = {} if labels else {(): 0.0}
 
     def add(self, *labels: str) -> None:
@@ -30,7 +31,7 @@ class Counter:
         values[labels] = values.get(labels, 0.0) + 1.0
 
     def collect(self) -> Metric:
-        family = CounterMetricFamily(*self._describe, labels=self._labels)
+        family = CounterMetricFamily(self.name, self.documentation, labels=self.labels)
         for labels, value in self._values.items():
             family.add_metric(labels, value)
         return family
@@ -40,8 +41,9 @@ class Gauge:
     """Goes up and down."""
 
     def __init__(self, name: str, documentation: str, labels: Labels) -> None:
-        self._describe = (name, documentation)
-        self._labels = labels
+        self.name = name
+        self.documentation = documentation
+        self.labels = labels
         self._values: dict[Labels, float] = {}
 
     def set(self, value: float, *labels: str) -> None:
@@ -55,7 +57,7 @@ class Gauge:
         self._values.clear()
 
     def collect(self) -> Metric:
-        family = GaugeMetricFamily(*self._describe, labels=self._labels)
+        family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
         for labels, value in self._values.items():
             family.add_metric(labels, value)
         return family
@@ -65,8 +67,9 @@ class Histogram:
     """How often a value was at most so much. buckets: upper bounds, ascending."""
 
     def __init__(self, name: str, documentation: str, buckets: tuple[float, ...], labels: Labels) -> None:
-        self._describe = (name, documentation)
-        self._labels = labels
+        self.name = name
+        self.documentation = documentation
+        self.labels = labels
         self._buckets = buckets
         self._counts: dict[Labels, list[int]] = {}
         self._sums: dict[Labels, float] = {}
@@ -80,7 +83,7 @@ class Histogram:
         self._sums[labels] += value
 
     def collect(self) -> Metric:
-        family = HistogramMetricFamily(*self._describe, labels=self._labels)
+        family = HistogramMetricFamily(self.name, self.documentation, labels=self.labels)
         for labels, counts in self._counts.items():
             family.add_metric(labels, buckets=list(self._cumulative(counts)), sum_value=self._sums[labels])
         return family
@@ -92,12 +95,18 @@ class Histogram:
             yield bound, total
 
 
+Tally = Counter | Gauge | Histogram
+
+
 class Tallies:
     """Makes tallies and shows them to a registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._all: list[Counter | Gauge | Histogram] = []
+        self._all: list[Tally] = []
         registry.register(self)
+
+    def __iter__(self) -> Iterator[Tally]:
+        return iter(self._all)
 
     def counter(self, name: str, documentation: str, *labels: str) -> Counter:
         made = Counter(name, documentation, labels)
