@@ -20,3 +20,10 @@ def shared() -> Path:
     if not directory.is_dir():
         pytest.skip("the recordings and scenarios (../shared) are not beside this checkout")
     return directory
+
+
+@pytest.fixture
+def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets that a test reveals are hidden from it alone, not from the rest of the process."""
+    monkeypatch.setattr("volplane.secret._hidden", ())
+    monkeypatch.setattr("volplane.secret._revealed", {})

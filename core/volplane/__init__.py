@@ -60,6 +60,7 @@ from volplane.requests import (
     VolumeIdentity,
 )
 from volplane.schemas import DriverInfo, Parameter, ParameterKind, ParameterSchema
+from volplane.secret import Secret, redacted
 
 __all__ = [
     "Absent",
@@ -105,6 +106,7 @@ __all__ = [
     "ProvisionRequest",
     "RecycleRequest",
     "ResourceExhausted",
+    "Secret",
     "Segment",
     "Snapshot",
     "SnapshotRequest",
@@ -120,4 +122,5 @@ __all__ = [
     "VolumeMode",
     "VolumeSource",
     "hookimpl",
+    "redacted",
 ]

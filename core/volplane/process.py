@@ -34,6 +34,7 @@ from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leak_repair import LeakRepair
 from volplane.lifecycle.world import Settings
 from volplane.loading.assembly import load_drivers
+from volplane.loading.cluster_secrets import ClusterSecrets
 from volplane.loading.discovery import InstalledPlugins, PluginSource
 from volplane.loading.registry import DriverRegistry, DriverStatus, LoadedDrivers, status_of_broken
 from volplane.operations import Ended, OperationRegistry, OperationState, ThreadExecutor
@@ -169,8 +170,8 @@ class ControllerProcess:
 
     def exposition(self) -> bytes:
         """The metrics, with what drivers and operations are just now."""
+        self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
         if self._work is not None:
-            self.metrics.drivers_healthy({each.name: each.healthy for each in self._work.drivers.status()})
             self.metrics.operations_running(self._work.registry.counts())
         return self.metrics.exposition()
 
@@ -303,6 +304,7 @@ class ControllerProcess:
             node_name=self._options.node_name,
             changed=self._driver_changed,
             observe=self.metrics.hook_ended,
+            refresh=ClusterSecrets(self._client).refresh,
         )
         parts = Parts(
             client=self._client,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -161,9 +161,14 @@ class Site:
 
 @asynccontextmanager
 async def running_process(
-    directory: Path, controllers: frozenset[str], *, configuration: Configuration | None = None, **options: Any
+    directory: Path,
+    controllers: frozenset[str],
+    *,
+    configuration: Configuration | None = None,
+    plugins: Iterable[Plugin] = (),
+    **options: Any,
 ) -> AsyncIterator[Site]:
-    """Run it until the block ends, with its pages served."""
+    """Run it until the block ends, with its pages served. plugins: beside hostpath, for drivers of the configuration."""
     site = Site(directory)
     driver = DriverSettings(name=DRIVER, backend="hostpath", options={"root": str(site.root), "shared": True})
     configured = configuration or Configuration()
@@ -174,7 +179,7 @@ async def running_process(
         configured,
         Options(controllers=controllers, **options),
         metrics=site.metrics,
-        plugins=GivenPlugins([plugin]),
+        plugins=GivenPlugins([plugin, *plugins]),
     )
     stop = asyncio.Event()
     async with serving(HttpAddress("127.0.0.1", 0), site.process) as url, asyncio.TaskGroup() as group:

@@ -24,11 +24,12 @@ FOR_AUTHORS = (
     "volplane.hookspecs",
     "volplane.requests",
     "volplane.schemas",
+    "volplane.secret",
     "volplane.testing",
     "volplane_",
 )
 DEFINITIONS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-CONTRACT = FOR_AUTHORS[:5]
+CONTRACT = FOR_AUTHORS[:6]
 
 
 def exported(module: ast.Module) -> list[str] | None:
@@ -91,6 +92,7 @@ def test_authors_find_every_name_of_the_contract_in_the_package() -> None:
         "ApiUnavailable",
         "BackoffError",
         "ConfigurationError",
+        "HIDDEN",
         "HOOKSPEC_VERSION",
         "OperationError",
         "OperationInProgress",
@@ -99,7 +101,9 @@ def test_authors_find_every_name_of_the_contract_in_the_package() -> None:
         "PluginError",
         "REQUIRED_HOOKS",
         "RetryPolicy",
+        "SecretPlace",
         "hookspec",
+        "shown_in",
     }
     contract = {each for name in CONTRACT for each in importlib.import_module(name).__all__}
     assert contract - ours_alone == set(volplane.__all__)

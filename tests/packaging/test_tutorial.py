@@ -28,11 +28,13 @@ from volplane.cli.new_backend import distribution_files
 from volplane.controller.config import parse_configuration
 from volplane.loading.building import build_driver
 from volplane.loading.contract import Plugin
+from volplane.loading.discovery import InstalledPlugins
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 TUTORIAL = REPOSITORY / "docs" / "tutorial" / "write-a-backend.md"
 TESTING = REPOSITORY / "docs" / "how-to" / "test-a-backend.md"
+SECRETS = REPOSITORY / "docs" / "how-to" / "give-a-driver-a-secret.md"
 EXAMPLE = REPOSITORY / "examples" / "folders"
 CONTEXT = Context(driver="folders.example.com", cluster_id="test")
 OWNER = Ownership(cluster_id="test", claim_uid="5a1e", volume_name="pvc-5a1e")
@@ -138,6 +140,17 @@ def test_the_configuration_of_the_tutorial_is_valid() -> None:
     [driver] = parse_configuration(text, "volplane.yaml").drivers or ()
     assert (driver.name, driver.backend) == ("folders.example.com", "folders")
     assert yaml.safe_load(text)["drivers"][0]["options"] == driver.options
+
+
+def test_the_how_to_of_secrets_is_right() -> None:
+    [code] = blocks(SECRETS, "python")
+    exec(compile(code, str(SECRETS), "exec"), {})
+    [driver] = parse_configuration(blocks(SECRETS, "yaml")[0], "volplane.yaml").drivers or ()
+    plugin = InstalledPlugins().load("backend", driver.backend)
+    assert set(build_driver(driver.name, plugin, driver.options).secrets) == {
+        "option access_key_id",
+        "option secret_access_key",
+    }
 
 
 @pytest.mark.parametrize("number", range(len(blocks(TESTING, "python"))))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from volplane.cli.permissions import cluster_rules, namespace_rules, scrubs
+from volplane.cli.permissions import Rule, cluster_rules, named_secrets, namespace_rules, scrubs, secret_rule
 from volplane.controller.config import parse_configuration
 from volplane.errors import ConfigurationError
 from volplane.plane import ALL_CONTROLLERS, CONTROLLERS_BESIDE, parse_controllers
@@ -56,7 +56,8 @@ def manifests(
 ) -> None:
     """Print a namespace, an account with the least rights that the controllers need, their configuration and Deployment.
 
-    Read it before you apply it: storage that pods must see mounted (the root of a hostpath driver) is yours to add.
+    Read it before you apply it: storage that pods must see mounted (the root of a hostpath driver) is yours to add. Of
+    Secrets the account may read those that the options of the configuration file name, also in other namespaces.
     """
     chosen = parse_controllers(controllers)
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
@@ -110,19 +111,10 @@ def documents(
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME},
         "subjects": subjects,
     }
-    yield {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": here,
-        "rules": [rule.body() for rule in namespace_rules(controllers)],
-    }
-    yield {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": here,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME},
-        "subjects": subjects,
-    }
+    secrets = named_secrets(parse_configuration(configuration, "the configuration"))
+    yield from _role(namespace, namespace_rules(controllers, secrets.pop(namespace, ())), subjects)
+    for other, names in sorted(secrets.items()):
+        yield from _role(other, [secret_rule(names)], subjects)
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": here, "data": {"volplane.yaml": configuration}}
     yield {
         "apiVersion": "apps/v1",
@@ -134,6 +126,17 @@ def documents(
             "template": {"metadata": {"labels": LABELS}, "spec": _pod(namespace, option, image)},
         },
     }
+
+
+def _role(namespace: str, rules: list[Rule], subjects: list[Json]) -> Iterator[Json]:
+    """What our account may do in one namespace."""
+    metadata = {"name": NAME, "namespace": namespace, "labels": LABELS}
+    group = "rbac.authorization.k8s.io"
+    told = [rule.body() for rule in rules]
+    yield {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": told}
+    reference = {"apiGroup": group, "kind": "Role", "name": NAME}
+    binding = {"metadata": metadata, "roleRef": reference, "subjects": subjects}
+    yield {"apiVersion": f"{group}/v1", "kind": "RoleBinding", **binding}
 
 
 def _pod(namespace: str, option: str, image: str) -> Json:

@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from volplane.controller.config import Configuration
 from volplane.lifecycle.bootstrap import SEAL_SECRET
 from volplane.process import LEASE
+from volplane.secret import Secret, SecretPlace
 
-__all__ = ["Rule", "cluster_rules", "namespace_rules", "scrubs"]
+__all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "scrubs", "secret_rule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +77,39 @@ def cluster_rules(controllers: Collection[str], namespace: str) -> list[Rule]:
     return _merged(rules)
 
 
-def namespace_rules(controllers: Collection[str]) -> list[Rule]:
-    """For a Role in our namespace. A create cannot be narrowed to a name."""
+def namespace_rules(controllers: Collection[str], secrets: Iterable[str] = ()) -> list[Rule]:
+    """For a Role in our namespace. A create cannot be narrowed to a name. secrets: names of those that options name."""
     rules = [
         Rule("coordination.k8s.io", "leases", ("create",)),
         Rule("coordination.k8s.io", "leases", ("get", "patch"), (LEASE,)),
         Rule("", "secrets", ("create",)),
-        Rule("", "secrets", ("get",), (SEAL_SECRET,)),
+        secret_rule({SEAL_SECRET, *secrets}),
     ]
     if scrubs(controllers):
         rules += _SCRUBBING
     return _merged(rules)
+
+
+def secret_rule(names: Iterable[str]) -> Rule:
+    """To read these Secrets and no others: a list or a watch could not be narrowed."""
+    return Rule("", "secrets", ("get",), tuple(sorted(names)))
+
+
+def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
+    """Namespace -> names of the Secrets that options of drivers and extensions name, as in secret:NAMESPACE/NAME/KEY."""
+    named: dict[str, set[str]] = {}
+    options = [settings.options for settings in configuration.drivers or ()]
+    options += [settings.options for settings in configuration.extensions]
+    for given in options:
+        for value in given.values():
+            try:
+                secret = Secret(value.strip() if isinstance(value, str) else "")
+            except ValueError:
+                continue
+            if secret.place is SecretPlace.KUBERNETES:
+                namespace, _, name = secret.where.partition("/")
+                named.setdefault(namespace, set()).add(name)
+    return named
 
 
 def scrubs(controllers: Collection[str]) -> bool:

@@ -57,7 +57,8 @@ _SCRUBBER_KEYS: Final = (
 class DriverSettings:
     """One driver.
 
-    where: place in the file, for messages. options: as written; may name secrets, so they are not in `repr`.
+    where: place in the file, for messages. options: as written; somebody may have put a secret there, so they are not in
+    `repr`.
     concurrency, rate (operations started a second), timeout (seconds a hook may take): None = the default.
     """
 
@@ -287,7 +288,8 @@ class _Section:
         return f"{self._file}: {path}" if path else self._file
 
     def _wrong(self, key: str, value: object, expected: str) -> ConfigurationError:
-        return ConfigurationError(f"{self._at(key)}: is {_shown(value)}, expected {expected}")
+        shown = type(value).__name__ if key == "options" else _shown(value)  # It may hold a secret.
+        return ConfigurationError(f"{self._at(key)}: is {shown}, expected {expected}")
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,7 @@
 """Logs as text for people or JSON for machines, with the fields of the work at hand.
 
 Fields (operation, driver, object, controller) are bound to the running task and its children and follow every message
-that is logged there, whoever logs it. Messages say what happened; the fields say to whom.
+that is logged there, whoever logs it. Messages say what happened; the fields say to whom. Secrets of drivers are left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Literal, TextIO
 import msgspec
 
 from volplane.kube.legible import legible
+from volplane.secret import redacted
 
 __all__ = ["bind", "bound", "configure", "fields"]
 
@@ -93,6 +94,7 @@ class _Text(logging.Formatter):
             text += f"  {extra}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
+        text = redacted(text)
         start = _COLOURS.get(record.levelname, "") if self._colour else ""
         return f"{start}{text}{_RESET}" if start else text
 
@@ -105,9 +107,10 @@ class _Json(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": legible(record.getMessage()),
-            **{name: legible(value) for name, value in getattr(record, "fields", _NONE).items()},
+            "message": redacted(legible(record.getMessage())),
+            **{name: redacted(legible(value)) for name, value in getattr(record, "fields", _NONE).items()},
         }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info).encode("utf-8", "backslashreplace").decode()
+            error = self.formatException(record.exc_info).encode("utf-8", "backslashreplace").decode()
+            line["error"] = redacted(error)
         return msgspec.json.encode(line).decode()

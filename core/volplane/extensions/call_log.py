@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from volplane import BackendError, Parameter, ParameterKind, ParameterSchema, hookimpl
+from volplane import BackendError, Parameter, ParameterKind, ParameterSchema, hookimpl, redacted
 
 __all__ = ["CallLog"]
 
@@ -132,7 +132,8 @@ class CallLog:
             "seconds": round(self._monotonic() - begun, 3),
             **end,
         }
-        text = json.dumps(line, ensure_ascii=False) + "\n"
+        shown = {key: redacted(value) if isinstance(value, str) else value for key, value in line.items()}
+        text = json.dumps(shown, ensure_ascii=False) + "\n"
         with self._lock:
             try:
                 with self._path.open("a", encoding="utf-8") as file:

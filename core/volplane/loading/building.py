@@ -14,6 +14,7 @@ from volplane.loading.driver import Driver, Extension
 from volplane.loading.parameters import driver_options, schema_flaws
 from volplane.requests import Context, DescribeRequest
 from volplane.schemas import HOOKSPEC_VERSION, DriverInfo, ParameterSchema
+from volplane.secret import Secret, redacted
 
 __all__ = ["build_driver", "build_extension", "options_schema"]
 
@@ -39,13 +40,15 @@ def build_driver(
     flaw = driver_name_flaw(name)
     if flaw is not None:
         raise ConfigurationError(flaw)
-    backend = _instance(plugin, options, f"driver {name}")
+    schema = options_schema(plugin)
+    values = driver_options(schema, options, f"driver {name}")
+    backend = _instance(plugin, values)
     flaws = backend_flaws(backend)
     if not any(flaw.startswith("hook describe:") for flaw in flaws):
         _refuse_newer(plugin, backend, Context(driver=name, cluster_id=""))
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
-    driver = Driver(name, plugin, backend, extensions)
+    driver = Driver(name, plugin, backend, extensions, options=schema, secrets=_secrets(values))
     wrong = _info_flaws(driver, driver.info)
     if wrong:
         raise PluginError(f"{plugin}: hook describe: {'; '.join(wrong)}")
@@ -54,22 +57,29 @@ def build_driver(
 
 def build_extension(plugin: Plugin, options: Mapping[str, object]) -> Extension:
     """Make one extension. Raises ConfigurationError for bad options, PluginError for what breaks the contract."""
-    instance = _instance(plugin, options, str(plugin))
+    values = driver_options(options_schema(plugin), options, str(plugin))
+    instance = _instance(plugin, values)
     flaws = extension_flaws(instance)
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
-    return Extension(plugin=plugin, instance=instance)
+    return Extension(plugin=plugin, instance=instance, secrets=_secrets(values))
 
 
-def _instance(plugin: Plugin, options: Mapping[str, object], where: str) -> object:
-    values = driver_options(options_schema(plugin), options, where)
+def _secrets(values: Mapping[str, object]) -> dict[str, Secret]:
+    return {option: value for option, value in values.items() if isinstance(value, Secret)}
+
+
+def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
     try:
         instance = plugin.factory(values)
-    except VolplaneError:
+    except VolplaneError as error:
+        if redacted(str(error)) != str(error):
+            raise PluginError(f"{plugin}: cannot be made: {redacted(str(error))}") from None
         raise
     except (Exception, SystemExit) as error:
         log.debug("%s could not be made", plugin, exc_info=True)
-        raise PluginError(f"{plugin}: cannot be made: {type(error).__name__}: {_one_line(error)}") from None
+        what = redacted(f"{type(error).__name__}: {_one_line(error)}")
+        raise PluginError(f"{plugin}: cannot be made: {what}") from None
     if instance is None or isinstance(instance, type):
         raise PluginError(f"{plugin}: its entry point gave {instance!r}, expected an instance with hooks")
     return instance
@@ -99,7 +109,7 @@ def _info_flaws(driver: Driver, info: DriverInfo) -> list[str]:
     version = _version_flaw(info)
     if version is not None:
         return [version]
-    flaws = list(schema_flaws(info.parameters))
+    flaws = list(schema_flaws(info.parameters, of_class=True))
     if info.csi_driver_name is not None and driver_name_flaw(info.csi_driver_name):
         flaws.append(f"csi_driver_name {info.csi_driver_name!r} is no DNS subdomain")
     missing = [hook for hook in ("attach", "detach") if info.attach_required and not driver.supports(hook)]

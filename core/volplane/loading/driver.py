@@ -6,7 +6,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pluggy
@@ -23,7 +23,7 @@ from volplane.assets import (
     PodScrub,
     Snapshot,
 )
-from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unsupported
+from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
 from volplane.loading.contract import HOOKS, Plugin
 from volplane.loading.parameters import class_parameters
@@ -50,7 +50,8 @@ from volplane.requests import (
     StopRequest,
     ValidateRequest,
 )
-from volplane.schemas import DriverInfo
+from volplane.schemas import DriverInfo, ParameterSchema
+from volplane.secret import Secret, redacted, shown_in
 
 __all__ = ["Driver", "Extension"]
 
@@ -62,10 +63,14 @@ _HARMLESS: Final = frozenset({"describe", "owns"})
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Extension:
-    """A loaded extension: one instance that wraps the hooks of every driver, in several threads at once."""
+    """A loaded extension: one instance that wraps the hooks of every driver, in several threads at once.
+
+    secrets: option -> secret.
+    """
 
     plugin: Plugin
     instance: object
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
 
 
 class Driver:
@@ -77,13 +82,28 @@ class Driver:
     Checks of the plugin itself are made by `volplane.loading.building`, which makes drivers.
     """
 
-    def __init__(self, name: str, plugin: Plugin, backend: object, extensions: Sequence[Extension] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        plugin: Plugin,
+        backend: object,
+        extensions: Sequence[Extension] = (),
+        *,
+        options: ParameterSchema | None = None,
+        secrets: Mapping[str, Secret] | None = None,
+    ) -> None:
         """Wire the hooks and ask the backend to describe itself. extensions: the first is the outermost.
 
-        Raises PluginError where pluggy refuses, or describe fails.
+        options: schema of the driver's; secrets: option -> secret, of those that are given. Raises PluginError where
+        pluggy refuses, or describe fails.
         """
         self.name = name
         self.plugin = plugin
+        self._options = options
+        self.secrets = {f"option {option}": secret for option, secret in (secrets or {}).items()}
+        """What is named in messages -> secret; those of the extensions too."""
+        for extension in extensions:
+            self.secrets |= {f"option {o} of {extension.plugin}": secret for o, secret in extension.secrets.items()}
         self._hooks = pluggy.PluginManager(PROJECT)
         self._hooks.add_hookspecs(BackendSpec)
         try:
@@ -112,7 +132,7 @@ class Driver:
 
     def typed_parameters(self, parameters: Mapping[str, str]) -> dict[str, Any]:
         """Class parameters as the backend gets them. Raises InvalidArgument naming key, value and what would be right."""
-        return class_parameters(self.info.parameters, parameters, f"driver {self.name}")
+        return class_parameters(self.info.parameters, parameters, f"driver {self.name}", self._options)
 
     def describe(self, request: DescribeRequest) -> DriverInfo:
         result: DriverInfo = self._call("describe", request)
@@ -180,7 +200,12 @@ class Driver:
         return result
 
     def start(self, request: StartRequest) -> Done:
-        """Done if the backend does not implement it."""
+        """Done if the backend does not implement it. Unavailable, too, if a secret of the options cannot be read."""
+        for option, secret in self.secrets.items():
+            try:
+                secret.reveal()
+            except Unavailable as error:
+                raise Unavailable(f"{option}: {error}") from None
         return self._optional("start", request)
 
     def stop(self, request: StopRequest) -> Done:
@@ -203,21 +228,29 @@ class Driver:
         except BackendError as error:
             # pluggy's frame keeps the error that keeps the frame: some 15 KB a failure until garbage is collected.
             traceback.clear_frames(error.__traceback__)
+            if (clean := redacted(error.message)) != error.message:
+                error.message, error.args = clean, (clean,)
             raise
         except (Exception, SystemExit) as error:
             log.debug("hook %s of driver %s failed", hook, self.name, exc_info=True)
             traceback.clear_frames(error.__traceback__)
             raise self._fault(hook, f"raised {type(error).__name__}: {_one_line(error)}") from None
-        flaw = result_flaw(hook, result)
+        flaw = result_flaw(hook, result) or self._shown(result)
         if flaw is not None:
             if inspect.iscoroutine(result):
                 result.close()
             raise self._fault(hook, flaw)
         return result
 
+    def _shown(self, result: object) -> str | None:
+        for option, secret in self.secrets.items():
+            if shown_in(result, secret):
+                return f"returned {type(result).__name__} with the secret of {option} in it; many may read volumes and logs"
+        return None
+
     def _fault(self, hook: str, what: str) -> PluginError | OutcomeUnknown:
         around = f" (wrapped by {self._around})" if self._around else ""
-        message = f"hook {hook} of backend {self.backend}{around} {what}"
+        message = redacted(f"hook {hook} of backend {self.backend}{around} {what}")
         return PluginError(message) if hook in _HARMLESS else OutcomeUnknown(message)
 
 

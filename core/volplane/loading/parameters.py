@@ -12,6 +12,7 @@ from volplane.controller.spelling import nearest
 from volplane.errors import ConfigurationError, InvalidArgument
 from volplane.kube import quantity
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
+from volplane.secret import HIDDEN, Secret
 
 __all__ = ["check", "class_parameters", "driver_options", "schema_flaws", "type_text"]
 
@@ -25,19 +26,31 @@ _FALSE: Final = frozenset({"false", "no", "off", "0"})
 _BOUNDED: Final = frozenset({ParameterKind.INTEGER, ParameterKind.SIZE, ParameterKind.OCTAL, ParameterKind.DURATION})
 _QUOTED: Final = frozenset({ParameterKind.STRING, ParameterKind.OCTAL})
 _LONGEST_SHOWN: Final = 80
+_CONFIDENTIAL: Final = re.compile(
+    r"secret|passw|passphrase|token|credential|private|(?:access|api|auth)[-_.]?key", re.IGNORECASE
+)
+"""Words in the names of unknown keys whose values are not repeated: somebody may have misspelt an option."""
 
 
 class _Wrong(ValueError):
     """A value that cannot be read."""
 
 
-def class_parameters(schema: ParameterSchema, given: Mapping[str, str], where: str) -> dict[str, Any]:
+def class_parameters(
+    schema: ParameterSchema, given: Mapping[str, str], where: str, options: ParameterSchema | None = None
+) -> dict[str, Any]:
     """The typed parameters of a StorageClass, one entry for every parameter of the schema (None: absent, no default).
 
-    where: for messages, as in "class fast". Raises InvalidArgument that names every wrong key, its value and what
-    would be right.
+    where: for messages, as in "class fast". options: of the driver; its secrets are refused here by name. Raises
+    InvalidArgument that names every wrong key, what would be right, and its value unless that may be a secret.
     """
-    values, flaws = check(schema, given, "parameter")
+    misplaced = {p.name.lower(): p.name for p in _secrets(options)}
+    values, flaws = check(schema, {key: raw for key, raw in given.items() if key.lower() not in misplaced}, "parameter")
+    flaws += tuple(
+        f"parameter {key!r} must not stand in a class, which many may read: secrets are options of the driver, by reference"
+        for key in given
+        if key.lower() in misplaced
+    )
     if flaws:
         raise InvalidArgument(f"{where}: {'; '.join(flaws)}")
     return values
@@ -63,7 +76,7 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
     for key, raw in given.items():
         parameter = known.get(str(key).lower())
         if parameter is None:
-            flaws.append(f"unknown {word} {key!r} (value {_shown(raw)}){nearest(str(key), _names(schema))}")
+            flaws.append(_unknown(schema, str(key), raw, word))
         elif parameter.name in seen:
             flaws.append(f"{word} {key!r} is given twice, also as {seen[parameter.name]!r}; case does not matter")
         else:
@@ -71,9 +84,20 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
             try:
                 values[parameter.name] = _value(parameter, raw)
             except ValueError as error:
-                flaws.append(f"{word} {key!r} is {_shown(raw)}, {error}")
+                secret = parameter.kind is ParameterKind.SECRET
+                flaws.append(f"{word} {key!r} {'cannot be used' if secret else f'is {_shown(raw)}'}, {error}")
     flaws += _presence_flaws(schema, seen, word)
     return values, tuple(flaws)
+
+
+def _unknown(schema: ParameterSchema, key: str, raw: object, word: str) -> str:
+    hint = nearest(key, _names(schema))
+    hidden = _CONFIDENTIAL.search(key) or any(repr(p.name) in hint for p in _secrets(schema))
+    return f"unknown {word} {key!r} (value {HIDDEN if hidden else _shown(raw)}){hint}"
+
+
+def _secrets(schema: ParameterSchema | None) -> tuple[Parameter, ...]:
+    return tuple(p for p in schema.parameters if p.kind is ParameterKind.SECRET) if schema is not None else ()
 
 
 def _names(schema: ParameterSchema) -> tuple[str, ...]:
@@ -205,6 +229,12 @@ def _mapping(raw: object) -> dict[str, str]:
     return result
 
 
+def _secret(raw: object) -> Secret:
+    if not isinstance(raw, str):
+        raise _Wrong
+    return Secret(raw.strip())
+
+
 _READERS: Final[Mapping[ParameterKind, Callable[[object], Any]]] = {
     ParameterKind.STRING: _string,
     ParameterKind.INTEGER: _integer,
@@ -214,6 +244,7 @@ _READERS: Final[Mapping[ParameterKind, Callable[[object], Any]]] = {
     ParameterKind.DURATION: _duration,
     ParameterKind.STRINGS: _strings,
     ParameterKind.MAPPING: _mapping,
+    ParameterKind.SECRET: _secret,
 }
 
 _KIND_TEXT: Final = {
@@ -225,6 +256,7 @@ _KIND_TEXT: Final = {
     ParameterKind.DURATION: "a duration such as 30s, 5m or 1h",
     ParameterKind.STRINGS: "a comma-separated list",
     ParameterKind.MAPPING: "a list such as key=value,key2=value2",
+    ParameterKind.SECRET: "where the secret is, as env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY",
 }
 
 
@@ -255,8 +287,11 @@ def _bound_text(parameter: Parameter, bound: float) -> str:
 # --- the schema itself ------------------------------------------------------------------------------------------
 
 
-def schema_flaws(schema: object) -> tuple[str, ...]:
-    """What is wrong with a schema: such a backend is refused at load, before any class meets the mistake."""
+def schema_flaws(schema: object, *, of_class: bool = False) -> tuple[str, ...]:
+    """What is wrong with a schema: such a backend is refused at load, before any class meets the mistake.
+
+    of_class: it is for the parameters of classes, where no secret may stand.
+    """
     if not isinstance(schema, ParameterSchema):
         return (f"a schema of type {type(schema).__name__}, expected ParameterSchema",)
     flaws = []
@@ -266,6 +301,8 @@ def schema_flaws(schema: object) -> tuple[str, ...]:
         if twin is not parameter.name:
             flaws.append(f"parameter {parameter.name!r} is declared twice, also as {twin!r}; case does not matter")
         flaws += [f"parameter {parameter.name!r} {flaw}" for flaw in _parameter_flaws(schema, parameter)]
+    if of_class:
+        flaws += [f"parameter {p.name!r} is a secret; make it an option of the driver" for p in _secrets(schema)]
     return tuple(flaws)
 
 
@@ -281,6 +318,11 @@ def _parameter_flaws(schema: ParameterSchema, parameter: Parameter) -> Iterator[
         if other not in names:
             yield f"excludes {other!r}, which is unknown{nearest(other, names)}"
     low, high = parameter.minimum, parameter.maximum
+    if parameter.kind is ParameterKind.SECRET and (
+        parameter.default is not None or parameter.choices or parameter.pattern or low is not None or high is not None
+    ):
+        yield "is a secret and can have no default, choices, pattern or bounds"
+        return
     if low is not None and high is not None and low > high:
         yield f"has a minimum {low:g} above its maximum {high:g}"
     try:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Protocol, TypeVar
@@ -17,6 +17,7 @@ from volplane.errors import BackendError, PluginError
 from volplane.loading.driver import Driver
 from volplane.operations import DriverLimits, HookExecutor
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
+from volplane.secret import Secret
 
 __all__ = [
     "BrokenDriver",
@@ -26,6 +27,7 @@ __all__ = [
     "HookRequest",
     "LoadedDrivers",
     "Observe",
+    "Refresh",
     "status_of_broken",
 ]
 
@@ -112,6 +114,13 @@ T = TypeVar("T")
 Observe = Callable[[str, str, float, str], None]
 """(driver, hook, seconds, result) of every call of a hook; result: "ok", "in_progress", or the class of the error."""
 
+Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
+"""Reads the Kubernetes Secrets among a driver's secrets anew (`ClusterSecrets.refresh`). Raises BackendError."""
+
+
+async def _no_cluster(_secrets: Mapping[str, Secret]) -> None:
+    """Without a cluster to read from, only what the environment and files hold can be revealed."""
+
 
 @dataclass(slots=True, eq=False)
 class _Entry:
@@ -136,9 +145,14 @@ class DriverRegistry:
         node_name: str | None = None,
         changed: Callable[[str], None] = lambda _driver: None,
         observe: Observe = lambda _driver, _hook, _seconds, _result: None,
+        refresh: Refresh = _no_cluster,
     ) -> None:
-        """changed: called with a driver's name when it becomes usable or stops being so; queue its objects again."""
+        """changed: called with a driver's name when it becomes usable or stops being so; queue its objects again.
+
+        refresh: awaited before a driver starts and before each probe.
+        """
         self._observe = observe
+        self._refresh = refresh
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
         self._broken = {broken.name: broken for broken in loaded.broken}
         self._limits = dict(loaded.limits)
@@ -295,6 +309,7 @@ class DriverRegistry:
             return  # an earlier start hangs; two at once would break the promise to backends
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         try:
+            await self._refresh(entry.driver.secrets)
             await self.call(entry.driver, Driver.start, request, timeout=START_TIMEOUT)
         except (BackendError, PluginError) as error:
             self._turn(entry, DriverState.UNAVAILABLE, f"start failed: {error}")
@@ -319,6 +334,7 @@ class DriverRegistry:
         ):
             return
         try:
+            await self._refresh(entry.driver.secrets)
             await self.call(
                 entry.driver, Driver.probe, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT
             )

@@ -14,11 +14,13 @@ import pytest
 from volplane import (
     ClaimIdentity,
     Context,
+    DescribeRequest,
     Done,
     InvalidArgument,
     Ownership,
     PermissionDenied,
     ProvisionRequest,
+    Secret,
     StartRequest,
     StopRequest,
     Unavailable,
@@ -90,6 +92,64 @@ def test_two_drivers_work_in_two_roles(server: FakeEC2Server) -> None:
         driver = backend(server, role_arn=f"arn:aws:iam::123456789012:role/{role}")
         assert driver.start(START) == Done()
         driver.stop(StopRequest(context=CONTEXT))
+
+
+def keys(key_id: str, secret: str = "hush-hush", token: str = "") -> dict[str, Secret]:
+    """Options as volplane would give them, from Kubernetes Secrets."""
+    named = {"access_key_id": key_id, "secret_access_key": secret, "session_token": token}
+    options = {}
+    for name, text in named.items():
+        if text:
+            options[name] = Secret(f"secret:volplane-system/aws/{name}")
+            options[name].give(text)
+    return options
+
+
+def test_keys_of_the_options_go_before_the_default_chain_and_are_followed_when_they_change(
+    server: FakeEC2Server,
+) -> None:
+    server.fake.behave(access_keys=frozenset({"AKIAOPTION"}))
+    options = keys("AKIAOPTION")
+    driver = backend(server, **options)
+    assert driver.start(START) == Done()
+    server.fake.behave(access_keys=frozenset({"AKIAROTATED"}))
+    with pytest.raises(PermissionDenied, match="AWS does not accept the driver's credentials"):
+        driver.start(START)
+    options["access_key_id"].give("AKIAROTATED")
+    assert driver.start(START) == Done()
+    driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_keys_of_the_options_may_assume_a_role_or_be_temporary(server: FakeEC2Server) -> None:
+    server.fake.behave(access_keys=frozenset({"ASIASTORAGE"}))
+    for options in ({**keys("AKIAOPTION"), "role_arn": ROLE}, keys("ASIASTORAGE", token="for-a-while")):
+        driver = backend(server, **options)
+        assert driver.start(START) == Done()
+        driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_keys_that_cannot_be_read_are_named_by_their_place(server: FakeEC2Server) -> None:
+    missing = {"access_key_id": Secret("env:NO_SUCH_KEY"), "secret_access_key": Secret("env:NO_SUCH_SECRET")}
+    driver = backend(server, **missing)
+    with pytest.raises(Unavailable, match=r"environment variable NO_SUCH_KEY is not set"):
+        driver.start(START)
+
+
+def test_keys_are_shown_nowhere(server: FakeEC2Server, caplog: pytest.LogCaptureFixture) -> None:
+    options = keys("AKIAOPTION", "wJalrXUtnFEMI-the-secret-key")
+    driver = backend(server, **options)
+    driver.start(START)
+    server.fake.behave(access_keys=frozenset())
+    with pytest.raises(PermissionDenied) as refused:
+        driver.start(START)
+    shown = (
+        repr(driver)
+        + repr(driver._settings)
+        + str(refused.value)
+        + repr(driver.describe(DescribeRequest(context=CONTEXT)))
+    )
+    assert "wJalrXUtnFEMI" not in shown + caplog.text
+    driver.stop(StopRequest(context=CONTEXT))
 
 
 def test_no_credentials_is_said_as_that(server: FakeEC2Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +243,9 @@ def test_boto3_is_imported_when_a_driver_connects_and_not_before() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        ({"access_key_id": Secret("env:A")}, "option secret_access_key is missing; it belongs to access_key_id"),
+        ({"secret_access_key": Secret("env:A")}, "option access_key_id is missing; it belongs to secret_access_key"),
+        ({"session_token": Secret("env:A")}, "option access_key_id is missing; it belongs to session_token"),
         ({"tags": {"volplane.dev/x": "y"}}, "option tags: 'volplane.dev/x' is reserved"),
         ({"tags": {"k" * 200: "y"}}, "1 to 128 characters"),
         ({"tags": {f"k{n}": "y" for n in range(40)}}, "at most 30"),

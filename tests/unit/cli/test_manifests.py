@@ -89,6 +89,36 @@ def test_the_configuration_is_the_one_given_and_else_one_without_drivers(
     assert "drivrs: unknown key" in capsys.readouterr().err
 
 
+def test_of_secrets_only_those_are_readable_that_options_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = tmp_path / "volplane.yaml"
+    given.write_text("""
+        drivers:
+        - {name: a.example.com, backend: a, options: {user: env:USER, key: secret:volplane-system/filer/key}}
+        - {name: b.example.com, backend: b, options: {key: secret:team-b/cloud/key, other: secret:team-b/more/x}}
+        extensions: [{name: audit, options: {token: secret:team-c/audit/token}}]
+        """)
+    assert main(["manifests", "--config", str(given)]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    readable = {
+        each["metadata"]["namespace"]: rule["resourceNames"]
+        for each in objects
+        if each["kind"] == "Role"
+        for rule in each["rules"]
+        if rule["resources"] == ["secrets"] and rule["verbs"] == ["get"]
+    }
+    assert readable == {
+        "volplane-system": ["filer", "volplane-seal"],
+        "team-b": ["cloud", "more"],
+        "team-c": ["audit"],
+    }
+    for binding in (each for each in objects if each["kind"] == "RoleBinding"):
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "volplane", "namespace": "volplane-system"}]
+        assert binding["roleRef"]["kind"] == "Role"
+    assert {each["metadata"]["namespace"] for each in objects if each["kind"] == "RoleBinding"} == set(readable)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -129,7 +129,7 @@ def test_options_are_not_in_the_repr_because_they_may_name_secrets() -> None:
         ),
         (
             "drivers: [{name: a, backend: b, options: [1]}]",
-            "v.yaml: drivers[0].options: is [1], expected a mapping (key: value)",
+            "v.yaml: drivers[0].options: is list, expected a mapping (key: value)",
         ),
         (
             "drivers: [{name: a, backend: b, options: {1: x}}]",

@@ -35,9 +35,10 @@ Connect = Callable[[Settings, str], Line]
 
 
 def connect(settings: Settings, service: str) -> Line:
-    """The client of boto3 with the credentials of the default chain, or of the role that the settings name."""
-    import boto3  # noqa: PLC0415 - 0.15 s, which `volplane plugins` need not pay
-    from botocore.config import Config  # noqa: PLC0415
+    """The client of boto3 with the credentials that the settings name."""
+    from botocore.config import Config  # noqa: PLC0415 - 0.15 s, which `volplane plugins` need not pay
+
+    from volplane_aws_ebs.sessions import session_for  # noqa: PLC0415
 
     config = Config(
         connect_timeout=_CONNECT_SECONDS,
@@ -46,40 +47,10 @@ def connect(settings: Settings, service: str) -> Line:
         max_pool_connections=_CONNECTIONS,
         tcp_keepalive=True,
     )
-    session = boto3.Session(region_name=settings.region)
     sts = {"config": config, "endpoint_url": settings.sts_endpoint or None}
-    if settings.role_arn:
-        session = _in_role(session, settings, sts)
     options = sts if service == "sts" else {"config": config, "endpoint_url": settings.endpoint or None}
-    line: Line = session.client(service, **options)
+    line: Line = session_for(settings, sts).client(service, **options)
     return line
-
-
-def _in_role(session: Any, settings: Settings, sts: Mapping[str, Any]) -> Any:
-    """A session whose credentials are the role's, fetched anew before they expire."""
-    import boto3  # noqa: PLC0415
-    from botocore.credentials import RefreshableCredentials  # noqa: PLC0415
-    from botocore.session import Session  # noqa: PLC0415
-
-    demand = {"RoleArn": settings.role_arn, "RoleSessionName": settings.role_session_name}
-    if settings.role_external_id:
-        demand["ExternalId"] = settings.role_external_id
-    client = session.client("sts", **sts)
-
-    def fetch() -> dict[str, str]:
-        given = client.assume_role(**demand)["Credentials"]
-        return {
-            "access_key": given["AccessKeyId"],
-            "secret_key": given["SecretAccessKey"],
-            "token": given["SessionToken"],
-            "expiry_time": given["Expiration"].isoformat(),
-        }
-
-    inner = Session()
-    inner._credentials = RefreshableCredentials.create_from_metadata(  # noqa: SLF001 - botocore has no public way in
-        metadata=fetch(), refresh_using=fetch, method="assume-role"
-    )
-    return boto3.Session(botocore_session=inner, region_name=settings.region)
 
 
 class Gateway:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
+from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema, Secret
 from volplane_aws_ebs.marks import RESERVED_PREFIXES
 
 __all__ = ["CSI_DRIVER", "OPTIONS", "ZONE_LABEL", "Settings", "check_tags"]
@@ -34,9 +34,23 @@ OPTIONS = ParameterSchema(
             default=(),
         ),
         Parameter(
+            name="access_key_id",
+            doc="Access key instead of the default chain of credentials (environment, web identity, pod identity, shared "
+            "files, instance profile), which is the better choice where it works: its keys expire. Together with "
+            "secret_access_key.",
+            kind=ParameterKind.SECRET,
+        ),
+        Parameter(
+            name="secret_access_key",
+            doc="What belongs to access_key_id. Both are read anew for every call, so changed ones are used at once.",
+            kind=ParameterKind.SECRET,
+        ),
+        Parameter(
+            name="session_token", doc="What belongs to access_key_id if it is temporary.", kind=ParameterKind.SECRET
+        ),
+        Parameter(
             name="role_arn",
-            doc="Role to assume with the credentials of the default chain (environment, web identity, pod identity, "
-            "shared files, instance profile); empty = use those as they are.",
+            doc="Role to assume with those credentials; empty = use them as they are.",
             pattern=r"(arn:[^\s]+:role/[^\s]+)?",
             default="",
         ),
@@ -116,6 +130,9 @@ class Settings:
 
     region: str
     zones: tuple[str, ...]
+    access_key_id: Secret | None
+    secret_access_key: Secret | None
+    session_token: Secret | None
     role_arn: str
     role_external_id: str = field(repr=False)
     role_session_name: str
@@ -135,11 +152,20 @@ class Settings:
         values: dict[str, Any] = {option.name: option.default for option in OPTIONS.parameters}
         values.update({name: value for name, value in options.items() if value is not None})
         settings = cls(**values)
+        _check_keys(settings)
         foreign = [zone for zone in settings.zones if not zone.startswith(settings.region)]
         if foreign:
             raise InvalidArgument(f"option zones: {foreign[0]!r} is not in region {settings.region!r}")
         check_tags(settings.tags, "option tags")
         return settings
+
+
+def _check_keys(settings: Settings) -> None:
+    if settings.access_key_id is None and (settings.secret_access_key or settings.session_token) is not None:
+        given = "session_token" if settings.secret_access_key is None else "secret_access_key"
+        raise InvalidArgument(f"option access_key_id is missing; it belongs to {given}")
+    if settings.access_key_id is not None and settings.secret_access_key is None:
+        raise InvalidArgument("option secret_access_key is missing; it belongs to access_key_id")
 
 
 def check_tags(tags: Mapping[str, str], where: str) -> None:

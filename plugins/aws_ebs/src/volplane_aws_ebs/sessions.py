@@ -1,0 +1,67 @@
+"""Sessions of boto3: which credentials a driver's calls are signed with. Imported only when one connects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import boto3
+from botocore.credentials import Credentials, RefreshableCredentials
+from botocore.session import Session
+
+from volplane_aws_ebs.settings import Settings
+
+__all__ = ["session_for"]
+
+
+def session_for(settings: Settings, sts: Mapping[str, Any]) -> boto3.Session:
+    """The credentials of the options, else of the default chain; with `role_arn` those of the role that they may assume.
+
+    sts: how to make the client of STS.
+    """
+    session = boto3.Session(region_name=settings.region)
+    if settings.access_key_id is not None:
+        session = _signed_by(settings, _Keys(settings))
+    return _in_role(session, settings, sts) if settings.role_arn else session
+
+
+class _Keys(Credentials):  # type: ignore[misc]
+    """The keys that the options name, read anew for every call, so that changed ones are used at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__("read when signing", "read when signing", method="volplane")
+        self._settings = settings
+
+    def get_frozen_credentials(self) -> Any:
+        settings = self._settings
+        if settings.access_key_id is None or settings.secret_access_key is None:
+            raise AssertionError("checked by Settings.of")
+        token = settings.session_token.reveal() if settings.session_token is not None else None
+        keys = Credentials(settings.access_key_id.reveal(), settings.secret_access_key.reveal(), token)
+        return keys.get_frozen_credentials()
+
+
+def _signed_by(settings: Settings, credentials: Credentials) -> boto3.Session:
+    inner = Session()
+    inner._credentials = credentials  # noqa: SLF001 - botocore has no public way in
+    return boto3.Session(botocore_session=inner, region_name=settings.region)
+
+
+def _in_role(session: boto3.Session, settings: Settings, sts: Mapping[str, Any]) -> boto3.Session:
+    """A session whose credentials are the role's, fetched anew before they expire."""
+    demand = {"RoleArn": settings.role_arn, "RoleSessionName": settings.role_session_name}
+    if settings.role_external_id:
+        demand["ExternalId"] = settings.role_external_id
+    client = session.client("sts", **sts)
+
+    def fetch() -> dict[str, str]:
+        given = client.assume_role(**demand)["Credentials"]
+        return {
+            "access_key": given["AccessKeyId"],
+            "secret_key": given["SecretAccessKey"],
+            "token": given["SessionToken"],
+            "expiry_time": given["Expiration"].isoformat(),
+        }
+
+    fetched = RefreshableCredentials.create_from_metadata(fetch(), refresh_using=fetch, method="assume-role")
+    return _signed_by(settings, fetched)
