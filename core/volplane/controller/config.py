@@ -11,7 +11,7 @@
     extensions:
       - name: call_log
         options: {path: /var/log/volplane-calls.jsonl}
-    scrubber: {image: …, command: […], resources: {…}, tolerations: […], attempts: 3}
+    scrubber: {image: …, command: […], resources: {…}, tolerations: […], template: {…}, attempts: 3}
 
 What stands in `options` is checked later, by the schema of the backend or extension.
 """
@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import yaml
 
+from volplane.controller.scrub_template import template_flaws
 from volplane.controller.spelling import nearest
 from volplane.errors import ConfigurationError
 
@@ -46,6 +47,7 @@ _SCRUBBER_KEYS: Final = (
     "command",
     "resources",
     "tolerations",
+    "template",
     "attempts",
     "baseDeadline",
     "deadlinePerGiB",
@@ -85,14 +87,15 @@ class ScrubberSettings:
     """The scrubber pod.
 
     image: None = the default. command: empties and verifies /scrub; empty = ours. resources, tolerations: as in a pod.
-    attempts: failed ones until the volume is Failed. base_deadline, deadline_per_gib: seconds a scrub may run.
-    allow_unsafe: where a volume cannot be erased in the sandbox (DESIGN §8), the pod may leave it.
+    template: a pod to lay over ours (`volplane.controller.scrub_template`). attempts: failed ones until the volume is
+    Failed. base_deadline, deadline_per_gib: seconds a scrub may run. allow_unsafe: the template may weaken the sandbox.
     """
 
     image: str | None = None
     command: tuple[str, ...] = ()
     resources: Mapping[str, Any] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
+    template: Mapping[str, Any] = field(default_factory=dict)
     attempts: int = 3
     base_deadline: float = 300.0
     deadline_per_gib: float = 30.0
@@ -175,15 +178,20 @@ def _scrubber(section: _Section) -> ScrubberSettings:
     defaults = ScrubberSettings()
     attempts = section.integer("attempts", minimum=1)
     base, per_gib = section.number("baseDeadline", above=0.0), section.number("deadlinePerGiB", above=0.0)
+    template, allow_unsafe = section.mapping("template"), section.boolean("allowUnsafe")
+    flaws = [f"{section.place}.template.{flaw}" for flaw in template_flaws(template, allow_unsafe=allow_unsafe)]
+    if flaws:
+        raise ConfigurationError("; ".join(flaws))
     return ScrubberSettings(
         image=section.text("image"),
         command=section.texts("command"),
         resources=section.mapping("resources"),
         tolerations=section.mappings("tolerations"),
+        template=template,
         attempts=defaults.attempts if attempts is None else attempts,
         base_deadline=defaults.base_deadline if base is None else base,
         deadline_per_gib=defaults.deadline_per_gib if per_gib is None else per_gib,
-        allow_unsafe=section.boolean("allowUnsafe"),
+        allow_unsafe=allow_unsafe,
     )
 
 

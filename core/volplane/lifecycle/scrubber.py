@@ -10,6 +10,7 @@ import msgspec
 
 from volplane.binding.matching import capacity_of
 from volplane.controller.config import ScrubberSettings
+from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VOLUME, overlaid
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
 from volplane.lifecycle.delete import volume_source
@@ -105,16 +106,15 @@ def pod_body(
     if volume.spec.volume_mode == "Block":
         raise Unmountable("a volume of mode Block cannot be mounted in a scrubber pod")
     container: dict[str, Any] = {
-        "name": "scrub",
+        "name": CONTAINER,
         "image": settings.image or DEFAULT_IMAGE,
         "command": list(settings.command) or ["/bin/sh", "-c", SCRIPT],
-        "volumeMounts": [{"name": "volume", "mountPath": "/scrub"}],
+        "volumeMounts": [{"name": VOLUME, "mountPath": "/scrub"}],
         "securityContext": {
             "runAsUser": 0,
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
-            # Without these two, uid 0 in the pod cannot remove what belongs to other users.
-            "capabilities": {"drop": ["ALL"], "add": ["DAC_OVERRIDE", "FOWNER"]},
+            "capabilities": {"drop": ["ALL"], "add": list(ADDED_CAPABILITIES)},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -130,7 +130,7 @@ def pod_body(
         "schedulingGates": [{"name": SCRUB_GATE}],
         "terminationGracePeriodSeconds": 5,
         "containers": [container],
-        "volumes": [{"name": "volume", **_pod_volume(volume, plan)}],
+        "volumes": [{"name": VOLUME, **_pod_volume(volume, plan)}],
     }
     if settings.tolerations:
         spec["tolerations"] = [dict(toleration) for toleration in settings.tolerations]
@@ -144,7 +144,7 @@ def pod_body(
         "labels": {SCRUB_LABEL: _hash(volume.uid), "app.kubernetes.io/name": "volplane-scrub"},
         "annotations": _permit(volume, intent),
     }
-    return PODS.body(metadata=metadata, spec=spec)
+    return overlaid(PODS.body(metadata=metadata, spec=spec), settings.template)
 
 
 def _pod_volume(volume: Volume, plan: ScrubPlan) -> Mapping[str, Any]:

@@ -187,6 +187,31 @@ def test_a_source_that_lacks_what_a_pod_needs_is_said_to_be_unmountable(source: 
         pod_body(item, intent, ScrubPlan(None), ScrubberSettings(), OURS)
 
 
+def test_the_pod_is_what_the_operator_configured_within_the_sandbox() -> None:
+    intent = RecycleIntent(v=INTENT_VERSION, claim="c")
+    settings = ScrubberSettings(
+        image="registry.example.com/scrub:1",
+        command=("/bin/scrub",),
+        resources={"limits": {"memory": "64Mi"}},
+        tolerations=({"operator": "Exists"},),
+        template={"spec": {"priorityClassName": "low", "containers": [{"securityContext": {"runAsUser": 1000}}]}},
+    )
+    pod = pod_body(volume(claim=GONE), intent, ScrubPlan(None), settings, OURS)
+    [container] = pod["spec"]["containers"]
+    assert (container["image"], container["command"]) == ("registry.example.com/scrub:1", ["/bin/scrub"])
+    assert container["resources"] == {"limits": {"memory": "64Mi"}}
+    assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
+    assert pod["spec"]["priorityClassName"] == "low"
+    assert pod["spec"]["schedulingGates"] == [{"name": SCRUB_GATE}]
+    assert container["securityContext"] == {
+        "runAsUser": 1000,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["DAC_OVERRIDE", "FOWNER"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 @pytest.mark.parametrize("size", ["1Gi", "0", "0.5", "16Ei", "1e300"])
 def test_a_scrub_of_any_size_has_a_deadline_that_the_server_takes(size: str) -> None:
     item = volume(claim=GONE, capacity={"storage": size})
