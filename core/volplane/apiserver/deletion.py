@@ -11,8 +11,9 @@ import msgspec
 from volplane.apiserver import bodies, metadata
 from volplane.apiserver.failures import bad_request, conflict, not_found
 from volplane.apiserver.namespaces import Namespaces
+from volplane.apiserver.options import propagation_causes, read_dry_run, refuse_options
 from volplane.apiserver.registry import Registry, storage_of
-from volplane.apiserver.requests import Query, Request, dry_run
+from volplane.apiserver.requests import Query, Request
 from volplane.apiserver.resources import Json, Resource
 from volplane.apiserver.selectors import select
 from volplane.apiserver.store import Stored, key_of
@@ -52,9 +53,14 @@ class Options:
 
     @classmethod
     def read(cls, body: bytes, query: Query, content_type: str) -> Options:
-        """From the body, or the query where there is none. Raises Failure (400)."""
+        """From the body, or the query where there is none. Raises Failure (400, 422)."""
+        asked = [query.text("dryRun")] if query.text("dryRun") else []
         if not body.strip():
-            return cls(_grace(query.number("gracePeriodSeconds")), dry_run=query.dry_run)
+            dry, causes = read_dry_run(asked)
+            policy, orphan = query.text("propagationPolicy") or None, query.text("orphanDependents")
+            causes += propagation_causes(policy, query.flag("orphanDependents") if orphan else None)
+            refuse_options("DeleteOptions", causes)
+            return cls(_grace(query.number("gracePeriodSeconds")), dry_run=dry)
         value: Any = bodies.decode(body, content_type)
         try:
             given = msgspec.convert(value, _Body)
@@ -64,7 +70,10 @@ class Options:
             message = f"the object provided is unrecognized (must be of type DeleteOptions): {given.kind}"
             raise bad_request(message)
         wanted = given.preconditions or _Preconditions()
-        dry = dry_run(given.dry_run or ()) or query.dry_run
+        dry, causes = read_dry_run([*(given.dry_run or ()), *asked])
+        refuse_options(
+            "DeleteOptions", [*propagation_causes(given.propagation_policy, given.orphan_dependents), *causes]
+        )
         return cls(_grace(given.grace_period_seconds), wanted.uid, wanted.resource_version, dry)
 
     def check(self, resource: Resource, meta: Json) -> None:

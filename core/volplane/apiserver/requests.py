@@ -50,19 +50,6 @@ class Query:
         except ValueError:
             raise bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax') from None
 
-    @property
-    def dry_run(self) -> bool:
-        """Raises Failure (400) for a value other than All."""
-        return dry_run((self._values["dryRun"],) if self._values.get("dryRun") else ())
-
-
-def dry_run(values: Sequence[object]) -> bool:
-    """Whether the values of a dryRun option ask for one. Raises Failure (400) for an unknown value."""
-    for value in values:
-        if value != "All":
-            raise bad_request(f'invalid dry run value "{value}": supported values: "All"')
-    return bool(values)
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -13,6 +13,7 @@ from volplane.apiserver.admission import Admission
 from volplane.apiserver.failures import Cause, Failure, already_exists, bad_request, conflict, forbidden, invalid
 from volplane.apiserver.namespaces import Namespaces
 from volplane.apiserver.negotiation import parameters
+from volplane.apiserver.options import WriteOptions
 from volplane.apiserver.patches import json_patch, merge_patch
 from volplane.apiserver.registry import Registry, storage_of
 from volplane.apiserver.rendering import served
@@ -50,8 +51,8 @@ class Verbs:
     def create(self, request: Request, body: bytes) -> Written:
         """POST to a collection. Raises Failure."""
         resource, query = request.resource, request.query
-        dry_run = query.dry_run
-        obj, warnings = _decode_object(request, body)
+        options = WriteOptions.read(query, "CreateOptions")
+        obj, warnings = _decode_object(request, body, options)
         meta = metadata.clean(obj)
         _match_namespace(resource, meta, request.namespace)
         self.namespaces.admit(resource, request.namespace, meta.get("name", ""))
@@ -70,7 +71,7 @@ class Verbs:
             raise Failure(500, "", "resourceVersion should not be set on objects to be created")
         if self._taken(resource, meta):
             raise already_exists(resource.plural, resource.group, meta["name"])
-        data = _encode(obj) if dry_run else self.registry.put(resource, obj).data
+        data = _encode(obj) if options.dry_run else self.registry.put(resource, obj).data
         return Written(data, warnings)
 
     def _taken(self, resource: Resource, meta: Json) -> bool:
@@ -91,8 +92,8 @@ class Verbs:
     def update(self, request: Request, body: bytes) -> Written:
         """PUT of an object or its status. Raises Failure."""
         resource = request.resource
-        dry_run = request.query.dry_run
-        new, warnings = _decode_object(request, body)
+        options = WriteOptions.read(request.query, "UpdateOptions")
+        new, warnings = _decode_object(request, body, options)
         meta = metadata.clean(new)
         _match_name(resource, meta, request)
         stored = self.registry.find(request)
@@ -106,22 +107,22 @@ class Verbs:
             )
             raise conflict(resource.plural, resource.group, request.name, why)
         new = new if resource.to_stored is None else resource.to_stored(new)
-        return Written(self._write(request, stored, old, new, dry_run=dry_run), warnings)
+        return Written(self._write(request, stored, old, new, dry_run=options.dry_run), warnings)
 
     def patch(self, request: Request, body: bytes) -> Written:
         """PATCH of an object or its status. Raises Failure."""
         resource = request.resource
-        dry_run = request.query.dry_run
+        options = WriteOptions.read(request.query, "PatchOptions")
         apply = _patcher(request.headers.get("content-type", ""))
         patch = bodies.decode(body, "")
         stored = self.registry.find(request)
         new = apply(resource, served(resource, stored.decode()), patch)
         bodies.check_kind(resource, new)
-        warnings = _check_patched(request, new, body)
+        warnings = _check_patched(request, new, body, options)
         meta = metadata.clean(new)
         _match_name(resource, meta, request)
         new = new if resource.to_stored is None else resource.to_stored(new)
-        return Written(self._write(request, stored, stored.decode(), new, dry_run=dry_run), warnings)
+        return Written(self._write(request, stored, stored.decode(), new, dry_run=options.dry_run), warnings)
 
     def _write(self, request: Request, stored: Stored, old: Json, new: Json, *, dry_run: bool) -> bytes:
         """The common end of every change of an object that is there. `new` is cleaned and in its stored shape."""
@@ -160,8 +161,8 @@ class Verbs:
     def bind(self, request: Request, body: bytes) -> None:
         """POST to the binding subresource. Raises Failure."""
         resource = request.resource
-        dry_run = request.query.dry_run
-        binding, _ = _decode_object(replace(request, resource=replace(resource, kind="Binding")), body)
+        options = WriteOptions.read(request.query, "CreateOptions")
+        binding, _ = _decode_object(replace(request, resource=replace(resource, kind="Binding")), body, options)
         meta = metadata.clean(binding)
         _match_name(resource, meta, request)
         if causes := resource.strategy.validate_binding(binding):
@@ -176,13 +177,13 @@ class Verbs:
                 raise conflict(resource.plural, resource.group, request.name, why)
         if why := resource.strategy.bind(obj, binding):
             raise conflict(f"{resource.plural}/binding", resource.group, request.name, why)
-        if not dry_run:
+        if not options.dry_run:
             self.registry.put(resource, obj)
 
 
-def _decode_object(request: Request, body: bytes) -> tuple[Json, Sequence[str]]:
-    level = request.query.text("fieldValidation")
-    return bodies.decode_object(request.resource, body, request.headers.get("content-type", ""), level)
+def _decode_object(request: Request, body: bytes, options: WriteOptions) -> tuple[Json, Sequence[str]]:
+    kind = request.headers.get("content-type", "")
+    return bodies.decode_object(request.resource, body, kind, options.field_validation)
 
 
 def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
@@ -209,9 +210,9 @@ def _merge(_resource: Resource, original: Json, patch: object) -> Json:
     return merged
 
 
-def _check_patched(request: Request, new: Json, body: bytes) -> Sequence[str]:
+def _check_patched(request: Request, new: Json, body: bytes, options: WriteOptions) -> Sequence[str]:
     """As for a whole object, but a strict patch is refused with 422. Fields may stand twice in the patch."""
-    level = request.query.text("fieldValidation")
+    level = options.field_validation
     try:
         warnings = bodies.check_fields(request.resource, new, level, None)
         twice = [] if level == "Ignore" else [f'duplicate field "{path}"' for path in duplicate_fields(body)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -65,12 +66,29 @@ def test_a_precondition_on_a_version_sees_every_write_between(calls: Calls) -> N
     assert calls.delete(f"{VOLUMES}/a", {"preconditions": {"resourceVersion": read.version}}).status == 409
 
 
-@pytest.mark.parametrize(
-    "body", [b"[", b"[]", b'{"kind": "Pod"}', b'{"gracePeriodSeconds": "x"}', b'{"dryRun": ["Some"]}']
-)
+@pytest.mark.parametrize("body", [b"[", b"[]", b'{"kind": "Pod"}', b'{"gracePeriodSeconds": "x"}'])
 def test_delete_options_that_cannot_be_read_are_refused(calls: Calls, body: bytes) -> None:
     calls.made(MAPS, config_map("a"))
     assert calls.delete(f"{MAPS}/a", body).status == 400
+    assert calls.get(f"{MAPS}/a").status == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "reason"),
+    [
+        ({"dryRun": ["Some"]}, "dryRun", "FieldValueNotSupported"),
+        ({"propagationPolicy": "Sometimes"}, "propagationPolicy", "FieldValueNotSupported"),
+        ({"propagationPolicy": "Orphan", "orphanDependents": True}, "propagationPolicy", "FieldValueInvalid"),
+    ],
+)
+def test_delete_options_that_cannot_be_are_refused_in_body_and_query(
+    calls: Calls, options: dict[str, Any], field: str, reason: str
+) -> None:
+    calls.made(MAPS, config_map("a"))
+    query = {name: value[0] if isinstance(value, list) else str(value) for name, value in options.items()}
+    for reply in (calls.delete(f"{MAPS}/a", options), calls.delete(f"{MAPS}/a", **query)):
+        assert (reply.status, reply.reason, reply.causes) == (422, "Invalid", [(field, reason)])
+        assert reply.body["details"]["kind"] == "DeleteOptions"
     assert calls.get(f"{MAPS}/a").status == 200
 
 

@@ -118,8 +118,35 @@ def test_unknown_fields_are_dropped_with_a_warning_unless_asked_otherwise(calls:
     assert "Warning" not in calls.made(MAPS, {**sent, "metadata": {"name": "b"}}, fieldValidation="Ignore").headers
     refused = calls.create(MAPS, {**sent, "metadata": {"name": "c"}}, fieldValidation="Strict")
     assert (refused.status, refused.reason) == (400, "BadRequest")
-    assert calls.create(MAPS, sent, fieldValidation="Sometimes").status == 400
     assert calls.get(f"{MAPS}/c").status == 404
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("dryRun", "Some", "FieldValueNotSupported"),
+        ("fieldValidation", "Sometimes", "FieldValueNotSupported"),
+        ("fieldManager", "m" * 129, "FieldValueTooLong"),
+        ("fieldManager", "a\nb", "FieldValueInvalid"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_every_write(calls: Calls, option: str, value: str, reason: str) -> None:
+    before = calls.made(MAPS, config_map("a")).body
+    for kind, reply in (
+        ("CreateOptions", calls.create(MAPS, config_map("b"), **{option: value})),
+        ("UpdateOptions", calls.put(f"{MAPS}/a", config_map("a", k="2"), **{option: value})),
+        ("PatchOptions", calls.patch(f"{MAPS}/a", {"data": {"k": "2"}}, **{option: value})),
+    ):
+        assert (reply.status, reply.reason, reply.causes) == (422, "Invalid", [(option, reason)])
+        assert (reply.body["details"]["group"], reply.body["details"]["kind"]) == ("meta.k8s.io", kind)
+    assert calls.get(f"{MAPS}/a").body == before
+    assert calls.get(f"{MAPS}/b").status == 404
+
+
+def test_only_an_apply_patch_may_be_forced(calls: Calls) -> None:
+    calls.made(MAPS, config_map("a"))
+    reply = calls.patch(f"{MAPS}/a", {"data": {"k": "2"}}, force="true")
+    assert (reply.status, reply.causes) == (422, [("force", "FieldValueForbidden")])
 
 
 def test_a_dry_run_answers_and_writes_nothing(calls: Calls) -> None:
@@ -133,7 +160,6 @@ def test_a_dry_run_answers_and_writes_nothing(calls: Calls) -> None:
     assert calls.delete(f"{MAPS}/a", dryRun="All").status == 200
     assert calls.delete(f"{MAPS}/a", {"dryRun": ["All"]}).status == 200
     assert calls.get(f"{MAPS}/a").body["data"] == {"k": "1"}
-    assert calls.create(MAPS, config_map("b"), dryRun="Some").status == 400
 
 
 def test_a_write_that_changes_nothing_raises_no_version(calls: Calls) -> None:
