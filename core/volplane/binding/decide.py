@@ -5,8 +5,9 @@ Source: reference binder `syncUnboundClaim` and `syncBoundClaim` (reference tabl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from volplane.binding.matching import Demand, capacity_of, demand_of, held_by, reference_is, refers_to, refusal
 from volplane.binding.steps import reset_claim_step
@@ -31,15 +32,13 @@ class VolumeView(Protocol):
         """The smallest free volume that fits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(msgspec.Struct, frozen=True):
     """Complete the pair with this volume."""
 
     volume: Volume
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatched:
+class Unmatched(msgspec.Struct, frozen=True):
     """No volume fits; it may be provisioned."""
 
 

@@ -6,7 +6,8 @@ Source: reference binder, `k8s.io/component-helpers/storage/volume.FindMatchingV
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from volplane.kube import names
 from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, Volume
@@ -29,10 +30,17 @@ __all__ = [
 ]
 
 MODE_ORDER = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+_REFUSALS = {
+    "deletion": 'the volume is marked for deletion "{}"',
+    "size": "requested PV is too small",
+    "class": "storageClassName does not match",
+    "attributes": "volumeAttributesClassName does not match",
+    "mode": "incompatible volumeMode",
+    "access": "incompatible accessMode",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The shelf a free volume lies on and a claim looks at: class, volume mode, VolumeAttributesClass."""
 
     storage_class: str
@@ -40,8 +48,7 @@ class Place:
     attributes_class: str
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """All that an unbound claim asks of a free volume."""
 
     place: Place
@@ -147,11 +154,14 @@ def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> 
     shelf, wanted = place_of(volume), place_of(claim)
     modes = set(claim.spec.access_modes or ())
     checks = (
-        ("deletion", volume.terminating, f'the volume is marked for deletion "{volume.name}"'),
-        ("size", capacity_of(volume) < request_of(claim), "requested PV is too small"),
-        ("class", shelf.storage_class != wanted.storage_class, "storageClassName does not match"),
-        ("attributes", shelf.attributes_class != wanted.attributes_class, "volumeAttributesClassName does not match"),
-        ("mode", shelf.volume_mode != wanted.volume_mode, "incompatible volumeMode"),
-        ("access", not modes.issubset(volume.spec.access_modes or ()), "incompatible accessMode"),
+        ("deletion", volume.terminating),
+        ("size", capacity_of(volume) < request_of(claim)),
+        ("class", shelf.storage_class != wanted.storage_class),
+        ("attributes", shelf.attributes_class != wanted.attributes_class),
+        ("mode", shelf.volume_mode != wanted.volume_mode),
+        ("access", not modes.issubset(volume.spec.access_modes or ())),
     )
-    return next((why for name, fails, why in checks if fails and name not in ignoring), "")
+    for name, fails in checks:
+        if fails and name not in ignoring:
+            return _REFUSALS[name].format(volume.name)
+    return ""

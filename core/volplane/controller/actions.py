@@ -1,14 +1,16 @@
 """What `decide` may answer: the single next thing to do for one object.
 
 A decide function is pure: it reads caches (and what this pass read live), and returns one of these. The runner performs
-it, puts the server's answer into the cache, and asks again, until `Wait` or `Done`.
+it, puts the server's answer into the cache, and asks again, until `Wait` or `Done`. They are structs because several are
+made for every write, and a frozen dataclass takes 20 times as long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
@@ -16,8 +18,7 @@ from volplane.kube.objects import KubeObject
 __all__ = ["Action", "Create", "Decide", "Delete", "Done", "Notice", "Patch", "Read", "Reads", "Run", "Wait"]
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(msgspec.Struct, frozen=True):
     """An Event to record on an object: type is "Normal" or "Warning"."""
 
     kind: Kind[Any]
@@ -27,8 +28,7 @@ class Notice:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patch:
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """A merge patch of `target` as it is in the cache; the runner adds its resourceVersion to `body`'s metadata.
 
     notices are recorded once the write is acknowledged. why: for logs.
@@ -42,8 +42,7 @@ class Patch:
     notices: tuple[Notice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Create:
+class Create(msgspec.Struct, frozen=True, kw_only=True):
     """Create an object. One that exists already is read into the cache and decided upon; it is not an error.
 
     complaint: recorded, with the server's words added, when the server refuses the call or fails at it again and again.
@@ -56,8 +55,7 @@ class Create:
     complaint: Notice | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True, kw_only=True):
     """Delete `target`: with its uid as a precondition, and its resourceVersion too if `exact`."""
 
     kind: Kind[Any]
@@ -68,8 +66,7 @@ class Delete:
     notices: tuple[Notice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """Read an object live into the cache and into this pass's `Reads`, then decide again."""
 
     kind: Kind[Any]
@@ -77,8 +74,7 @@ class Read:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Start an operation (a hook call) on `asset` of `driver` under `name`, unless one holds that asset.
 
     start: makes the awaitable that does the work; what it raises counts as the operation's failure. The object is
@@ -91,8 +87,7 @@ class Run:
     start: Callable[[], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing to do until something changes, or until `seconds` are over. reason: in plain words, for `explain`."""
 
     reason: str
@@ -100,11 +95,10 @@ class Wait:
     notices: tuple[Notice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """Everything about this object is as it should be."""
 
-    notices: tuple[Notice, ...] = field(default=())
+    notices: tuple[Notice, ...] = ()
 
 
 Action = Patch | Create | Delete | Read | Run | Wait | Done

@@ -7,11 +7,12 @@ operation, or with an error, after which the key comes back later. Nothing that 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
+
+import msgspec
 
 from volplane.controller import logs
 from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
@@ -115,7 +116,10 @@ class Runner:
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
         """Decide about `key` soon, or after so many seconds. May be called before `run`."""
-        self._queue.add_after(key, after)
+        if after > 0:
+            self._queue.add_after(key, after)
+        else:
+            self._queue.add(key)
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -216,21 +220,21 @@ class Runner:
     async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: Reads) -> None:
         """Take one step. Raises _Behind if the cache, now refreshed, misled the decision."""
         match action:
-            case Read():
-                await self._steps.read(action.kind, action.key, reads)
-                return
-            case Create():
-                if action.complaint is not None:
-                    self._complaints[key] = action.complaint
-                if not await self._steps.create(action):
-                    raise _Behind(f"{_describe(action)}: it exists already")
-                self._complaints.pop(key, None)
             case Patch() | Delete():
                 try:
                     await (self._steps.patch(action) if isinstance(action, Patch) else self._steps.delete(action))
                 except (ApiConflict, ApiNotFound) as error:
                     await self._steps.refresh(action.kind, action.target.key)
                     raise _Behind(f"{_describe(action)}: {error}") from error
+            case Create():
+                if action.complaint is not None:
+                    self._complaints[key] = action.complaint
+                if not await self._steps.create(action):
+                    raise _Behind(f"{_describe(action)}: it exists already")
+                self._complaints.pop(key, None)
+            case Read():
+                await self._steps.read(action.kind, action.key, reads)
+                return
         _LOG.debug("%s", action.why)
         self._record(action.notices)
 
@@ -304,7 +308,7 @@ class Runner:
         complaint = self._complaints.get(key)
         if complaint is None:
             return False
-        self._record((dataclasses.replace(complaint, message=f"{complaint.message}: {what}"),))
+        self._record((msgspec.structs.replace(complaint, message=f"{complaint.message}: {what}"),))
         return True
 
     def _complaint(self) -> int:

@@ -276,10 +276,13 @@ class Client:
                 return await self._send(
                     verb, resource, method, path, body=encoded, content_type=content_type, seconds=seconds
                 )
-        with self._courtesy.at_once():
+        self._courtesy.enter()
+        try:
             return await self._send(
                 verb, resource, method, path, body=encoded, content_type=content_type, seconds=seconds
             )
+        finally:
+            self._courtesy.leave()
 
     async def _send(
         self,

@@ -12,7 +12,7 @@ __all__ = ["Courtesy"]
 class Courtesy:
     """Keeps low-priority calls out of the way of the others.
 
-    at_once: never waits, is only counted. after_others: at most `width` run at a time, and each waits until fewer than
+    enter and leave: around a call that never waits, and is only counted. after_others: at most `width` run at a time, and each waits until fewer than
     `busy` others are in flight, but no longer than `patience` seconds, so that it is late rather than lost.
     """
 
@@ -23,9 +23,6 @@ class Courtesy:
         self._in_flight = 0
         self._calm = asyncio.Event()
         self._calm.set()
-
-    def at_once(self) -> _InFlight:
-        return _InFlight(self)
 
     @asynccontextmanager
     async def after_others(self) -> AsyncIterator[None]:
@@ -45,18 +42,3 @@ class Courtesy:
         self._in_flight -= 1
         if self._in_flight == self._busy - 1:
             self._calm.set()
-
-
-class _InFlight:
-    """One call of normal priority."""
-
-    __slots__ = ("_courtesy",)
-
-    def __init__(self, courtesy: Courtesy) -> None:
-        self._courtesy = courtesy
-
-    def __enter__(self) -> None:
-        self._courtesy.enter()
-
-    def __exit__(self, *_: object) -> None:
-        self._courtesy.leave()

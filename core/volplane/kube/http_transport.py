@@ -103,10 +103,11 @@ class HttpTransport:
         self, method: str, url: yarl.URL, headers: Mapping[str, str], body: bytes | None, limit: aiohttp.ClientTimeout
     ) -> Response:
         complete = await self._credentials.add_to(headers)
-        async with self._session.request(
+        answer = await self._session.request(
             method, url, headers=complete, data=body, timeout=limit, allow_redirects=False, **self._extra
-        ) as answer:
-            return Response(answer.status, answer.headers, await answer.read())
+        )
+        # Reading to the end gives the connection back, and a failure on the way closes it.
+        return Response(answer.status, answer.headers, await answer.read())
 
     @asynccontextmanager
     async def stream(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from volplane.kube import objects
@@ -34,19 +34,18 @@ class Kind(Generic[T]):
     plural: str
     namespaced: bool
     struct: type[T]
+    prefix: str = field(init=False, repr=False, compare=False)
+    """Where the paths of the group begin."""
 
-    @property
-    def prefix(self) -> str:
-        return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+    def __post_init__(self) -> None:
+        group = "apis" if "/" in self.api_version else "api"
+        object.__setattr__(self, "prefix", f"/{group}/{self.api_version}")
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Path of the collection (of one namespace, or of all), an object or a subresource."""
-        parts = [self.prefix]
-        if self.namespaced and namespace:
-            parts.append(f"namespaces/{namespace}")
-        parts.append(self.plural)
-        parts.extend(part for part in (name, subresource) if part)
-        return "/".join(parts)
+        place = f"{self.prefix}/namespaces/{namespace}" if namespace and self.namespaced else self.prefix
+        path = f"{place}/{self.plural}/{name}" if name else f"{place}/{self.plural}"
+        return f"{path}/{subresource}" if subresource else path
 
     def path_of(self, key: str, subresource: str = "") -> str:
         """Path of the object with this cache key (`namespace/name` or `name`)."""

@@ -78,7 +78,8 @@ class KubeObject(Fields):
         return self.metadata.deletion_timestamp is not None
 
     def annotation(self, name: str) -> str | None:
-        return (self.metadata.annotations or {}).get(name)
+        annotations = self.metadata.annotations
+        return None if annotations is None else annotations.get(name)
 
     def has_finalizer(self, name: str) -> bool:
         return name in (self.metadata.finalizers or ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -22,8 +21,7 @@ Report = Callable[[Kind[Any], msgspec.Raw, Exception], KubeObject]
 """Is told of an object that does not decode; answers with what can be read of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
+class Change(msgspec.Struct, Generic[T], frozen=True):
     """One change. type: ADDED, MODIFIED, DELETED, BOOKMARK.
 
     object: None for a BOOKMARK and for what did not decode. about: metadata, if nothing else; version: where to resume.

@@ -7,6 +7,7 @@ Volumes are written by administrators and controllers only; their record carries
 
 from __future__ import annotations
 
+import functools
 import hmac
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ __all__ = [
 
 INTENT_VERSION = 1
 """Written; this and the version before are read."""
+_KEPT_OPEN = 1024
 
 
 class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,10 +55,14 @@ class Sealer:
     def __init__(self, key: bytes) -> None:
         if len(key) < 16:
             raise ValueError(f"a sealing key has at least 16 bytes, this one {len(key)}")
-        self._key = key
+        self._keyed = hmac.new(key, digestmod="sha256")
+        # Every decision about a claim opens its intent, and so does its operation: that would cost more than deciding.
+        self._opened = functools.lru_cache(_KEPT_OPEN)(self._open)
 
     def _mark(self, claim_uid: str, content: bytes) -> str:
-        return hmac.digest(self._key, claim_uid.encode() + b"\0" + content, "sha256").hex()
+        mark = self._keyed.copy()
+        mark.update(claim_uid.encode() + b"\0" + content)
+        return mark.hexdigest()
 
     def seal(self, claim_uid: str, intent: ClaimIntent) -> str:
         """The annotation value."""
@@ -65,8 +71,9 @@ class Sealer:
 
     def open(self, claim_uid: str, text: str | None) -> ClaimIntent | None:
         """The intent, or None if there is none that this cluster's volplane wrote for this very claim."""
-        if not text:
-            return None
+        return self._opened(claim_uid, text) if text else None
+
+    def _open(self, claim_uid: str, text: str) -> ClaimIntent | None:
         try:
             sealed = msgspec.json.decode(text, type=_Sealed)
             content = bytes(sealed.intent)

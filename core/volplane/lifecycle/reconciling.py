@@ -89,6 +89,19 @@ def _turned(old: Claim, new: Claim) -> bool:
     return old.terminating != new.terminating or old.spec.volume_name != new.spec.volume_name
 
 
+def _volumes_concerned(old: Claim | None, new: Claim | None) -> list[str]:
+    """Names of the volumes that the claim names, or named, unless its status tells of a bind that they know already."""
+    if old is not None and new is not None and _completed(old, new):
+        return []
+    return sorted({item.spec.volume_name for item in (old, new) if item is not None} - {""})
+
+
+def _completed(old: Claim, new: Claim) -> bool:
+    """Whether the last write of a bind is all that happened to the claim: the volume's own were before it."""
+    turned = old.status.phase != "Bound" and new.status.phase == "Bound"
+    return turned and old.uid == new.uid and old.terminating == new.terminating and old.spec == new.spec
+
+
 class Wakeups:
     """Listeners of the caches: keep the indexes and queue whatever a change may concern."""
 
@@ -111,17 +124,13 @@ class Wakeups:
         if present is None:
             return
         self._claims.enqueue(present.key)
-        for name in sorted(
-            {item.spec.volume_name for item in (old, new) if item is not None and item.spec.volume_name}
-        ):
+        for name in _volumes_concerned(old, new):
             self._volumes.enqueue(name)
         if old is None or new is None or _turned(old, new):
             for name in self._world.free.reserved_for(present.key):
                 self._volumes.enqueue(name)
         if new is not None and new.has_finalizer(_HELD) and (old is None or _record(old) != _record(new)):
-            self._volumes.enqueue(volume_name_of(new))
-            if (intent := self._world.sealer.open(new.uid, _record(new))) is not None:
-                self._world.outcomes.intents[new.uid] = intent
+            self._intent_changed(new)
         if new is None:
             self._world.waiting.discard(present.key)
             self._world.outcomes.forget_claim(present.uid)
@@ -131,6 +140,12 @@ class Wakeups:
             self._world.outcomes.made.get(new.uid), Reschedule
         ):
             self._world.outcomes.made.pop(new.uid, None)
+
+    def _intent_changed(self, claim: Claim) -> None:
+        if (name := volume_name_of(claim)) in self._world.volumes:
+            self._volumes.enqueue(name)
+        if (intent := self._world.sealer.open(claim.uid, _record(claim))) is not None:
+            self._world.outcomes.intents[claim.uid] = intent
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         newly_offered = self._world.free.changed(old, new)

@@ -39,7 +39,8 @@ class ProtectionWakeups:
         self._monotonic = monotonic
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        self._live.follow(old, new, self._monotonic())
+        if new is None or new.terminating or (old is not None and old.uid != new.uid):
+            self._live.follow(old, new, self._monotonic())
         if _is_work(old, CLAIM_PROTECTION) or _is_work(new, CLAIM_PROTECTION):
             self._claims.enqueue((new or old or KubeObject()).key)
 

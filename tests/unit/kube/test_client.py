@@ -251,8 +251,9 @@ def test_low_priority_calls_wait_while_writes_are_many_but_not_for_ever(wire: Ca
         order: list[str] = []
 
         async def write(seconds: float) -> None:
-            with courtesy.at_once():
-                await asyncio.sleep(seconds)
+            courtesy.enter()
+            await asyncio.sleep(seconds)
+            courtesy.leave()
             order.append("write")
 
         async def event() -> None:

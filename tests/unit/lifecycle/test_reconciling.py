@@ -250,6 +250,25 @@ def test_a_claim_wakes_the_volumes_that_name_it_when_it_comes_goes_dies_or_turns
     assert woken()
 
 
+def test_the_last_write_of_a_bind_wakes_the_claim_and_no_volume() -> None:
+    bench = Bench()
+    put(bench.world, volume("v", reserved="c"))
+    item = claim(volumeName="v")
+    put(bench.world, item)
+
+    def woken() -> tuple[bool, bool]:
+        found = "default/c" in bench.claims.keys, "v" in bench.volumes.keys
+        bench.claims.keys.clear()
+        bench.volumes.keys.clear()
+        return found
+
+    woken()
+    bench.change(item, {"status": {"phase": "Bound"}})
+    assert woken() == (True, False)
+    bench.change(item, {"status": {"phase": "Lost"}})
+    assert woken() == (True, True)
+
+
 def test_a_volume_wakes_the_claim_it_names_the_claim_that_names_it_and_the_one_whose_name_it_has() -> None:
     bench = Bench()
     put(bench.world, claim("named"), claim("naming", volumeName="pvc-uid-own"), claim("own"))
