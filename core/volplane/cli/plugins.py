@@ -14,7 +14,7 @@ from volplane.cli.console import Console
 from volplane.controller.config import Configuration, DriverSettings, read_configuration
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.loading.assembly import default_drivers, load_drivers
-from volplane.loading.building import build_driver, options_schema
+from volplane.loading.building import build_driver, newer_flaw, options_schema
 from volplane.loading.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks
 from volplane.loading.discovery import InstalledPlugins
 from volplane.loading.driver import Driver
@@ -119,9 +119,21 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
         error = str(refused)
     if kind == "backend":
         made = [d for d in drivers.drivers if d.backend == name]
+        if not made and not error:
+            error = _newer(installed, name)
         mine = [d.name for d in made] + [f"{b.name} (broken)" for b in drivers.broken if name == b.backend != b.name]
         hooks = made[0].capabilities if made else hooks
     return _Row(kind, name, distribution, ", ".join(mine) or "-", ", ".join(sorted(hooks)) or "-", error)
+
+
+def _newer(installed: InstalledPlugins, name: str) -> str:
+    """Why a backend that no driver uses yet could not be used; "" if nothing is known against it."""
+    plugin = installed.load("backend", name)
+    try:
+        flaw = newer_flaw(plugin, _example_options(plugin))
+    except ConfigurationError:
+        return ""
+    return f"{plugin}: {flaw}" if flaw else ""
 
 
 def _hooks(plugin: Plugin) -> frozenset[str]:
@@ -167,9 +179,13 @@ def _made(plugin: Plugin, settings: list[DriverSettings]) -> Driver:
     """A driver to be described: the first configured one, else one with examples of what its backend requires."""
     if settings:
         return build_driver(settings[0].name, plugin, settings[0].options)
-    required = [parameter for parameter in options_schema(plugin).parameters if parameter.required]
-    options = {parameter.name: _example(parameter) for parameter in required}
-    return build_driver(getattr(plugin.factory, "default_driver_name", "") or "example", plugin, options)
+    name = getattr(plugin.factory, "default_driver_name", "") or "example"
+    return build_driver(name, plugin, _example_options(plugin))
+
+
+def _example_options(plugin: Plugin) -> dict[str, object]:
+    """What its backend requires. Raises ConfigurationError where no example is known."""
+    return {p.name: _example(p) for p in options_schema(plugin).parameters if p.required}
 
 
 def _example(parameter: Parameter) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from volplane.requests import Context, DescribeRequest
 from volplane.schemas import HOOKSPEC_VERSION, DriverInfo, ParameterSchema
 from volplane.secret import Secret, redacted
 
-__all__ = ["build_driver", "build_extension", "options_schema"]
+__all__ = ["build_driver", "build_extension", "newer_flaw", "options_schema"]
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,9 @@ def build_driver(
     values = driver_options(schema, options, f"driver {name}")
     backend = _instance(plugin, values)
     flaws = backend_flaws(backend)
-    if not any(flaw.startswith("hook describe:") for flaw in flaws):
-        _refuse_newer(plugin, backend, Context(driver=name, cluster_id=""))
+    # Before anything else, because every other complaint about a newer plugin would mislead.
+    if newer := _newer(backend, name):
+        raise PluginError(f"{plugin}: {newer}")
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
     driver = Driver(name, plugin, backend, extensions, options=schema, secrets=_secrets(values))
@@ -85,17 +87,28 @@ def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
     return instance
 
 
-def _refuse_newer(plugin: Plugin, backend: object, context: Context) -> None:
-    """Before anything else, because every other complaint about a newer plugin would mislead."""
+def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
+    """Why a backend that no driver uses could not be used anyway: it is built for a newer volplane. None: it is not, or
+    cannot be asked with these options.
+    """
+    try:
+        backend = _instance(plugin, driver_options(options_schema(plugin), options, str(plugin)))
+    except VolplaneError as error:
+        log.debug("%s cannot be asked: %s", plugin, error)
+        return None
+    return _newer(backend, "example")
+
+
+def _newer(backend: object, driver: str) -> str | None:
     describe: Any = getattr(backend, "describe", None)
     try:
-        info = describe(DescribeRequest(context=context))
+        info = describe(DescribeRequest(context=Context(driver=driver, cluster_id="")))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - called again by the driver, which reports it
-        log.debug("%s: describe failed: %s", plugin, error)
-        return
-    flaw = _version_flaw(info)
-    if flaw is not None:
-        raise PluginError(f"{plugin}: {flaw}")
+        log.debug("describe failed: %s", error)
+        return None
+    if inspect.iscoroutine(info):
+        info.close()
+    return _version_flaw(info)
 
 
 def _version_flaw(info: object) -> str | None:

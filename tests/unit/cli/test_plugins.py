@@ -142,3 +142,26 @@ def test_show_says_when_the_parameters_cannot_be_known(install: Install, capsys:
     install("fake", "fakeplugin_g", GOOD.replace(r'pattern="https?://.+|.*example.*"', 'pattern="x{9}"'), required=True)
     assert main(["plugins", "show", "fake"]) == 0
     assert "not known: option 'endpoint' must be configured: text that matches x{9}" in capsys.readouterr().out
+
+
+def test_a_backend_for_a_newer_volplane_is_reported_even_if_no_driver_uses_it(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = GOOD.replace('version="7.1"', 'version="7.1", hookspec_version=2')
+    install("fake", "fakeplugin_h", newer, required=True)
+    assert main(["plugins"]) == 1
+    out, err = capsys.readouterr()
+    assert row(out, "fake")[3:5] == ["broken", "-"]
+    assert err.splitlines()[1:] == [
+        "error: backend fake (dist-fakeplugin_h 1.0): is built for hookspec version 2, this volplane knows 1; "
+        "upgrade volplane"
+    ]
+
+
+def test_options_that_take_secrets_say_what_they_take(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = GOOD.replace('pattern="https?://.+|.*example.*"', "kind=ParameterKind.SECRET")
+    install("fake", "fakeplugin_i", secret, required=True)
+    assert main(["plugins", "show", "fake"]) == 0
+    out = capsys.readouterr().out
+    assert "endpoint: where the secret is, as env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY [required]" in out
+    assert re.search(r"version +7\.1", out)

@@ -1,0 +1,101 @@
+"""A clean virtual environment without a network: wheels are built here, what they need is borrowed from this one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+__all__ = ["CleanEnvironment", "borrow", "wheel_of"]
+
+
+def needed(*names: str) -> Iterator[importlib.metadata.Distribution]:
+    """These distributions and all that they need, as they are installed here; without our own."""
+    seen: set[str] = set()
+    queue = list(names)
+    while queue:
+        name = canonicalize_name(queue.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another platform or Python
+        for text in distribution.requires or ():
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                queue.append(requirement.name)
+        if not name.startswith("volplane"):
+            yield distribution
+
+
+def borrow(site: Path, *names: str) -> None:
+    """Link what these distributions consist of into `site`, so that no network is needed."""
+    for distribution in needed(*names):
+        tops = {Path(str(file)).parts[0] for file in distribution.files or ()}
+        for top in sorted(tops - {"..", "bin", "__pycache__"}):
+            source = Path(str(distribution.locate_file(top)))
+            if source.exists() and not (site / top).exists():
+                (site / top).symlink_to(source, target_is_directory=source.is_dir())
+
+
+def environment() -> dict[str, str]:
+    """That of this process, without what leads back to its packages."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
+
+
+class CleanEnvironment:
+    """A virtual environment that has nothing but what is put into it."""
+
+    def __init__(self, directory: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
+        self._directory = directory
+        [self._site] = directory.glob("lib/python*/site-packages")
+
+    @property
+    def site(self) -> Path:
+        return self._site
+
+    def program(self, name: str) -> str:
+        """Path of a program in it."""
+        return str(self._directory / "bin" / name)
+
+    def install(self, wheel: Path) -> None:
+        """With pip, and with nothing else than this wheel."""
+        pip = [sys.executable, "-m", "pip", "--python", str(self._directory / "bin" / "python"), "install", "--quiet"]
+        quiet = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        subprocess.run([*pip, "--no-index", "--no-deps", str(wheel)], check=True, env=quiet)
+
+    def run(self, program: str, *arguments: str, cwd: Path) -> str:
+        """What a command prints; it must succeed."""
+        ran = self.tried(program, *arguments, cwd=cwd)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    def tried(self, program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """How a command ends."""
+        return subprocess.run(
+            [self.program(program), *arguments],
+            cwd=cwd,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+
+def wheel_of(directory: Path, into: Path) -> Path:
+    """Build it as build front ends do."""
+    script = "import sys; from hatchling.build import build_wheel as build; print(build(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", script, str(into)], cwd=directory, check=True, capture_output=True, text=True
+    )
+    return into / built.stdout.split()[-1]
