@@ -153,8 +153,10 @@ def test_a_backend_for_a_newer_volplane_is_reported_even_if_no_driver_uses_it(
     out, err = capsys.readouterr()
     assert row(out, "fake")[3:5] == ["broken", "-"]
     assert err.splitlines()[1:] == [
-        "error: backend fake (dist-fakeplugin_h 1.0): is built for hookspec version 2, this volplane knows 1; "
-        "upgrade volplane"
+        (
+            "error: backend fake (dist-fakeplugin_h 1.0): is built for hookspec version 2, this volplane knows 1; "
+            "upgrade volplane"
+        )
     ]
 
 
