@@ -50,6 +50,14 @@ def test_hidden_directories_are_empty_and_may_still_hold_a_volume(tmp_path: Path
     assert lines == ["shown", "file"]
 
 
+def test_hidden_files_are_empty_and_stay_so(tmp_path: Path) -> None:
+    before = Path("/etc/hostname").read_text()
+    script = "cat /etc/hostname; echo x > /etc/hostname; cat /etc/hostname; echo end"
+    lines, _ = run(tmp_path, script, hidden=["/etc/hostname"])
+    assert lines == ["end"]
+    assert Path("/etc/hostname").read_text() == before != ""
+
+
 def test_volumes_may_lie_in_volumes_and_files_be_volumes(tmp_path: Path) -> None:
     outer, inner, file = tmp_path / "outer", tmp_path / "inner", tmp_path / "file"
     outer.mkdir()

@@ -74,7 +74,7 @@ async def development_cluster(
         client = Client(InProcessTransport(embedded.server))
         clock = SystemClock()
         # No pod may read the token, the kubeconfig or the database.
-        hidden = [] if place.data is None else [place.data.absolute()]
+        hidden = [place.kubeconfig.absolute(), *([] if place.data is None else [place.data.absolute()])]
         local = LocalNodes(
             client,
             count=nodes,

@@ -36,7 +36,7 @@ class LocalNodes:
     """Nodes that are this machine.
 
     count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: where volumes and logs of pods are
-    kept, and found again after a restart; nobody else may use it. hidden: directories that no container may see
+    kept, and found again after a restart; nobody else may use it. hidden: directories and files that no container may see
     (state_dir never is seen). now: wall time, aware, UTC.
     """
 

@@ -18,7 +18,7 @@ __all__ = ["Surroundings"]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all workers share. root: directory of the pods' files. hidden: directories that no container sees."""
+    """What all workers share. root: directory of the pods' files. hidden: directories and files that no container sees."""
 
     client: Client
     sight: Sight

@@ -178,8 +178,19 @@ def _hide(root: int, hidden: list[str]) -> None:
             fd = libc.open_in_root(root, path)
         except FileNotFoundError:
             continue
-        libc.mount("tmpfs", _seen(fd), "tmpfs", _PLAIN | libc.MS_RDONLY, "mode=555")
+        if _is_directory(fd):
+            libc.mount("tmpfs", _seen(fd), "tmpfs", _PLAIN | libc.MS_RDONLY, "mode=555")
+        else:
+            libc.mount("/old/dev/null", _seen(fd), None, libc.MS_BIND)
+            _forbid_writing(root, path)
         os.close(fd)
+
+
+def _forbid_writing(root: int, path: str, *, recursive: bool = False) -> None:
+    """Through what is mounted at `path`: a descriptor from before the mount would still show what is below it."""
+    top = libc.open_in_root(root, path)
+    libc.set_read_only(_seen(top), recursive=recursive)
+    os.close(top)
 
 
 # --- places for volumes -------------------------------------------------------------------------------------------
@@ -276,9 +287,7 @@ def _bind_volume(root: int, bind: Bind, source: int) -> None:
     os.close(target)
     os.close(source)
     if bind.read_only:
-        top = libc.open_in_root(root, bind.target)
-        libc.set_read_only(_seen(top), recursive=True)
-        os.close(top)
+        _forbid_writing(root, bind.target, recursive=True)
 
 
 def _ensure(root: int, bind: Bind, *, is_directory: bool) -> int:

@@ -28,7 +28,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One command and its surroundings. Paths are absolute.
 
     base: an empty directory of the host on which the new root is built (nothing remains there).
-    hidden: directories of the host that are shown empty. scratch: whether /tmp and /dev/shm may be written.
+    hidden: directories and files of the host that are shown empty. scratch: whether /tmp and /dev/shm may be written.
     capabilities: names without `CAP_`, held within the command's own user namespace, and only by user 0.
     log: file that receives the output as `<time> stdout <F|P> <text>` lines, moved to `<log>.1` at `log_bytes`.
     result: file that receives the last report.
