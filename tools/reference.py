@@ -12,6 +12,7 @@ import inspect
 import os
 import re
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -21,7 +22,7 @@ import typer.main
 import typer.testing
 
 import volplane
-from volplane import errors
+from volplane import errors, testing
 from volplane.cli import main as frame
 from volplane.controller.metrics import Metrics
 from volplane.hookspecs import REQUIRED_HOOKS, BackendSpec
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write or check every page; the exit code."""
     pages = {"hooks.md": hooks_page(), "errors.md": errors_page(), "commands.md": commands_page()}
     pages |= {"conformance.md": conformance_page(), "metrics.md": metrics_page()}
+    pages |= {"testing.md": kit_page(), "extensions.md": extensions_page()}
     for name in sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")):
         pages[f"{name}.md"] = backend_page(name)
     stale = []
@@ -244,6 +246,64 @@ controller, client-go or the external provisioner measures too has their name an
     for tally in sorted(Metrics().tallies, key=lambda each: each.name):
         labels = ", ".join(f"`{label}`" for label in tally.labels)
         yield f"| `{tally.name}` | {type(tally).__name__.lower()} | {labels} | {tally.documentation} |"
+
+
+def extensions_page() -> Iterator[str]:
+    """The options of the extensions that come with the core."""
+    yield "# Extensions\n"
+    yield MARK + "\n"
+    yield """\
+They come with volplane and are around every driver once the configuration names them ([how](../how-to/wrap-every-backend.md)).
+"""
+    for name in ("call_log", "dry_run", "quota"):
+        plugin = InstalledPlugins().load("extension", name)
+        yield f"\n## {name}\n"
+        yield contract(inspect.getmodule(plugin.factory)) + "\n"
+        yield contract(plugin.factory) + "\n"
+        yield markdown(options_schema(plugin))
+
+
+# --- testing kit ------------------------------------------------------------------------------------------------
+
+
+def kit_page() -> Iterator[str]:
+    """Every public name of volplane.testing."""
+    yield "# Testing kit\n"
+    yield MARK + "\n"
+    yield contract(testing) + "\n"
+    yield "[How to use it](../how-to/test-a-backend.md). The rules and `Subject` are in [conformance.md](conformance.md).\n"
+    for name in sorted(set(testing.__all__) - {"RULES", "Subject"}, key=str.lower):
+        member = getattr(testing, name)
+        yield f"\n## {name}\n"
+        yield f"`{name}{call_of(member)}`\n"
+        yield contract(member) + "\n"
+        if inspect.isclass(member):
+            yield from members_of(member)
+
+
+def members_of(kind: type) -> Iterator[str]:
+    """What an instance offers, in the order of the source; not what pytest asks of a test class."""
+    for below in vars(kind).values():
+        member = below.fget if isinstance(below, property) else below
+        name = getattr(member, "__name__", "_")
+        if not inspect.isfunction(member) or not member.__doc__ or name.startswith(("pytest_", "test_")):
+            continue
+        said = " ".join(re.sub(r"\s*\n- ", " ", contract(member)).split())
+        if name == "__init__":
+            yield f"- made with: {said}"
+        elif not name.startswith("_"):
+            yield f"- `{name}{'' if isinstance(below, property) else call_of(member)}`: {said}"
+
+
+def call_of(member: Callable[..., object]) -> str:
+    """How it is called, as the source spells it; without self."""
+    made = inspect.isclass(member)
+    if made and (dataclasses.is_dataclass(member) or "__init__" not in vars(member)):
+        return bare(inspect.signature(member)).removesuffix(" -> None")
+    source = inspect.getsource(vars(member)["__init__"] if made else member)
+    parsed = typing.cast("ast.FunctionDef", ast.parse(textwrap.dedent(source)).body[0])
+    returned = f" -> {ast.unparse(parsed.returns)}" if parsed.returns and not made else ""
+    return f"({ast.unparse(parsed.args).removeprefix('self').removeprefix(', ')}){returned}"
 
 
 # --- conformance ------------------------------------------------------------------------------------------------

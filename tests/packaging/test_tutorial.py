@@ -26,14 +26,17 @@ from volplane import (
 )
 from volplane.cli.new_backend import distribution_files
 from volplane.controller.config import parse_configuration
-from volplane.loading.building import build_driver
+from volplane.loading.building import build_driver, build_extension, options_schema
 from volplane.loading.contract import Plugin
 from volplane.loading.discovery import InstalledPlugins
+from volplane.loading.parameters import check
+from volplane.testing import Cluster, MemoryBackend, run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 TUTORIAL = REPOSITORY / "docs" / "tutorial" / "write-a-backend.md"
 TESTING = REPOSITORY / "docs" / "how-to" / "test-a-backend.md"
+WRAPPING = REPOSITORY / "docs" / "how-to" / "wrap-every-backend.md"
 SECRETS = REPOSITORY / "docs" / "how-to" / "give-a-driver-a-secret.md"
 EXAMPLE = REPOSITORY / "examples" / "folders"
 CONTEXT = Context(driver="folders.example.com", cluster_id="test")
@@ -140,6 +143,28 @@ def test_the_configuration_of_the_tutorial_is_valid() -> None:
     [driver] = parse_configuration(text, "volplane.yaml").drivers or ()
     assert (driver.name, driver.backend) == ("folders.example.com", "folders")
     assert yaml.safe_load(text)["drivers"][0]["options"] == driver.options
+
+
+def test_the_how_to_of_extensions_is_right() -> None:
+    [code] = blocks(WRAPPING, "python")
+    names: dict[str, Any] = {}
+    exec(compile(code, str(WRAPPING), "exec"), names)
+    freeze = names["Freeze"]
+
+    async def story() -> None:
+        frozen = build_extension(Plugin(kind="extension", name="freeze", factory=freeze), {"reason": "audit"}).instance
+        async with Cluster([MemoryBackend()], extensions=[frozen]) as cluster:
+            await cluster.create_class("fast")
+            claim = await cluster.create_claim("data", storage_class="fast")
+            await cluster.advance(1)
+            assert any("frozen: audit" in each["message"] for each in cluster.api.events(claim))
+
+    run(story())
+    configured = parse_configuration(blocks(WRAPPING, "yaml")[0], "volplane.yaml")
+    assert [each.name for each in configured.extensions] == ["call_log", "quota"]
+    for settings in configured.extensions:
+        schema = options_schema(InstalledPlugins().load("extension", settings.name))
+        assert check(schema, settings.options, "option")[1] == ()
 
 
 def test_the_how_to_of_secrets_is_right() -> None:
