@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from sortedcontainers import SortedKeyList, SortedList
+from sortedcontainers import SortedList
 
 from volplane.binding.matching import MODE_ORDER, Demand, Place, capacity_of, place_of
 from volplane.kube.names import INTENT
@@ -178,12 +178,9 @@ class WaitingClaims:
     """
 
     def __init__(self) -> None:
-        self._shelves: defaultdict[Place, SortedKeyList[str, Rank]] = defaultdict(self._new_shelf)
+        self._shelves: defaultdict[Place, SortedList[Rank]] = defaultdict(SortedList)
         self._claims: dict[str, tuple[Demand, Rank]] = {}
         self._offers: dict[str, set[str]] = {}
-
-    def _new_shelf(self) -> SortedKeyList[str, Rank]:
-        return SortedKeyList(key=lambda key: self._claims[key][1])
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -196,16 +193,16 @@ class WaitingClaims:
         self.discard(claim.key)
         rank = (-demand.request, claim.metadata.creation_timestamp or "", claim.key)
         self._claims[claim.key] = (demand, rank)
-        self._shelves[demand.place].add(claim.key)
+        self._shelves[demand.place].add(rank)
 
     def discard(self, claim_key: str) -> None:
         """It waits no longer (bound, gone, or its demand changed)."""
         known = self._claims.get(claim_key)
         if known is None:
             return
-        demand, _ = known
+        demand, rank = known
         shelf = self._shelves[demand.place]
-        shelf.remove(claim_key)
+        shelf.remove(rank)
         if not shelf:
             del self._shelves[demand.place]
         del self._claims[claim_key]
@@ -213,7 +210,7 @@ class WaitingClaims:
     def wake_for(self, volume: Volume, *, passed_over: Iterable[str] = ()) -> str | None:
         """Key of the waiting claim with the largest request that the volume satisfies, not yet woken; None if nobody."""
         capacity, skip = capacity_of(volume), set(passed_over)
-        for key in self._from_largest(place_of(volume), capacity):
+        for _, _, key in self._from_largest(place_of(volume), capacity):
             if key in skip or key in self._offers:
                 continue
             if self._claims[key][0].accepts(volume):
@@ -221,11 +218,9 @@ class WaitingClaims:
                 return key
         return None
 
-    def _from_largest(self, place: Place, capacity: int) -> Iterator[str]:
+    def _from_largest(self, place: Place, capacity: int) -> Iterator[Rank]:
         shelf = self._shelves.get(place)
-        if shelf is None:
-            return iter(())
-        return iter(shelf.irange_key(min_key=(-capacity, "", "")))
+        return iter(()) if shelf is None else iter(shelf.irange(minimum=(-capacity, "", "")))
 
     def take_offers(self, claim_key: str) -> set[str]:
         """What the claim was woken for; afterwards it can be woken again."""
@@ -233,5 +228,5 @@ class WaitingClaims:
 
     def of_class(self, storage_class: str) -> list[str]:
         """Waiting claims that name this class, in order of key."""
-        keys = [key for place, shelf in self._shelves.items() if place.storage_class == storage_class for key in shelf]
-        return sorted(keys)
+        shelves = (shelf for place, shelf in self._shelves.items() if place.storage_class == storage_class)
+        return sorted(key for shelf in shelves for _, _, key in shelf)

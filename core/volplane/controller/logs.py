@@ -48,7 +48,8 @@ def bound(**more: str) -> Iterator[None]:
 
 def bind(**more: str) -> Token[Mapping[str, str]]:
     """Add fields to everything logged from here on in this context."""
-    return _FIELDS.set({**fields(), **{name: value for name, value in more.items() if value}})
+    told = more if all(more.values()) else {name: value for name, value in more.items() if value}
+    return _FIELDS.set({**fields(), **told})
 
 
 def configure(

@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=KubeObject)
 
-IndexFunction = Callable[[T], Iterable[str]]
+IndexFunction = Callable[[T], list[str]]
 """The values under which an object is found in one index. Pure; called again for the same object when it goes."""
 
 Listener = Callable[[T | None, T | None], None]
@@ -179,8 +179,8 @@ class _Index(Generic[T]):
         return (keys,) if isinstance(keys, str) else tuple(keys)
 
     def replace(self, key: str, old: T | None, new: T | None) -> None:
-        before = () if old is None else tuple(self._function(old))
-        after = () if new is None else tuple(self._function(new))
+        before = [] if old is None else self._function(old)
+        after = [] if new is None else self._function(new)
         if before == after:
             return
         for value in dict.fromkeys(before):

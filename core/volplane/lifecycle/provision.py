@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from volplane.assets import Asset, Segment
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Wait
-from volplane.errors import InvalidArgument
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -138,10 +137,8 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: Driver) -> str:
             f'class "{storage_class.name}": parameter {names.ON_RELEASE} is "{release}"; '
             'valid values are "delete" and "recycle"'
         )
-    try:
-        driver.typed_parameters(parameters)
-    except InvalidArgument as error:
-        return f'class "{storage_class.name}": {error}'
+    if flaw := driver.parameters_flaw(parameters):
+        return f'class "{storage_class.name}": {flaw}'
     mode = claim.spec.volume_mode or "Filesystem"
     if mode not in driver.info.volume_modes:
         return f'driver "{driver.name}" does not support volumeMode {mode} ({_listed(driver.info.volume_modes)})'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import traceback
@@ -23,7 +24,7 @@ from volplane.assets import (
     PodScrub,
     Snapshot,
 )
-from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported
+from volplane.errors import BackendError, InvalidArgument, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
 from volplane.loading.contract import HOOKS, Plugin
 from volplane.loading.parameters import class_parameters
@@ -57,6 +58,7 @@ __all__ = ["Driver", "Extension"]
 
 log = logging.getLogger(__name__)
 
+_CLASSES_REMEMBERED: Final = 256
 _HARMLESS: Final = frozenset({"describe", "owns"})
 """Hooks that touch no storage: their outcome is never unknown, a wrong answer is the plugin's fault."""
 
@@ -117,6 +119,7 @@ class Driver:
         self._around = ", ".join(e.plugin.name for e in extensions)
         self.info = self.describe(DescribeRequest(context=Context(driver=name, cluster_id="")))
         """What describe said at load; constant for the driver's life."""
+        self._flaw = functools.lru_cache(_CLASSES_REMEMBERED)(self._parameters_flaw)
 
     def __repr__(self) -> str:
         return f"<Driver {self.name} ({self.plugin})>"
@@ -133,6 +136,17 @@ class Driver:
     def typed_parameters(self, parameters: Mapping[str, str]) -> dict[str, Any]:
         """Class parameters as the backend gets them. Raises InvalidArgument naming key, value and what would be right."""
         return class_parameters(self.info.parameters, parameters, f"driver {self.name}", self._options)
+
+    def parameters_flaw(self, parameters: Mapping[str, str]) -> str:
+        """Why `typed_parameters` would refuse these, or "". Costs next to nothing for a class that was looked at before."""
+        return self._flaw(tuple(parameters.items()))
+
+    def _parameters_flaw(self, parameters: tuple[tuple[str, str], ...]) -> str:
+        try:
+            self.typed_parameters(dict(parameters))
+        except InvalidArgument as error:
+            return str(error)
+        return ""
 
     def describe(self, request: DescribeRequest) -> DriverInfo:
         result: DriverInfo = self._call("describe", request)

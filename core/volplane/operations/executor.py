@@ -73,6 +73,8 @@ class _Call:
     timeout: float
     abandoned: threading.Event
     returned: asyncio.Future[None]
+    decided: asyncio.Future[None]
+    """Done once the hook has returned or its time is over, whichever comes first."""
     begun: float | None = None
     overrun: bool = False
     value: Any = None
@@ -94,6 +96,11 @@ class _Call:
             late = now - self.begun
             log.warning("%s of driver %s %s after %.1f s, too late to count", self.what, self.driver, end, late)
         self.returned.set_result(None)
+        self.decide()
+
+    def decide(self) -> None:
+        if not self.decided.done():
+            self.decided.set_result(None)
 
     def result(self) -> Any:
         if self.error is not None:
@@ -105,11 +112,14 @@ class _Call:
 
 
 async def _wait(call: _Call, withdraw: Callable[[_Call], None]) -> Any:
+    timer = asyncio.get_running_loop().call_later(call.timeout, call.decide)
     try:
-        await asyncio.wait({call.returned}, timeout=call.timeout)
+        await call.decided
     except asyncio.CancelledError:
         _abandon(call, withdraw)
         raise
+    finally:
+        timer.cancel()
     if call.returned.done():
         return call.result()
     begun = call.begun is not None
@@ -130,9 +140,10 @@ def _abandon(call: _Call, withdraw: Callable[[_Call], None]) -> None:
 def _prepare(driver: str, what: str, fn: Callable[[], Any], timeout: float, abandoned: threading.Event | None) -> _Call:
     if timeout <= 0:
         raise Unavailable(f"no time is left to start {what} of driver {driver}")
-    returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    returned: asyncio.Future[None] = loop.create_future()
     hold_until(returned)
-    return _Call(driver, what, fn, timeout, abandoned or threading.Event(), returned)
+    return _Call(driver, what, fn, timeout, abandoned or threading.Event(), returned, loop.create_future())
 
 
 def _view(calls: set[_Call], driver: str | None) -> tuple[HookCall, ...]:
