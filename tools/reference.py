@@ -75,7 +75,10 @@ def hooks_page() -> Iterator[str]:
     yield "# Hooks\n"
     yield MARK + "\n"
     yield contract(inspect.getmodule(BackendSpec)) + "\n"
-    yield "Raise the errors of [errors.md](errors.md); their class decides what volplane does next.\n"
+    yield """\
+Raise the errors of [errors.md](errors.md); their class decides what volplane does next. volplane fills the fields of
+requests, the backend those of results; sizes are bytes, times seconds.
+"""
     yield "| hook | required | request | returns |\n|---|---|---|---|"
     for name, hook in hooks:
         results = " or ".join(f"`{result.__name__}`" for result in results_of(hook))
@@ -123,10 +126,11 @@ def fields_of(kind: type) -> Iterator[str]:
     yield f"\n### {kind.__name__}\n"
     yield contract(kind) + "\n"
     rows = dataclasses.fields(typing.cast("typing.Any", kind))
+    notes = attribute_notes(kind) | {"context": "Who calls, and under which circumstances: [Context](#context)."}
     if rows:
-        yield "| field | type | default |\n|---|---|---|"
+        yield "| field | type | default | |\n|---|---|---|---|"
     for row in rows:
-        yield f"| `{row.name}` | `{str(row.type).replace('|', BAR)}` | {default_of(row)} |"
+        yield f"| `{row.name}` | `{str(row.type).replace('|', BAR)}` | {default_of(row)} | {notes[row.name]} |"
 
 
 def default_of(row: dataclasses.Field[typing.Any]) -> str:
@@ -257,9 +261,7 @@ They come with volplane and are around every driver once the configuration names
 """
     for name in ("call_log", "dry_run", "quota"):
         plugin = InstalledPlugins().load("extension", name)
-        yield f"\n## {name}\n"
-        yield contract(inspect.getmodule(plugin.factory)) + "\n"
-        yield contract(plugin.factory) + "\n"
+        yield f"\n## {name}\n\n{contract(inspect.getmodule(plugin.factory))}\n\n{contract(plugin.factory)}\n"
         yield markdown(options_schema(plugin))
 
 
@@ -274,9 +276,7 @@ def kit_page() -> Iterator[str]:
     yield "[How to use it](../how-to/test-a-backend.md). The rules and `Subject` are in [conformance.md](conformance.md).\n"
     for name in sorted(set(testing.__all__) - {"RULES", "Subject"}, key=str.lower):
         member = getattr(testing, name)
-        yield f"\n## {name}\n"
-        yield f"`{name}{call_of(member)}`\n"
-        yield contract(member) + "\n"
+        yield f"\n## {name}\n\n`{name}{call_of(member)}`\n\n{contract(member)}\n"
         if inspect.isclass(member):
             yield from members_of(member)
 

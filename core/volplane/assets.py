@@ -49,45 +49,49 @@ class VolumeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeSource:
-    """Where a PersistentVolume points: the key of its spec ("local", "hostPath", "nfs", "csi", …) and what stands there."""
+    """Where a PersistentVolume points."""
 
     kind: str
+    """The key of its spec: "local", "hostPath", "nfs", "csi", …"""
     fields: Mapping[str, Any]
+    """What stands there, as in the API; JSON values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The marks that every asset we make must carry, and that `find`, `delete` and `list_assets` compare.
-
-    cluster_id: which cluster owns it; claim_uid: for which claim it was made; volume_name: the PersistentVolume
-    (`pvc-<claim uid>`); generation: which asset of the claim's intent it is, from 1.
+    """The marks that every asset we make must carry, and that `find`, `delete` and `list_assets` compare. Filled by volplane,
+    kept and given back by the backend.
     """
 
     cluster_id: str
+    """Which cluster owns it."""
     claim_uid: str
+    """For which claim it was made."""
     volume_name: str
+    """The PersistentVolume, `pvc-<claim uid>`."""
     generation: int = 1
+    """Which asset of the claim's intent it is, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asset:
-    """An asset that exists and is ready for use.
-
-    handle: the backend's id, at most 1,024 characters, stable for ever.
-    source: what the PersistentVolume will point at.
-    capacity_bytes: what it really holds, at least what was asked.
-    node_affinity: segments from which it can be reached, any of them; empty = from everywhere.
-    attributes: kept on the volume (`spec.csi.volumeAttributes` for csi sources, else annotations); never secrets.
-    mount_options: added to those of the class. gid: supplemental group of the files (annotation `pv.beta.kubernetes.io/gid`).
-    """
+    """An asset that exists and is ready for use."""
 
     handle: str
+    """The backend's id, 1 to 1,024 characters, stable for ever."""
     source: VolumeSource
+    """What the PersistentVolume will point at."""
     capacity_bytes: int
+    """What it really holds, at least what was asked; becomes `spec.capacity.storage`."""
     node_affinity: tuple[Segment, ...] = ()
+    """Segments from which it can be reached, any of them; empty = from everywhere."""
     attributes: Mapping[str, str] = field(default_factory=dict)
+    """Kept on the volume and given back with it: `spec.csi.volumeAttributes` for csi sources, else the annotation
+    `volplane.dev/attributes`. Never secrets: many may read volumes."""
     mount_options: tuple[str, ...] = ()
+    """Added to those of the class."""
     gid: int | None = None
+    """Supplemental group of the files (annotation `pv.beta.kubernetes.io/gid`); None = nobody needs one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +101,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProgress:
-    """Started; call again after `retry_after` seconds with the same request and this `state` (JSON values, at most 4 KiB)."""
+    """Started, and no thread needs to wait for it: the same call comes again."""
 
     retry_after: float
+    """Seconds until then."""
     state: Mapping[str, Any] = field(default_factory=dict)
+    """Comes back in `context.state`, also after a crash: JSON values, at most 4 KiB, never secrets. It is kept in an
+    annotation, sealed against changes but readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +117,11 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodScrub:
-    """Erase by a scrubber pod that mounts the volume and empties it.
-
-    volume: the pod volume to mount instead of the one that follows from the source, e.g. {"hostPath": {...}}.
-    """
+    """Erase by a scrubber pod that mounts the volume and empties it."""
 
     volume: Mapping[str, Any] | None = None
+    """The pod volume to mount, as in a pod's spec without its name, e.g. {"hostPath": {"path": …}}; None = what
+    follows from the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,39 +131,50 @@ class Erased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """The asset is attached to the node. metadata becomes `status.attachmentMetadata` of the VolumeAttachment."""
+    """The asset is attached to the node."""
 
     metadata: Mapping[str, str] = field(default_factory=dict)
+    """Becomes `status.attachmentMetadata` of the VolumeAttachment: what the node plugin needs, never secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot that exists. ready: it can be used as a source."""
+    """A snapshot that exists."""
 
     handle: str
+    """The backend's id, stable for ever."""
     size_bytes: int
+    """How large an asset made of it must be at least."""
     ready: bool
+    """It can be used as a source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Room in a segment. maximum_volume_bytes: the largest single asset, None = not more limited than `available_bytes`."""
+    """Room in a segment."""
 
     available_bytes: int
+    """In all, for assets with these parameters."""
     maximum_volume_bytes: int | None = None
+    """The largest single asset; None = not more limited than `available_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedAsset:
-    """One entry of `list_assets`. owner is None for what carries no marks, or marks that cannot be read (foreign)."""
+    """One entry of `list_assets`."""
 
     handle: str
+    """As `provision` returned it."""
     name: str
+    """As people would look for it: the name that it was made under, else whatever the backend calls it."""
     capacity_bytes: int
+    """What it holds."""
     owner: Ownership | None
+    """Its marks; None for what carries none, or marks that cannot be read (foreign)."""
     created_at: float | None = None
     """Unix time of creation where the backend knows it."""
     attached_to: tuple[str, ...] = ()
+    """Names of the nodes, or ids of the instances, to which it is attached now."""
     source: VolumeSource | None = None
     """As a PersistentVolume would point at it. Needed where the handle is no part of the source: what a person has made a
     volume of is then known not to be an orphan."""
@@ -165,7 +182,9 @@ class ListedAsset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssetPage:
-    """A page of `list_assets`; `next_page` is None on the last one."""
+    """A page of `list_assets`."""
 
     assets: tuple[ListedAsset, ...]
+    """In any order."""
     next_page: str | None = None
+    """Comes back in the next request; None on the last page."""

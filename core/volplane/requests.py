@@ -1,4 +1,6 @@
-"""Requests of hooks: one frozen value a call. Fields are added, never changed; a backend reads what it needs."""
+"""Requests of hooks: one frozen value a call, filled by volplane. Fields are added, never changed; a backend reads what it
+needs. Sizes are bytes, durations seconds.
+"""
 
 from __future__ import annotations
 
@@ -38,26 +40,30 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What every call carries besides its demand.
-
-    driver: name of the driver. cluster_id: which cluster. generation: which asset of the intent, from 1.
-    attempt: which call of this operation, from 1. state: what the last `InProgress` returned, else empty.
-    timeout: seconds this call may take; after that its outcome counts as unknown.
-    fence: rises with every change of leader; compare it where the backend can, else ignore it.
-    log: logger that already knows driver, operation and object. cancelled: True once nobody waits any more.
-    """
+    """What every call carries besides its demand."""
 
     driver: str
+    """Name of the driver, as in the configuration and in the class's `provisioner`."""
     cluster_id: str
+    """Which cluster calls: `clusterId` of the configuration, else the uid of namespace kube-system."""
     generation: int = 1
+    """Which asset of the claim's intent, from 1; rises only once the former one is proven absent or has finally
+    failed."""
     attempt: int = 1
+    """Which try of this operation it is, from 1: one more than have failed in a row, as far as this process knows."""
     state: Mapping[str, Any] = field(default_factory=dict)
+    """What the last `InProgress` of this operation returned, else empty."""
     timeout: float = 120.0
+    """Seconds this call may take, from the driver's `timeout`; after that its outcome counts as unknown."""
     fence: str = ""
+    """Holder and epoch of the lease under which the call is made; its number rises with every change of leader.
+    Compare it where the backend can, else ignore it."""
     log: logging.Logger = field(
         default_factory=lambda: logging.getLogger("volplane.backend"), compare=False, repr=False
     )
+    """Logger that already knows driver, operation and object."""
     cancelled: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
+    """True once nobody waits for this call any more: stop at the next safe place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,63 +71,95 @@ class ClaimIdentity:
     """The claim an asset is for. Labels and annotations are written by tenants: never trust them as paths."""
 
     namespace: str
+    """`metadata.namespace` of the claim."""
     name: str
+    """`metadata.name` of the claim."""
     uid: str
+    """`metadata.uid` of the claim, which is never used again."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """`metadata.labels` of the claim."""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    """`metadata.annotations` of the claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeIdentity:
-    """A volume whose asset is to be worked on. owner is None for static volumes (made by a person)."""
+    """A volume whose asset is to be worked on."""
 
     name: str
+    """`metadata.name` of the PersistentVolume; `pvc-<claim uid>` for those that volplane made."""
     uid: str
+    """`metadata.uid` of the PersistentVolume; empty for an asset that never became one."""
     handle: str
+    """As the backend returned it (annotation `volplane.dev/handle`); for static volumes what stands in the source:
+    `volumeHandle`, path, or server and path."""
     source: VolumeSource
+    """The volume's source as it is now."""
     capacity_bytes: int
+    """`spec.capacity.storage`, rounded up to whole bytes."""
     owner: Ownership | None = None
+    """The marks that the asset must carry; None for static volumes (made by a person), whose asset must carry
+    nobody's."""
     attributes: Mapping[str, str] = field(default_factory=dict)
+    """As the backend returned them; of static volumes those of a csi source."""
     volume_mode: VolumeMode = VolumeMode.FILESYSTEM
+    """`spec.volumeMode`."""
     access_modes: tuple[AccessMode, ...] = (AccessMode.READ_WRITE_ONCE,)
+    """`spec.accessModes`."""
     node_affinity: tuple[Segment, ...] = ()
+    """`spec.nodeAffinity` as segments, any of them; empty = everywhere, or an affinity that is no list of places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
-    """A node to attach to. instance_id: `spec.providerID` of the Node."""
+    """A node to attach to, or that was chosen for a pod."""
 
     name: str
+    """`metadata.name` of the Node."""
     uid: str = ""
+    """`metadata.uid` of the Node."""
     instance_id: str = ""
+    """`spec.providerID` of the Node, such as aws:///eu-central-1a/i-0123; empty where no cloud set one."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """`metadata.labels` of the Node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionRequest:
-    """Make the asset `name`, or return the one that exists and answers an equal demand.
-
-    name: `pvc-<claim uid>`, at most 63 characters. capacity_bytes: at least so much. limit_bytes: at most, None = any.
-    parameters: the class's, already checked and typed by the schema of `describe`.
-    segment: the place chosen for it (sticky over retries), None = anywhere. allowed_segments: other legal places.
-    owner: the marks to put on the asset.
-    """
+    """Make the asset `name`, or return the one that exists and answers an equal demand."""
 
     context: Context
     name: str
+    """`pvc-<claim uid>`, at most 63 characters; the same in every try."""
     capacity_bytes: int
+    """At least so many bytes: the claim's `resources.requests.storage`, rounded up."""
     owner: Ownership
+    """The marks to put on the asset, with its generation."""
     claim: ClaimIdentity
+    """Whom it is for; for names and tags that people read."""
     limit_bytes: int | None = None
+    """At most so many bytes; None = any. Claims cannot ask for it, so that the controllers leave it None."""
     access_modes: tuple[AccessMode, ...] = (AccessMode.READ_WRITE_ONCE,)
+    """`spec.accessModes` of the claim: all of them must be possible."""
     volume_mode: VolumeMode = VolumeMode.FILESYSTEM
+    """`spec.volumeMode` of the claim."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The class's, checked and typed by the schema of `describe`, with an entry for each of its parameters; without
+    those of volplane's own."""
     segment: Segment | None = None
+    """The place chosen for it, from the selected node or the class's allowed topologies; the same over retries. None =
+    anywhere."""
     allowed_segments: tuple[Segment, ...] = ()
+    """Other legal places, from the class's `allowedTopologies`; empty = all."""
     selected_node: NodeIdentity | None = None
+    """The node of the pod that waits (WaitForFirstConsumer), as the scheduler chose it; None = no pod waits, or the
+    node is gone."""
     mount_options: tuple[str, ...] = ()
+    """`mountOptions` of the class, for backends that check them; they stand on the volume whatever the backend does."""
     source_snapshot: str | None = None
+    """Handle of the snapshot to begin with; None = empty. The controllers refuse claims with a data source as yet."""
     source_volume: str | None = None
+    """Handle of the asset to copy; None = empty. As `source_snapshot`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +168,13 @@ class FindRequest:
 
     context: Context
     name: str
+    """As in that request."""
     owner: Ownership
+    """As in that request; an asset with other marks is not the one."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    """As in that request, where they are known: what volplane finds is deleted or proven absent, for which it needs none."""
     segment: Segment | None = None
+    """As in that request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +183,7 @@ class DeleteRequest:
 
     context: Context
     volume: VolumeIdentity
+    """Whose asset; read live before the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +192,7 @@ class OwnsRequest:
 
     context: Context
     source: VolumeSource
+    """As it stands in the volume's spec, unchecked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +201,7 @@ class RecycleRequest:
 
     context: Context
     volume: VolumeIdentity
+    """Whose asset; read live before the call, and bound to no living claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +210,11 @@ class AttachRequest:
 
     context: Context
     volume: VolumeIdentity
+    """Whose asset."""
     node: NodeIdentity
+    """Where it shall be usable."""
     read_only: bool = False
+    """Nobody will write there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +223,9 @@ class DetachRequest:
 
     context: Context
     volume: VolumeIdentity
+    """Whose asset."""
     node: NodeIdentity
+    """From where; it may be gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,24 +234,29 @@ class ExpandRequest:
 
     context: Context
     volume: VolumeIdentity
+    """Whose asset, with its present size."""
     capacity_bytes: int
+    """At least so many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModifyRequest:
-    """Change mutable parameters of the asset (a VolumeAttributesClass)."""
+    """Change mutable parameters of the asset."""
 
     context: Context
     volume: VolumeIdentity
+    """Whose asset."""
     parameters: Mapping[str, str]
+    """Those of the VolumeAttributesClass, as texts; not checked by the schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListRequest:
-    """A page of all assets in the driver's reach, foreign ones included. page: None for the first."""
+    """A page of all assets in the driver's reach, foreign ones included."""
 
     context: Context
     page: str | None = None
+    """`next_page` of the page before; None for the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +269,9 @@ class AdoptRequest:
 
     context: Context
     volume: VolumeIdentity
+    """Whose asset, with the marks that it shall carry."""
     former: Ownership
+    """The marks that it carries now, as `list_assets` told them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +280,9 @@ class CapacityRequest:
 
     context: Context
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The class's, checked and typed."""
     segment: Segment | None = None
+    """Where; None = in all places together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +291,7 @@ class ValidateRequest:
 
     context: Context
     parameters: Mapping[str, Any]
+    """The class's, checked and typed by the schema of `describe`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,8 +300,11 @@ class SnapshotRequest:
 
     context: Context
     name: str
+    """The same in every try."""
     volume: VolumeIdentity
+    """Of which asset."""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    """Those of the VolumeSnapshotClass, as texts; not checked by the schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,14 +313,16 @@ class DeleteSnapshotRequest:
 
     context: Context
     handle: str
+    """As `create_snapshot` returned it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """Sent once before any other hook but `describe`: open connections, check the root. node_name: set on node instances."""
+    """Sent once before any other hook but `describe`: open connections, check the root."""
 
     context: Context
     node_name: str | None = None
+    """`--node-name` of the process, for drivers of local storage; None = it serves the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The documentation says what the code says, and its links lead somewhere."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import volplane
 from volplane import errors
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -47,3 +49,12 @@ def test_the_table_in_the_source_of_the_errors_agrees_with_the_classes() -> None
         assert kind.grpc_code == code
         assert kind.proves_nothing_done == (proof == "yes")
         assert ("slow" in following) == (kind.retry is errors.RetryPolicy.SLOW)
+
+
+def test_every_field_of_the_contract_says_what_it_means() -> None:
+    text = (REPOSITORY / "docs" / "reference" / "hooks.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `[^\n]*?` \| [^|\n]* \| (.*) \|$", text, re.MULTILINE)
+    contract = [getattr(volplane, name) for name in volplane.__all__]
+    fields = [field.name for kind in contract if dataclasses.is_dataclass(kind) for field in dataclasses.fields(kind)]
+    assert sorted(name for name, _ in rows) == sorted(fields)
+    assert [name for name, meaning in rows if len(meaning) < 8] == []

@@ -7,6 +7,7 @@ Source: Kubernetes 1.36, `pkg/controller/volume/persistentvolume` and `k8s.io/co
 from __future__ import annotations
 
 __all__ = [
+    "ATTRIBUTES",
     "BETA_STORAGE_CLASS",
     "BETA_STORAGE_PROVISIONER",
     "BIND_COMPLETED",
@@ -64,6 +65,8 @@ RECLAIM_FINALIZER = "volplane.dev/reclaim"
 """On a volume: its asset goes before the object does."""
 INTENT = "volplane.dev/intent"
 """On a claim, volume or attachment: the durable record that an operation may have side effects."""
+ATTRIBUTES = "volplane.dev/attributes"
+"""On our volumes without a csi source: the asset's attributes, a JSON object of texts."""
 HANDLE = "volplane.dev/handle"
 """On a volume: the backend's id of its asset."""
 DRIVER = "volplane.dev/driver"

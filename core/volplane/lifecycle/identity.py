@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.binding.matching import capacity_of, request_of
 from volplane.kube import names
@@ -38,6 +40,7 @@ def context_of(
     cluster_id: str,
     *,
     generation: int = 1,
+    attempt: int = 1,
     state: Mapping[str, Any] | None = None,
     fence: str = "",
 ) -> Context:
@@ -46,6 +49,7 @@ def context_of(
         driver=driver.name,
         cluster_id=cluster_id,
         generation=generation,
+        attempt=attempt,
         state=dict(state or {}),
         fence=fence,
         # One for each driver: loggers are kept for ever. What is worked on stands in the fields of each message.
@@ -139,11 +143,21 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
         source=source,
         capacity_bytes=-(-capacity_of(volume) // NANOS),
         owner=_owner_of(volume, cluster_id),
-        attributes=dict((volume.spec.csi or {}).get("volumeAttributes") or {}),
+        attributes=_attributes_of(volume),
         volume_mode=VolumeMode(volume.spec.volume_mode or "Filesystem"),
         access_modes=_modes(volume.spec.access_modes),
         node_affinity=segments_of(volume),
     )
+
+
+def _attributes_of(volume: Volume) -> dict[str, str]:
+    """As the backend returned them. An annotation that somebody damaged counts as none."""
+    if volume.spec.csi is not None:
+        return dict(volume.spec.csi.get("volumeAttributes") or {})
+    try:
+        return msgspec.json.decode(volume.annotation(names.ATTRIBUTES) or "{}", type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
 
 
 def _owner_of(volume: Volume, cluster_id: str) -> Ownership | None:

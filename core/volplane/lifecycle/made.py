@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +40,8 @@ def volume_body(
     annotations |= _own_annotations(driver, intent, asset)
     if release == "recycle":
         annotations[names.ON_RELEASE] = release
+    if asset.attributes and asset.source.kind != "csi":
+        annotations[names.ATTRIBUTES] = json.dumps(dict(asset.attributes), ensure_ascii=False, sort_keys=True)
     if asset.gid is not None:
         annotations[names.GID] = str(asset.gid)
     metadata: dict[str, Any] = {"name": volume_name_of(claim), "annotations": annotations}

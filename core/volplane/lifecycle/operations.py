@@ -6,8 +6,8 @@ asset, and does nothing if they no longer justify it: the object is decided anew
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
 from volplane.binding.matching import class_of_claim
@@ -34,10 +34,11 @@ from volplane.lifecycle.recycle import recycles
 from volplane.lifecycle.world import Drivers, Pending, Reschedule, ScrubPlan, World
 from volplane.loading.driver import Driver
 from volplane.operations import Again, OperationRegistry
-from volplane.requests import Context, DeleteRequest, FindRequest, RecycleRequest
+from volplane.requests import Context, DeleteRequest, FindRequest, ProvisionRequest, RecycleRequest, ValidateRequest
 
 __all__ = ["Operations"]
 
+MOST_CLASSES = 1_000
 SECOND_LOOK = 1.0
 """Seconds after which an object is decided again whose live state forbade what was decided: by then the cache knows it."""
 
@@ -68,6 +69,8 @@ class Operations:
         self._recorder = recorder
         self._fence = fence
         self._wake_volume = wake_volume
+        self._valid: set[tuple[str, str]] = set()
+        """Parameters that the `validate` of a driver has taken."""
 
     # --- provision ----------------------------------------------------------------------------------------------
 
@@ -90,11 +93,12 @@ class Operations:
             raise Again(after=SECOND_LOOK)
         selected = claim.annotation(names.SELECTED_NODE)
         node = self.world.nodes.get(selected) if selected else None
-        context = self._context(driver, intent)
+        context = self._context(driver, intent.generation, intent.state)
         self.world.outcomes.attempted.pop(uid, None)
         self.world.outcomes.discarded.discard(uid)
         try:
             request = provision_request(claim, storage_class, driver, intent, context, node=node)
+            await self._validate(driver, request)
             result = await self._drivers.call(driver, Driver.provision, request)
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
                 raise OutcomeUnknown(
@@ -111,6 +115,17 @@ class Operations:
                 self._keep(claim, Reschedule())
             raise
         self._keep(claim, self._kept(result) if isinstance(result, InProgress) else result)
+
+    async def _validate(self, driver: Driver, request: ProvisionRequest) -> None:
+        """Ask the backend about a class's parameters before it is first used; again only for others."""
+        given = (driver.name, repr(sorted(request.parameters.items())))
+        if given in self._valid or not driver.supports("validate"):
+            return
+        question = ValidateRequest(context=request.context, parameters=request.parameters)
+        await self._drivers.call(driver, Driver.validate, question)
+        if len(self._valid) >= MOST_CLASSES:
+            self._valid.clear()
+        self._valid.add(given)
 
     def _keep(self, claim: Claim, result: Asset | Pending | Reschedule) -> None:
         current = self.world.claims.get(claim.key)
@@ -215,7 +230,7 @@ class Operations:
                 f'class "{class_name}" is gone and driver "{driver.name}" cannot look assets up; '
                 "create the class again so that the asset can be found and deleted"
             )
-        context = self._context(driver, intent)
+        context = self._context(driver, intent.generation, intent.state)
         request = provision_request(claim, storage_class, driver, intent, context)
         try:
             result = await self._drivers.call(driver, Driver.provision, request)
@@ -229,7 +244,7 @@ class Operations:
         return result
 
     async def _find(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | Absent:
-        context = self._context(driver, intent)
+        context = self._context(driver, intent.generation, intent.state)
         request = FindRequest(
             context=context,
             name=volume_name_of(claim),
@@ -239,13 +254,7 @@ class Operations:
         return await self._drivers.call(driver, Driver.find, request)
 
     async def _delete_asset(self, claim: Claim, intent: ClaimIntent, driver: Driver, asset: Asset) -> None:
-        context = context_of(
-            driver,
-            self.world.settings.cluster_id,
-            generation=intent.generation,
-            state=self.world.outcomes.discarding.get(claim.uid),
-            fence=self._fence(),
-        )
+        context = self._context(driver, intent.generation, self.world.outcomes.discarding.get(claim.uid))
         owner: Ownership = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
         result = await self._drivers.call(driver, Driver.delete, request)
@@ -267,13 +276,8 @@ class Operations:
             raise Again(after=SECOND_LOOK)
         known = read_delete_intent(live.annotation(names.INTENT))
         identity = volume_identity(live, self.world.settings.cluster_id)
-        context = context_of(
-            driver,
-            self.world.settings.cluster_id,
-            generation=identity.owner.generation if identity.owner else 1,
-            state=known.delete_state if known is not None else None,
-            fence=self._fence(),
-        )
+        generation = identity.owner.generation if identity.owner else 1
+        context = self._context(driver, generation, known.delete_state if known is not None else None)
         request = DeleteRequest(context=context, volume=identity)
         try:
             result = await self._drivers.call(driver, Driver.delete, request)
@@ -314,12 +318,7 @@ class Operations:
         if epoch_of(intent.fence) != epoch_of(self._fence()):
             raise Again(after=SECOND_LOOK)
         before = self.world.outcomes.scrubs.get(live.uid)
-        context = context_of(
-            driver,
-            self.world.settings.cluster_id,
-            state=before.state if isinstance(before, Pending) else None,
-            fence=self._fence(),
-        )
+        context = self._context(driver, state=before.state if isinstance(before, Pending) else None)
         request = RecycleRequest(context=context, volume=volume_identity(live, self.world.settings.cluster_id))
         try:
             result = await self._drivers.call(driver, Driver.recycle, request)
@@ -371,11 +370,13 @@ class Operations:
         never = can_never_be_bound(live, claim) and outlived(live, claim, self.world.sealer)
         return live if claim.uid != reference.uid or bound_elsewhere or never else None
 
-    def _context(self, driver: Driver, intent: ClaimIntent) -> Context:
+    def _context(self, driver: Driver, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
+        """Of a call that the running operation makes."""
         return context_of(
             driver,
             self.world.settings.cluster_id,
-            generation=intent.generation,
-            state=intent.state,
+            generation=generation,
+            attempt=self._registry.attempt(),
+            state=state,
             fence=self._fence(),
         )

@@ -7,6 +7,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Final
 
 from volplane.controller import logs
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 KEEP_FAILURES: Final = 600.0
 """Seconds after its next try was due that an operation's failures are forgotten if nobody started it again."""
 CANCEL_GRACE: Final = 1.0
+_RUNNING: Final[ContextVar[Operation]] = ContextVar("volplane_operation")
 
 
 class OperationRegistry:
@@ -75,6 +77,7 @@ class OperationRegistry:
         failures = self._end_pause(name, requeue, now)
         operation = Operation(name, driver, asset, node, run, requeue, now, failures)
         operation.context.run(logs.bind, operation=name, driver=driver)
+        operation.context.run(_RUNNING.set, operation)
         self._reset_others(operation)
         self._operations[name] = operation
         self._holders.setdefault((driver, asset), {})[node] = operation
@@ -101,6 +104,11 @@ class OperationRegistry:
         """Seconds after which `name` would be tried again if its current run failed with `error`; for events."""
         known = self._operations.get(name) or self._pauses.get(name)
         return retry_delay(error, (known.failures if known else 0) + 1)
+
+    def attempt(self) -> int:
+        """Which try of the operation it is that the caller is part of: one more than have failed in a row."""
+        operation = _RUNNING.get(None)
+        return operation.failures + 1 if operation is not None else 1
 
     def snapshot(self) -> tuple[OperationState, ...]:
         """Everything queued, running, overrun or waiting for its next try, oldest first."""
