@@ -2,9 +2,10 @@
 
     python -m bench.claims static 1000
     python -m bench.claims dynamic 10000 --runs 3 --json figures.json
+    python -m bench.claims static 1000 --data
 
-Every process on its own, as in real life: `volplane apiserver --memory`, the controllers (`--controllers all`) with a
-backend that only remembers, and this one, which creates the objects and watches the claims. All objects are created
+Every process on its own, as in real life: `volplane apiserver --memory` (with --data one that has every write on disk
+before it answers, as a cluster's has), the controllers (`--controllers all`) with a backend that only remembers, and this one, which creates the objects and watches the claims. All objects are created
 while the controllers are stopped. Then they go on; the time is that until the last claim is Bound, their CPU is that
 until they rest, events included. The floor is measured in the same way on a server of its own: the same objects, then
 a bare client sends the same writes with as many in flight, and no logic (`bench.floor`). Both alternate `--runs` times;
@@ -76,7 +77,7 @@ async def _ours(
     }
 
 
-def ours(kind: str, count: int) -> dict[str, float]:
+def ours(kind: str, count: int, *, durable: bool = False) -> dict[str, float]:
     """One measurement of the controllers in fresh processes."""
 
     async def main(kubeconfig: Path, api: processes.Process, run: processes.Controller) -> dict[str, float]:
@@ -85,7 +86,10 @@ def ours(kind: str, count: int) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as name:
         kubeconfig = Path(name) / "kubeconfig"
-        with processes.server(kubeconfig) as api, processes.controller(kubeconfig) as run:
+        with (
+            processes.server(kubeconfig, Path(name) / "data" if durable else None) as api,
+            processes.controller(kubeconfig) as run,
+        ):
             return asyncio.run(main(kubeconfig, api, run))
 
 
@@ -119,22 +123,22 @@ async def _observe(count: int, kubeconfig: Path, api: processes.Process, bare: p
     }
 
 
-def floor(kind: str, count: int) -> dict[str, float]:
+def floor(kind: str, count: int, *, durable: bool = False) -> dict[str, float]:
     """One measurement of the bare client in fresh processes."""
     with tempfile.TemporaryDirectory() as name:
         kubeconfig = Path(name) / "kubeconfig"
-        with processes.server(kubeconfig) as api:
+        with processes.server(kubeconfig, Path(name) / "data" if durable else None) as api:
             asyncio.run(_prepare_floor(kind, count, kubeconfig))
             with processes.child("-m", "bench.floor", kind, str(count), str(kubeconfig)) as bare:
                 bare.line()
                 return asyncio.run(_observe(count, kubeconfig, api, bare))
 
 
-def measure(kind: str, count: int, runs: int) -> list[dict[str, float]]:
+def measure(kind: str, count: int, runs: int, *, durable: bool = False) -> list[dict[str, float]]:
     """Controllers and floor in turn."""
     figures = []
     for _ in range(runs):
-        pair = {**ours(kind, count), **floor(kind, count)}
+        pair = {**ours(kind, count, durable=durable), **floor(kind, count, durable=durable)}
         pair["share_of_floor"] = pair["claims_per_second"] / pair["floor_per_second"]
         figures.append(pair)
     return figures
@@ -150,13 +154,15 @@ def main() -> None:
     parser.add_argument("kind", choices=("static", "dynamic"))
     parser.add_argument("count", type=int)
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--data", action="store_true", help="the server is durable: every write waits for the disk")
     parser.add_argument("--json", type=Path, help="keep the figures of every run in this file")
     chosen = parser.parse_args()
     busy = processes.load()
-    figures = measure(chosen.kind, chosen.count, chosen.runs)
+    figures = measure(chosen.kind, chosen.count, chosen.runs, durable=chosen.data)
     median = median_of(figures)
     processes.report(
-        f"{chosen.kind}, {chosen.count} claims, median of {chosen.runs} ({processes.machine()}; {busy})",
+        f"{chosen.kind}, {chosen.count} claims, {'durable server, ' if chosen.data else ''}"
+        f"median of {chosen.runs} ({processes.machine()}; {busy})",
         {
             "claims/s": median["claims_per_second"],
             "claims/s of a bare client": median["floor_per_second"],

@@ -145,13 +145,17 @@ def child(*command: str, kind: type[Process] = Process) -> Iterator[Any]:
 
 
 @contextmanager
-def server(kubeconfig: Path, **filled: int) -> Iterator[Process]:
-    """An API server in memory that has written `kubeconfig`. filled: see `bench.server`; empty: `volplane apiserver`."""
+def server(kubeconfig: Path, data: Path | None = None, **filled: int) -> Iterator[Process]:
+    """An API server that has written `kubeconfig`, in memory, or durable in the directory `data`.
+
+    filled: see `bench.server`; empty: `volplane apiserver`.
+    """
     if filled:
         options = [text for name, count in filled.items() for text in (f"--{name}", str(count))]
         command = ["-m", "bench.server", str(kubeconfig), *options]
     else:
-        command = ["-m", "volplane", "apiserver", "--memory", "--port", "0", "--kubeconfig-out", str(kubeconfig)]
+        kept = ["--data", str(data)] if data is not None else ["--memory"]
+        command = ["-m", "volplane", "apiserver", *kept, "--port", "0", "--kubeconfig-out", str(kubeconfig)]
     with child(*command) as process:
         process.wait_for(kubeconfig)
         yield process
