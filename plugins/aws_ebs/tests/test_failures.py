@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
+from volplane_aws_ebs import failures
 from volplane_aws_ebs.calls import Call
 from volplane_aws_ebs.failures import leaves_doubt, translated
 from volplane_aws_ebs.marks import client_token
-from volplane_aws_ebs.refusals import NO_ANSWER, AwsRefusal
+from volplane_aws_ebs.refusals import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, AwsRefusal
 from volplane_aws_ebs.testing import Behaviour, FaultKind
 
 GIB = 1 << 30
@@ -290,6 +292,23 @@ EVERY = [
     ("500", Unavailable),
     ("InvalidPaginationToken", InvalidArgument),
     ("InvalidVolumeID.Malformed", InvalidArgument),
+    ("InvalidSnapshotID.Malformed", InvalidArgument),
+    ("InvalidInstanceID.Malformed", InvalidArgument),
+    ("IdempotentParameterMismatch", InvalidArgument),
+    ("InvalidVolume.ZoneMismatch", InvalidArgument),
+    ("InvalidInstanceID.NotFound", NotFound),
+    ("InvalidSnapshot.NotFound", NotFound),
+    ("ConcurrentSnapshotLimitExceeded", ResourceExhausted),
+    ("TooManyRequestsException", Throttled),
+    ("InternalFailure", Unavailable),
+    ("503", Unavailable),
+    ("AccessDenied", PermissionDenied),
+    ("AccessDeniedException", PermissionDenied),
+    ("OperationNotPermitted", PermissionDenied),
+    ("ExpiredTokenException", PermissionDenied),
+    ("SignatureDoesNotMatch", PermissionDenied),
+    ("PendingVerification", PermissionDenied),
+    ("Blocked", PermissionDenied),
 ]
 
 
@@ -299,6 +318,13 @@ def test_the_rest_of_the_table(code: str, kind: type[BackendError]) -> None:
     assert type(error) is kind
     assert error.code == code
     assert str(error).startswith("cannot make a volume for pvc-1: Because")
+
+
+def test_every_code_of_the_table_stands_in_this_file() -> None:
+    """A row without a test would be a guess."""
+    tests = Path(__file__).read_text("utf-8")
+    codes = {code for row in failures._TABLE for code in row.codes} - {NO_ANSWER, NOT_SENT, NO_CREDENTIALS}
+    assert [code for code in sorted(codes) if f'"{code.rstrip("*")}' not in tests] == []
 
 
 def test_an_unknown_code_is_an_unknown_outcome() -> None:

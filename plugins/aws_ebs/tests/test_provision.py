@@ -17,6 +17,9 @@ from volplane import (
     ValidateRequest,
     VolumeMode,
 )
+from volplane.loading.building import build_driver
+from volplane.loading.contract import Plugin
+from volplane_aws_ebs import AwsEbsBackend
 from volplane_aws_ebs.testing import Behaviour
 
 GIB = 1 << 30
@@ -111,6 +114,17 @@ def test_parameters_that_contradict_each_other_are_refused_before_a_call(
     with pytest.raises(InvalidArgument, match=told):
         region.provision(size=20 * GIB, parameters=parameters)
     assert region.fake.calls["CreateVolume"] == 0
+
+
+@pytest.mark.parametrize(
+    "key", ["endpoint", "sts_endpoint", "region", "role_arn", "access_key_id", "secret_access_key", "session_token"]
+)
+def test_who_writes_classes_chooses_neither_where_credentials_are_sent_nor_which(key: str) -> None:
+    plugin = Plugin(kind="backend", name="aws_ebs", factory=AwsEbsBackend)
+    driver = build_driver("ebs.volplane.dev", plugin, {"region": "eu-test-1"})
+    with pytest.raises(InvalidArgument, match=rf"parameter '{key}'") as refused:
+        driver.typed_parameters({key: "http://169.254.169.254/wJalrXUtnFEMI"})
+    assert ("wJalrXUtnFEMI" in str(refused.value)) == (key in ("endpoint", "sts_endpoint", "region", "role_arn"))
 
 
 def test_a_class_is_validated_without_a_call(region: Any) -> None:

@@ -186,7 +186,6 @@ _TABLE = (
             "ValidationError",
             "MissingParameter",
             "TagLimitExceeded",
-            "Invalid*.Malformed",
             "InvalidVolumeID.Malformed",
             "InvalidSnapshotID.Malformed",
             "InvalidInstanceID.Malformed",
