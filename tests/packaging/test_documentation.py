@@ -10,6 +10,7 @@ import pytest
 
 import volplane
 from volplane import errors
+from volplane.testing.conformance import RULES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md")), *REPOSITORY.glob("plugins/*/*.md")]
@@ -58,3 +59,11 @@ def test_every_field_of_the_contract_says_what_it_means() -> None:
     fields = [field.name for kind in contract if dataclasses.is_dataclass(kind) for field in dataclasses.fields(kind)]
     assert sorted(name for name, _ in rows) == sorted(fields)
     assert [name for name, meaning in rows if len(meaning) < 8] == []
+
+
+def test_the_proofs_of_the_promises_are_there() -> None:
+    text = (REPOSITORY / "docs" / "explanation" / "proofs.md").read_text("utf-8")
+    named = re.findall(r"`((?:tests|plugins|examples)/[^`]+)`", text)
+    assert len(named) > 20
+    assert [path for path in named if not (REPOSITORY / path).exists()] == []
+    assert f"{len(RULES)} rules judge a backend" in text
