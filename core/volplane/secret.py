@@ -23,7 +23,7 @@ from typing import Final
 
 from volplane.errors import Unavailable
 
-__all__ = ["HIDDEN", "Secret", "SecretPlace", "redacted", "shown_in"]
+__all__ = ["HIDDEN", "Secret", "SecretPlace", "redacted"]
 
 HIDDEN: Final = "***"
 """What stands where a secret stood."""
@@ -61,7 +61,7 @@ class Secret:
     Kubernetes Secret, which volplane reads before `start` and every 30 s) nothing.
     """
 
-    __slots__ = ("_given", "key", "place", "reference", "where")
+    __slots__ = ("_given", "_revealed", "key", "place", "reference", "where")
 
     def __init__(self, reference: str) -> None:
         """reference: as in the module's table. Raises ValueError, which does not show it: it may be the secret itself."""
@@ -75,6 +75,7 @@ class Secret:
         self.key: Final = match.groupdict().get("key") or ""
         """In the Kubernetes Secret."""
         self._given: str | None = None
+        self._revealed = ""
 
     def __repr__(self) -> str:
         return f"<Secret {self.reference}>"
@@ -101,7 +102,12 @@ class Secret:
         if not text:
             raise Unavailable(f"{self.reference} is empty")
         _hide(text)
+        self._revealed = text
         return text
+
+    def is_in(self, value: object) -> bool:
+        """Whether a value, however nested, holds what was revealed last. Texts below 8 characters are not looked for."""
+        return len(self._revealed) >= SHORTEST_LINE and _holds(value, self._revealed)
 
     def give(self, text: str) -> None:
         """Keep what the Kubernetes Secret holds now. Called by volplane, by tests of backends, and by nobody else."""
@@ -171,15 +177,6 @@ def redacted(text: str) -> str:
         if part in text:
             text = text.replace(part, HIDDEN)
     return text
-
-
-def shown_in(value: object, secret: Secret) -> bool:
-    """Whether a value, however nested, holds what the secret is now. Texts shorter than 8 characters are not looked for."""
-    try:
-        text = secret.reveal()
-    except Unavailable:
-        return False
-    return len(text) >= SHORTEST_LINE and _holds(value, text)
 
 
 def _holds(value: object, text: str) -> bool:

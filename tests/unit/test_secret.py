@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from volplane import Asset, InProgress, Secret, Unavailable, VolumeSource, redacted
-from volplane.secret import MOST_HIDDEN, SecretPlace, shown_in
+from volplane.secret import MOST_HIDDEN, SecretPlace
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 
@@ -176,11 +176,12 @@ def test_what_is_remembered_is_bounded_and_the_newest_stays_hidden() -> None:
 )
 def test_a_secret_is_found_wherever_it_hides_in_a_value(value: Any) -> None:
     secret = given(PASSWORD)
-    assert shown_in(value, secret)
+    assert secret.is_in(value)
     secret.give("another one")
-    assert not shown_in(value, secret)
+    secret.reveal()
+    assert not secret.is_in(value)
 
 
-def test_what_cannot_be_read_or_is_short_is_looked_for_nowhere() -> None:
-    assert not shown_in("anything", Secret("env:VOLPLANE_TEST_SECRET"))
-    assert not shown_in("/srv/data", given("data"))
+def test_what_was_never_read_or_is_short_is_looked_for_nowhere() -> None:
+    assert not Secret("env:VOLPLANE_TEST_SECRET").is_in("anything")
+    assert not given("data").is_in("/srv/data")

@@ -52,7 +52,7 @@ from volplane.requests import (
     ValidateRequest,
 )
 from volplane.schemas import DriverInfo, ParameterSchema
-from volplane.secret import Secret, redacted, shown_in
+from volplane.secret import Secret, redacted
 
 __all__ = ["Driver", "Extension"]
 
@@ -258,7 +258,7 @@ class Driver:
 
     def _shown(self, result: object) -> str | None:
         for option, secret in self.secrets.items():
-            if shown_in(result, secret):
+            if secret.is_in(result):
                 return f"returned {type(result).__name__} with the secret of {option} in it; many may read volumes and logs"
         return None
 
