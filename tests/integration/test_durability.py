@@ -84,3 +84,47 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(tmp_path: Path, 
     assert versions == sorted(set(versions))
     assert server.store.version >= versions[-1]
     server.close()
+
+
+CROWD = """
+import asyncio, json, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from volplane.apiserver.durable import SqliteJournal
+from volplane.apiserver.server import ApiServer
+from volplane.apiserver.store import Store
+
+PATH = "/api/v1/namespaces/default/configmaps"
+
+async def write(server, writer):
+    number = 0
+    while True:
+        body = json.dumps({"metadata": {"name": f"m-{writer}-{number}"}}).encode()
+        answer = await server.answer("POST", PATH, (), {"Content-Type": "application/json"}, body)
+        assert answer.status == 201, answer.body
+        print(json.loads(answer.body)["metadata"]["name"], flush=True)
+        number += 1
+
+async def main():
+    server = ApiServer(now=lambda: datetime.now(UTC), store=Store(SqliteJournal(Path(sys.argv[1]))))
+    await asyncio.gather(*(write(server, writer) for writer in range(30)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 40, 300])
+def test_nothing_acknowledged_is_lost_where_many_writes_share_a_commit(tmp_path: Path, lines: int) -> None:
+    process = subprocess.Popen([sys.executable, "-c", CROWD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as out:
+        seen = [out.readline() for _ in range(lines)]
+        process.send_signal(signal.SIGKILL)
+        seen += out.readlines()
+    assert process.wait() == -signal.SIGKILL
+    server = ApiServer(now=lambda: datetime.now(UTC), store=Store(SqliteJournal(tmp_path)))
+    items = json.loads(server.handle("GET", MAPS, (), {}, b"").body)["items"]
+    acknowledged = {line.rstrip("\n") for line in seen if line.endswith("\n")}
+    assert len(acknowledged) >= lines
+    assert acknowledged <= {item["metadata"]["name"] for item in items}
+    server.close()

@@ -165,6 +165,18 @@ def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
     tell(tmp_path, story)
 
 
+def test_who_does_not_lead_tells_of_broken_drivers_all_the_same(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.process._work, work = None, site.process._work
+        try:
+            assert "driver odd.example.com is broken" in (await site.get("/readyz"))[1]
+            assert (await scraped(site))["volplane_driver_healthy{driver=odd.example.com}"] == 0
+        finally:
+            site.process._work = work
+
+    tell(tmp_path, story, BROKEN)
+
+
 async def command(site: Site, *arguments: str) -> tuple[int | None, str]:
     """Run `volplane …` against the process; exit code and all it said."""
     pipe = asyncio.subprocess.PIPE

@@ -1,38 +1,18 @@
-"""Released volumes under policy Delete: what is destroyed, what is not, and what happens in between."""
+"""Deleting released volumes: what is read before the hook, and what follows it."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from scenarios.backends import OK, ScriptedBackend
-from scenarios.laboratory import Json, Laboratory, at_work
+from scenarios.deleting import RECLAIM, made_volume, released
+from scenarios.laboratory import Laboratory, at_work
 from scenarios.single import Held
 from scenarios.stories import DRIVER, claim, reference, storage_class, volume
 from volplane import InProgress
-from volplane.loading.registry import BrokenDriver
 from volplane.operations import DriverLimits
-
-RECLAIM = "volplane.dev/reclaim"
-GONE = "00000000-0000-0000-0000-000000000001"
-ALL = frozenset({"binder", "provisioner", "reclaimer", "protection"})
-
-
-def released(name: str = "v", **spec: Any) -> Json:
-    body = volume(name, persistentVolumeReclaimPolicy="Delete", claimRef=reference("gone", uid=GONE), **spec)
-    return {**body, "status": {"phase": "Bound"}}
-
-
-async def _made(lab: Laboratory, name: str = "c") -> str:
-    """A bound claim with a volume that was made for it; the volume's name."""
-    await lab.create("classes", storage_class())
-    made = await lab.create("claims", claim(name, storageClassName="fast"))
-    await lab.start()
-    await lab.settle()
-    return f"pvc-{made['metadata']['uid']}"
-
 
 # --- before the hook ---------------------------------------------------------------------------------------------
 
@@ -81,7 +61,7 @@ def test_a_policy_changed_between_two_tries_keeps_the_asset() -> None:
     backend = ScriptedBackend(DRIVER, {"delete": ["broken"]})
 
     async def body(lab: Laboratory) -> None:
-        volume_name = await _made(lab)
+        volume_name = await made_volume(lab)
         await lab.delete("claims", "c")
         await asyncio.sleep(1.0)
         assert (await lab.volume(volume_name))["status"]["phase"] == "Failed"
@@ -97,7 +77,7 @@ def test_retain_before_the_release_keeps_volume_and_asset_and_takes_the_finalize
     backend = ScriptedBackend(DRIVER)
 
     async def body(lab: Laboratory) -> None:
-        name = await _made(lab)
+        name = await made_volume(lab)
         assert (await lab.volume(name))["metadata"]["finalizers"] == [RECLAIM]
         await lab.patch("volumes", name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
         await lab.settle()
@@ -158,7 +138,7 @@ def test_a_claim_created_again_under_the_same_name_gets_another_volume() -> None
     backend = ScriptedBackend(DRIVER)
 
     async def body(lab: Laboratory) -> None:
-        first = await _made(lab)
+        first = await made_volume(lab)
         await lab.delete("claims", "c")
         again = await lab.create("claims", claim("c", storageClassName="fast"))
         await asyncio.sleep(1.0)
@@ -302,137 +282,5 @@ def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
         )
         assert not any(kept)
         assert not len(world.waiting)
-
-    at_work(lambda: Laboratory(backend), body)
-
-
-# --- whose it is -------------------------------------------------------------------------------------------------
-
-
-def test_a_volume_that_several_drivers_call_theirs_is_touched_by_none() -> None:
-    backends = ScriptedBackend("a.example.com"), ScriptedBackend("b.example.com")
-
-    async def body(lab: Laboratory) -> None:
-        await lab.create("volumes", released())
-        await lab.start()
-        await lab.settle()
-        failed = await lab.volume("v")
-        assert failed["status"]["phase"] == "Failed"
-        assert "several drivers say it is theirs: a.example.com, b.example.com" in failed["status"]["message"]
-        assert sum(backend.calls["delete"] for backend in backends) == 0
-
-    at_work(lambda: Laboratory(*backends), body)
-
-
-def test_a_driver_that_is_not_installed_or_broken_is_named_and_its_return_heals() -> None:
-    backend = ScriptedBackend(DRIVER)
-
-    async def body(lab: Laboratory) -> None:
-        name = await _made(lab)
-        await lab.kill()
-        lab.backends = {}
-        await lab.delete("claims", "c")
-        await lab.start()
-        await lab.settle()
-        assert f'driver "{DRIVER}" is not configured here' in (await lab.volume(name))["status"]["message"]
-        lab.broken = (BrokenDriver(name=DRIVER, backend="disk", error="its root is not mounted"),)
-        await lab.restart()
-        await lab.settle()
-        assert "its root is not mounted" in (await lab.volume(name))["status"]["message"]
-        lab.broken, lab.backends = (), {DRIVER: backend}
-        await lab.restart()
-        await lab.settle()
-        assert await lab.volumes() == {}
-        assert not backend.assets
-
-    at_work(lambda: Laboratory(backend), body)
-
-
-def test_a_renamed_driver_takes_over_by_the_annotation() -> None:
-    """What docs tell to do: say on the volume who works on it now."""
-    old, new = ScriptedBackend(DRIVER), ScriptedBackend("renamed.example.com")
-
-    async def body(lab: Laboratory) -> None:
-        name = await _made(lab)
-        await lab.kill()
-        new.assets = old.assets
-        lab.backends = {new.name: new}
-        await lab.patch("volumes", name, {"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": new.name}}})
-        await lab.start()
-        await lab.delete("claims", "c")
-        await lab.settle()
-        assert await lab.volumes() == {}
-        assert new.calls["delete"] == 1
-        assert not new.assets
-
-    at_work(lambda: Laboratory(old), body)
-
-
-# --- deleted by people -------------------------------------------------------------------------------------------
-
-
-def test_a_volume_deleted_before_its_claim_stays_until_the_claim_goes_and_takes_the_asset_with_it() -> None:
-    backend = ScriptedBackend(DRIVER)
-
-    async def body(lab: Laboratory) -> None:
-        name = await _made(lab)
-        await lab.delete("volumes", name)
-        await lab.settle()
-        assert await lab.volumes() == {name: "Bound"}
-        assert await lab.claims() == {"c": "Bound"}
-        await lab.delete("claims", "c")
-        await lab.settle()
-        assert await lab.volumes() == {}
-        assert not backend.assets
-
-    at_work(lambda: Laboratory(backend, controllers=ALL, disabled_admission=()), body)
-
-
-def test_a_static_volume_deleted_by_a_person_before_its_release_keeps_its_asset() -> None:
-    backend = ScriptedBackend(DRIVER)
-
-    async def body(lab: Laboratory) -> None:
-        await lab.create("claims", claim("c"))
-        await lab.create("volumes", volume("v", persistentVolumeReclaimPolicy="Delete"))
-        await lab.start()
-        await lab.settle()
-        await lab.delete("volumes", "v")
-        await lab.delete("claims", "c")
-        await lab.settle()
-        assert await lab.volumes() == {}
-        assert backend.calls["delete"] == 0
-
-    at_work(lambda: Laboratory(backend, controllers=ALL, disabled_admission=()), body)
-
-
-def test_our_finalizer_is_put_back_on_a_volume_of_ours_that_lost_it() -> None:
-    backend = ScriptedBackend(DRIVER)
-
-    async def body(lab: Laboratory) -> None:
-        name = await _made(lab)
-        await lab.patch("volumes", name, {"metadata": {"finalizers": None}})
-        await lab.settle()
-        assert (await lab.volume(name))["metadata"]["finalizers"] == [RECLAIM]
-
-    at_work(lambda: Laboratory(backend), body)
-
-
-def test_what_the_cache_knows_in_the_end_is_what_the_server_knows() -> None:
-    """Item 21.16: answers are kept, never what was sent."""
-    backend = ScriptedBackend(DRIVER)
-
-    async def body(lab: Laboratory) -> None:
-        await _made(lab, "a")
-        await lab.create("claims", claim("b", storageClassName="fast"))
-        await lab.create("volumes", released())
-        await lab.settle()
-        await lab.delete("claims", "a")
-        await lab.settle()
-        for cache, kind in ((lab.plane.claims, "claims"), (lab.plane.volumes, "volumes")):
-            known = {item.uid: item.metadata.resource_version for item in cache.values()}
-            stored = {
-                item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in await lab.everything(kind)
-            }
-            assert known == stored
 
     at_work(lambda: Laboratory(backend), body)

@@ -50,6 +50,17 @@ class Site:
         self.options = {"root": str(root), "node_name": "node-a", **options}
         self.backend = HostPathBackend(self.options)
 
+    @classmethod
+    def grow(cls, directory: Path, *, width: int = 3, depth: int = 3) -> None:
+        """Fill a directory with `width` files, and as many directories of the same kind, `depth` levels down."""
+        for number in range(width):
+            (directory / f"file{number}").write_text("x")
+        if depth:
+            for number in range(width):
+                below = directory / f"dir{number}"
+                below.mkdir()
+                cls.grow(below, width=width, depth=depth - 1)
+
     def again(self, **options: Any) -> Site:
         """The same driver in another process."""
         known = {key: value for key, value in self.options.items() if key != "root"}

@@ -1,0 +1,99 @@
+"""Volumes that people made: deleted, owned and recycled like others, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from volplane import (
+    AlreadyExists,
+    Done,
+    InProgress,
+    InvalidArgument,
+    NotFound,
+    PodScrub,
+)
+
+# --- volumes that people made ---------------------------------------------------------------------------------------
+
+
+def test_a_static_volume_below_the_root_is_deleted(site: Any) -> None:
+    (site.root / "team").mkdir()
+    site.grow(site.root / "team", depth=1)
+    volume = site.static(site.root / "team")
+    assert site.owns(str(site.root / "team"))
+    site.delete(volume)
+    assert site.leftovers() == []
+    assert site.delete_once(volume) == Done()
+
+
+def test_a_static_deletion_goes_on_after_a_restart(site: Any) -> None:
+    (site.root / "team").mkdir()
+    site.grow(site.root / "team", depth=2)
+    volume = site.static(site.root / "team")
+    assert isinstance(site.delete_once(volume, timeout=0), InProgress)
+    site.again().start()
+    assert site.leftovers() == []
+    assert site.delete_once(volume) == Done()
+
+
+def test_a_static_volume_on_a_marked_directory_is_refused(site: Any) -> None:
+    asset = site.provision()
+    (site.path(asset) / "inside").mkdir()
+    for path in (site.path(asset), site.path(asset) / "inside", site.path(asset).parent):
+        for call in (site.delete_once, site.recycle):
+            with pytest.raises(AlreadyExists, match="not touched"):
+                call(site.static(path))
+    assert (site.path(asset) / "inside").is_dir()
+
+
+@pytest.mark.parametrize("path", ["", "/", ".", "/../root", "/.volplane", "/.volplane/tmp", "/a/../b", "-twin"])
+def test_a_static_volume_elsewhere_is_refused(site: Any, path: Any) -> None:
+    source = f"{site.root}{path}"
+    assert not site.owns(source)
+    for call in (site.delete_once, site.recycle):
+        with pytest.raises(InvalidArgument, match="not touched"):
+            call(site.static(source))
+
+
+def test_a_static_volume_behind_a_link_is_refused(site: Any, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "below").mkdir(parents=True)
+    (site.root / "link").symlink_to(outside)
+    for path in (site.root / "link", site.root / "link/below"):
+        assert not site.owns(str(path))
+        for call in (site.delete_once, site.recycle):
+            with pytest.raises(Exception, match="symbolic link"):
+                call(site.static(path))
+    assert (outside / "below").is_dir()
+
+
+def test_owning_is_a_question_of_the_path(site: Any, tmp_path: Path) -> None:
+    root = str(site.root)
+    (tmp_path / "alias").symlink_to(site.root)
+    assert site.owns(f"{root}/not-there-yet")
+    assert site.owns(f"{root}//a/./b/", type="Directory")
+    assert site.owns(f"{root}/a", kind="local")
+    assert not site.owns(f"{root}/a", type="Socket")
+    assert not site.owns(f"{root}/a", kind="nfs")
+    assert not site.owns("relative")
+    assert not site.owns(f"{root}/a\0b")
+    assert not site.owns(f"{root}/a\ud800")
+    assert site.again().owns(f"{root}/a")
+    aliased = type(site)(tmp_path / "alias")
+    assert aliased.owns(f"{root}/a")
+    assert aliased.owns(f"{tmp_path}/alias/a")
+
+
+def test_recycling_is_for_a_pod_that_sees_only_the_directory(site: Any) -> None:
+    asset = site.provision(parameters={"volumeType": "local"})
+    expected = PodScrub(volume={"hostPath": {"path": str(site.path(asset)), "type": "Directory"}})
+    assert site.recycle(site.volume(asset)) == expected
+    (site.root / "team").mkdir()
+    assert site.recycle(site.static(site.root / "team")).volume["hostPath"]["path"] == str(site.root / "team")
+    with pytest.raises(NotFound, match="gone"):
+        site.recycle(site.static(site.root / "missing"))
+    with pytest.raises(NotFound):
+        site.recycle(site.volume(uid="u9"))

@@ -1,0 +1,48 @@
+"""What the tests of recycling share: a released volume, its scrubber pod, and how the pod ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from scenarios.backends import ScriptedBackend
+from scenarios.laboratory import OURS, Json, Laboratory
+from scenarios.stories import DRIVER, reference, volume
+
+INTENT = "volplane.dev/intent"
+GONE = "00000000-0000-0000-0000-000000000001"
+
+
+def released(name: str = "v", **spec: Any) -> Json:
+    body = volume(name, persistentVolumeReclaimPolicy="Recycle", claimRef=reference("gone", uid=GONE), **spec)
+    body["metadata"]["annotations"] = {"pv.kubernetes.io/bound-by-controller": "yes"}
+    return {**body, "status": {"phase": "Bound"}}
+
+
+def by_pod() -> ScriptedBackend:
+    return ScriptedBackend(DRIVER, recycler_pod=True)
+
+
+async def pods(lab: Laboratory) -> list[Json]:
+    return await lab.everything("pods", OURS)
+
+
+async def permitted(lab: Laboratory, seconds: float = 30.0) -> Json:
+    """The one scrubber pod, once its gate is lifted."""
+
+    async def there() -> bool:
+        found = await pods(lab)
+        return len(found) == 1 and not found[0]["spec"].get("schedulingGates")
+
+    await lab.until(there, seconds, "a permitted pod")
+    (pod,) = await pods(lab)
+    return pod
+
+
+async def end(lab: Laboratory, pod: Json, phase: str, **status: Any) -> None:
+    await lab.patch("pods", pod["metadata"]["name"], {"status": {"phase": phase, **status}}, OURS, subresource="status")
+
+
+async def intent(lab: Laboratory, name: str = "v") -> Json:
+    text = ((await lab.volume(name))["metadata"].get("annotations") or {}).get(INTENT)
+    return json.loads(text) if text else {}

@@ -1,0 +1,242 @@
+"""Scrubs that fail, or that nobody wants any more; and the warm pool."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from scenarios.backends import OK, ScriptedBackend
+from scenarios.laboratory import OURS, Laboratory, Refused, at_work
+from scenarios.recycling import INTENT, by_pod, end, intent, permitted, pods, released
+from scenarios.stories import DRIVER, claim, node_runs_pods, storage_class
+from volplane import InProgress
+
+# --- failed ------------------------------------------------------------------------------------------------------
+
+
+def test_attempts_are_counted_over_restarts_and_then_given_up_until_a_person_says_otherwise() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        uids = set()
+        for attempt in (1, 2, 3):
+            pod = await permitted(lab)
+            assert pod["metadata"]["annotations"]["volplane.dev/scrub-attempt"] == str(attempt)
+            uids.add(pod["metadata"]["uid"])
+            await end(lab, pod, "Failed", message=f"disk error {attempt}")
+            await asyncio.sleep(0.5)
+            await lab.restart()
+        await asyncio.sleep(3600.0)
+        assert len(uids) == 3
+        assert await pods(lab) == []
+        failed = await lab.volume("v")
+        assert failed["status"]["phase"] == "Failed"
+        assert "attempt 3 of 3, the last" in failed["status"]["message"]
+        assert f"remove the annotation {INTENT} to try again" in failed["status"]["message"]
+        await lab.patch("volumes", "v", {"metadata": {"annotations": {INTENT: None}}})
+        await end(lab, await permitted(lab), "Succeeded")
+        await lab.settle()
+        assert await lab.volumes() == {"v": "Available"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_the_last_words_of_the_pod_are_told() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        ended = {"exitCode": 1, "reason": "Error", "message": "not erased: /scrub/lost+found"}
+        state = {"name": "scrub", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+        statuses = [{**state, "state": {"terminated": ended}}]
+        await end(lab, await permitted(lab), "Failed", reason="DeadlineExceeded", containerStatuses=statuses)
+        await asyncio.sleep(0.5)
+        (message,) = lab.messages("VolumeFailedRecycle")
+        assert "DeadlineExceeded" in message
+        assert "not erased: /scrub/lost+found" in message
+        assert (await lab.volume("v"))["status"]["message"] == message
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_deleted_pod_is_a_failed_attempt() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        for attempt in (1, 2, 3):
+            pod = await permitted(lab)
+            assert (await intent(lab)).get("attempt", 1) == attempt
+            await lab.delete("pods", pod["metadata"]["name"], OURS, grace=0)
+            await asyncio.sleep(0.1)
+        await lab.settle()
+        assert await pods(lab) == []
+        assert (await lab.volume("v"))["status"]["phase"] == "Failed"
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_backend_that_fails_to_erase_is_called_less_and_less_often() -> None:
+    """Item 21.13: a broken share does not run a scrub every 15 seconds."""
+    backend = ScriptedBackend(DRIVER, {"recycle": ["share is down"]})
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(1.0)
+        assert (await lab.volume("v"))["status"]["message"] == "Recycle failed: share is down"
+        await asyncio.sleep(600.0)
+        assert 8 <= backend.calls["recycle"] <= 13
+        backend.script("recycle", OK)
+        await asyncio.sleep(130.0)
+        assert await lab.volumes() == {"v": "Available"}
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_a_backend_that_erases_for_long_is_asked_again() -> None:
+    backend = ScriptedBackend(DRIVER)
+    backend.script("recycle", InProgress(retry_after=20.0, state={"part": 1}), OK)
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(10.0)
+        assert await lab.volumes() == {"v": "Released"}
+        await asyncio.sleep(15.0)
+        assert await lab.volumes() == {"v": "Available"}
+        assert [dict(request.context.state) for request in backend.requests] == [{}, {"part": 1}]
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_the_pod_of_a_volume_that_is_deleted_meanwhile_is_removed() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await permitted(lab)
+        await lab.delete("volumes", "v")
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert await pods(lab) == []
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+# --- changed meanwhile -------------------------------------------------------------------------------------------
+
+
+def test_a_reference_removed_in_the_middle_does_not_free_the_volume_before_it_is_clean() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.create("claims", claim("next"))
+        await lab.start()
+        pod = await permitted(lab)
+        await lab.patch("volumes", "v", {"spec": {"claimRef": None}})
+        await asyncio.sleep(60.0)
+        assert await lab.claims() == {"next": "Pending"}
+        assert (await permitted(lab))["metadata"]["uid"] == pod["metadata"]["uid"]
+        await end(lab, pod, "Succeeded")
+        await lab.settle()
+        assert await lab.claims() == {"next": "Bound"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+def test_a_claim_that_names_the_volume_waits_until_it_is_clean() -> None:
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        pod = await permitted(lab)
+        await lab.create("claims", claim("next", volumeName="v"))
+        await lab.patch("volumes", "v", {"spec": {"claimRef": None}})
+        await asyncio.sleep(60.0)
+        assert await lab.claims() == {"next": "Pending"}
+        assert 'volume "v" is being scrubbed' in lab.messages("FailedBinding")
+        await end(lab, pod, "Succeeded")
+        await lab.settle()
+        assert await lab.claims() == {"next": "Bound"}
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_another_policy_in_the_middle_ends_the_scrub(policy: str) -> None:
+    backend = by_pod()
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        await lab.start()
+        await permitted(lab)
+        await lab.patch("volumes", "v", {"spec": {"persistentVolumeReclaimPolicy": policy}})
+        await lab.settle()
+        assert await pods(lab) == []
+        if policy == "Retain":
+            assert await lab.volumes() == {"v": "Released"}
+            assert await intent(lab) == {}
+        else:
+            assert await lab.volumes() == {}
+            assert backend.calls["delete"] == 1
+
+    at_work(lambda: Laboratory(backend), body)
+
+
+def test_another_source_in_the_middle_needs_another_pod() -> None:
+    """The API server forbids it; whoever edits the store does not."""
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("volumes", released())
+        with pytest.raises(Refused, match="immutable"):
+            await lab.patch("volumes", "v", {"spec": {"hostPath": {"path": "/elsewhere"}}})
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+@pytest.mark.parametrize("source", ["csi", "block"])
+def test_what_a_pod_cannot_mount_is_said(source: str) -> None:
+    async def body(lab: Laboratory) -> None:
+        given = released()
+        if source == "csi":
+            given["spec"] |= {"csi": {"driver": "x.example.com", "volumeHandle": "h"}}
+            del given["spec"]["hostPath"]
+        else:
+            given["spec"]["volumeMode"] = "Block"
+        await lab.create("volumes", given)
+        await lab.start()
+        await lab.settle()
+        assert (await lab.volume("v"))["status"]["phase"] == "Failed"
+        assert "cannot be mounted in a scrubber pod" in lab.messages("VolumeFailedRecycle")[0]
+        assert await pods(lab) == []
+
+    at_work(lambda: Laboratory(by_pod()), body)
+
+
+# --- warm pool ---------------------------------------------------------------------------------------------------
+
+
+def test_a_made_volume_of_a_warm_pool_is_scrubbed_and_taken_by_the_next_claim() -> None:
+    backend = by_pod()
+
+    async def body(lab: Laboratory) -> None:
+        await lab.create("classes", storage_class(parameters={"volplane.dev/on-release": "recycle"}))
+        await lab.create("claims", claim("first", storageClassName="fast"))
+        await node_runs_pods(lab)
+        await lab.start()
+        await lab.settle()
+        (name,) = await lab.volumes()
+        assert (await lab.volume(name))["metadata"]["annotations"]["volplane.dev/on-release"] == "recycle"
+        assert dict(backend.requests[0].parameters) == {}, "the parameter is ours, not the backend's"
+        await lab.delete("claims", "first")
+        await lab.settle()
+        assert await lab.volumes() == {name: "Available"}
+        await lab.create("claims", claim("second", storageClassName="fast"))
+        await lab.settle()
+        assert (await lab.claim("second"))["spec"]["volumeName"] == name
+        assert backend.calls["provision"] == 1
+        await lab.delete("claims", "second")
+        await lab.settle()
+        await lab.delete("volumes", name)
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert not backend.assets, "a volume taken out of the pool takes its asset with it"
+
+    at_work(lambda: Laboratory(backend), body)

@@ -1,0 +1,120 @@
+"""A runner at work in a small world: what it wrote, told and started."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from volplane.controller.actions import Action, Notice, Patch, Reads
+from volplane.controller.runner import Runner
+from volplane.errors import OperationError
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.objects import Volume
+from volplane.kube.reflector import Reflector
+
+SPEC = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/tmp/x"}}
+
+
+@dataclass
+class Notices:
+    seen: list[Notice] = field(default_factory=list)
+
+    def record(self, notice: Notice) -> None:
+        self.seen.append(notice)
+
+
+class Operations:
+    """Starts everything at once, unless told what to raise."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, str, str]] = []
+        self.refuse: list[OperationError] = []
+        self.waiting: list[Callable[[], None]] = []
+
+    def start(
+        self, name: str, *, driver: str, asset: str, run: Callable[[], Awaitable[None]], requeue: Callable[[], None]
+    ) -> None:
+        if self.refuse:
+            self.waiting.append(requeue)
+            raise self.refuse.pop(0)
+        self.started.append((name, driver, asset))
+        self.task = asyncio.ensure_future(run())
+        self.task.add_done_callback(lambda _: requeue())
+
+
+class World:
+    """A runner over volumes on an embedded server. `watching`: whether the cache also hears of what others do."""
+
+    def __init__(self, wire: Any) -> None:
+        self.wire = wire
+        self.cache = Cache(VOLUMES)
+        self.notices = Notices()
+        self.operations = Operations()
+        self.decided: list[str] = []
+        self.runner: Runner
+
+    def volume(self, name: str = "a") -> Volume:
+        found = self.cache.get(name)
+        assert found is not None
+        return found
+
+    async def make(self, name: str = "a", **metadata: Any) -> Volume:
+        made: Volume = await self.wire.client.create(
+            VOLUMES, VOLUMES.body(metadata={"name": name, **metadata}, spec=SPEC)
+        )
+        self.cache.observe(made)
+        return made
+
+    async def live(self, name: str = "a") -> Volume:
+        found: Volume = await self.wire.client.get(VOLUMES, name)
+        return found
+
+    async def quiet(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        while not self.runner.idle:
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running(
+    world: World, decide: Callable[[str, Reads], Action], *, watching: bool = False, workers: int = 4
+) -> AsyncIterator[World]:
+    def noting(key: str, reads: Reads) -> Action:
+        world.decided.append(key)
+        return decide(key, reads)
+
+    world.runner = Runner(
+        "volumes",
+        noting,
+        kind=VOLUMES,
+        caches={"persistentvolumes": world.cache},
+        client=world.wire.client,
+        recorder=world.notices,
+        registry=world.operations,
+        workers=workers,
+    )
+    tasks = [asyncio.create_task(world.runner.run())]
+    if watching:
+        tasks.append(asyncio.create_task(Reflector(world.wire.client, world.cache, random=Random(1)).run()))
+    else:
+        world.cache.mark_synced()
+    try:
+        yield world
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def label(volume: Volume, value: str, **more: Any) -> Patch:
+    return Patch(
+        kind=VOLUMES, target=volume, body={"metadata": {"labels": {"step": value}}}, why=f"reach {value}", **more
+    )
+
+
+def labelled(volume: Volume) -> str:
+    return (volume.metadata.labels or {}).get("step", "0")

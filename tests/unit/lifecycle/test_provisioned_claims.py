@@ -1,0 +1,286 @@
+"""The next step for a claim for which we make a volume, until it is bound."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from scenarios.backends import ScriptedBackend
+from unit.binding.objects import claim, storage_class, volume
+from unit.lifecycle.deciding import DRIVER, decided, disk, fast, told
+from unit.lifecycle.decisions import read, world
+from volplane.assets import Asset, VolumeSource
+from volplane.controller.actions import Create, Done, Patch, Read, Reads, Run
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, KubeObject, Node
+from volplane.lifecycle.claims import decide_claim
+from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent
+from volplane.lifecycle.world import Pending, Reschedule, World
+
+DYING = "2026-01-01T00:00:00Z"
+INTENT = "volplane.dev/intent"
+HELD = "volplane.dev/provisioning"
+SELECTED = "volume.kubernetes.io/selected-node"
+ASKED = {
+    "volume.kubernetes.io/storage-provisioner": DRIVER,
+    "volume.beta.kubernetes.io/storage-provisioner": DRIVER,
+}
+DONE = {"pv.kubernetes.io/bind-completed": "yes"}
+
+
+# --- ours --------------------------------------------------------------------------------------------------------
+
+
+def declared(item: Claim, *others: KubeObject, **more: Any) -> tuple[dict[str, Any], ClaimIntent]:
+    """The patch that declares an intent, and the intent."""
+    made = world(item, *others, **more)
+    step = decide_claim(item.key, made, Reads())
+    assert isinstance(step, Patch), step
+    intent = made.sealer.open(item.uid, step.body["metadata"]["annotations"][INTENT])
+    assert intent is not None
+    return dict(step.body["metadata"]), intent
+
+
+def test_the_intent_comes_before_everything_in_one_write() -> None:
+    metadata, intent = declared(fast(finalizers=["example.com/x"]), storage_class(), backends=(disk(),))
+    assert metadata["finalizers"] == ["example.com/x", HELD]
+    assert {k: v for k, v in metadata["annotations"].items() if k != INTENT} == ASKED
+    assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER)
+
+
+def with_intent(made: World, item: Claim, **intent: Any) -> Claim:
+    """The claim as it is once its intent is declared."""
+    sealed = made.sealer.seal(item.uid, ClaimIntent(v=INTENT_VERSION, driver=DRIVER, **intent))
+    body = msgspec.to_builtins(item)
+    body["metadata"]["annotations"] = {**(item.metadata.annotations or {}), **ASKED, INTENT: sealed}
+    body["metadata"]["finalizers"] = [HELD]
+    body["metadata"]["resourceVersion"] = "2"
+    return msgspec.convert(body, Claim)
+
+
+def prepared(
+    *others: KubeObject, item: Claim | None = None, backend: ScriptedBackend | None = None, **intent: Any
+) -> World:
+    made = world(storage_class(), *others, backends=(backend or disk(),))
+    made.claims.observe(with_intent(made, item or fast(), **intent))
+    return made
+
+
+def next_step(made: World) -> Any:
+    return decide_claim("default/c", made, Reads())
+
+
+def test_with_its_intent_on_the_claim_the_hook_runs() -> None:
+    run = next_step(prepared())
+    assert isinstance(run, Run)
+    assert (run.name, run.driver, run.asset) == ("provision-default/c[uid-c]", DRIVER, "pvc-uid-c")
+
+
+@pytest.mark.parametrize("damage", ["intent", "finalizer"])
+def test_a_damaged_declaration_is_repaired_before_the_hook_runs(damage: str) -> None:
+    made = prepared()
+    body = msgspec.to_builtins(made.claims.get("default/c"))
+    if damage == "intent":
+        body["metadata"]["annotations"][INTENT] = '{"intent":{"driver":"disk.example.com","v":1},"seal":"00"}'
+    else:
+        body["metadata"]["finalizers"] = []
+    body["metadata"]["resourceVersion"] = "3"
+    made.claims.observe(msgspec.convert(body, Claim))
+    step = next_step(made)
+    assert isinstance(step, Patch)
+    assert step.why == "declare the intent to provision"
+
+
+ASSET = Asset(handle="h", source=VolumeSource(kind="hostPath", fields={"path": "/a"}), capacity_bytes=2 * 2**30)
+
+
+def test_the_asset_becomes_a_volume_that_is_reserved_for_the_claim() -> None:
+    made = prepared()
+    made.outcomes.made["uid-c"] = ASSET
+    step = next_step(made)
+    assert isinstance(step, Create)
+    meta, spec = step.body["metadata"], step.body["spec"]
+    assert meta["name"] == "pvc-uid-c"
+    assert meta["finalizers"] == ["volplane.dev/reclaim"]
+    assert meta["annotations"] == {
+        "pv.kubernetes.io/provisioned-by": DRIVER,
+        "pv.kubernetes.io/bound-by-controller": "yes",
+        "volplane.dev/driver": DRIVER,
+        "volplane.dev/handle": "h",
+        "volplane.dev/generation": "1",
+        "volplane.dev/schema-version": "1",
+    }
+    assert (spec["claimRef"]["name"], spec["claimRef"]["uid"]) == ("c", "uid-c")
+    assert spec["capacity"] == {"storage": "2Gi"}
+    assert spec["hostPath"] == {"path": "/a"}
+    assert step.complaint is not None
+
+
+@pytest.mark.parametrize(("handle", "noted"), [("/a", {}), ("h", {"volplane.dev/handle": "h"})])
+def test_a_volume_of_an_in_tree_name_looks_as_stock_tools_know_it(handle: str, noted: dict[str, str]) -> None:
+    name = "kubernetes.io/disk"
+    made = world(storage_class(provisioner=name), backends=(ScriptedBackend(name),))
+    item = fast()
+    sealed = made.sealer.seal(item.uid, ClaimIntent(v=INTENT_VERSION, driver=name))
+    marks = {"volume.kubernetes.io/storage-provisioner": name, INTENT: sealed}
+    made.claims.observe(fast(annotations=marks, finalizers=[HELD]))
+    made.outcomes.made["uid-c"] = Asset(handle=handle, source=ASSET.source, capacity_bytes=2**30)
+    step = next_step(made)
+    assert step.body["metadata"]["finalizers"] == ["kubernetes.io/pv-controller"]
+    assert step.body["metadata"]["annotations"] == {
+        "pv.kubernetes.io/provisioned-by": name,
+        "pv.kubernetes.io/bound-by-controller": "yes",
+        **noted,
+    }
+
+
+def test_long_work_is_written_down_and_waited_for() -> None:
+    made = prepared()
+    made.outcomes.made["uid-c"] = Pending({"job": 1}, due=1005.0)
+    kept = next_step(made)
+    assert isinstance(kept, Patch)
+    assert json.loads(kept.body["metadata"]["annotations"][INTENT])["intent"]["state"] == {"job": 1}
+    noted = prepared(state={"job": 1})
+    noted.outcomes.made["uid-c"] = Pending({"job": 1}, due=1005.0)
+    assert next_step(noted).seconds == 5.0
+    noted.outcomes.made["uid-c"] = Pending({"job": 1}, due=999.0)
+    assert isinstance(next_step(noted), Run)
+
+
+def test_a_full_place_gives_the_claim_back_and_forgets_the_place() -> None:
+    made = prepared(item=fast(annotations={SELECTED: "n"}), segment={"zone": "a"})
+    made.outcomes.made["uid-c"] = Reschedule()
+    step = next_step(made)
+    annotations = step.body["metadata"]["annotations"]
+    assert annotations[SELECTED] is None
+    reopened = made.sealer.open("uid-c", annotations[INTENT])
+    assert reopened is not None
+    assert reopened.segment is None
+
+
+def _node(name: str, **labels: str) -> Node:
+    return msgspec.convert({"metadata": {"name": name, "uid": name, "resourceVersion": "1", "labels": labels}}, Node)
+
+
+def test_the_selected_node_says_where_and_the_place_is_kept() -> None:
+    zoned = disk(topology_keys=("zone",))
+    item = fast(annotations={SELECTED: "n"})
+    _, intent = declared(item, storage_class(), _node("n", zone="a"), backends=(zoned,))
+    assert intent.segment == {"zone": "a"}
+    made = prepared(_node("n", zone="b"), item=item, backend=zoned, segment={"zone": "a"})
+    assert isinstance(next_step(made), Run), "an asset may be in zone a already"
+
+
+def test_a_selected_node_that_says_no_place_is_named() -> None:
+    zoned = disk(topology_keys=("zone",))
+    _, _, message = told(decided(fast(annotations={SELECTED: "n"}), storage_class(), _node("n"), backends=(zoned,)))
+    assert "lacks the label zone" in message
+
+
+def test_a_selected_node_that_the_cache_does_not_hold_is_read_before_anything_follows_from_its_absence() -> None:
+    zoned = disk(topology_keys=("zone",))
+    action = decided(fast(annotations={SELECTED: "n"}), storage_class(), backends=(zoned,))
+    assert isinstance(action, Read)
+    assert (action.kind.plural, action.key) == ("nodes", "n")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dataSource", {"kind": "VolumeSnapshot", "name": "s"}),
+        ("dataSourceRef", {"kind": "PersistentVolumeClaim", "name": "other"}),
+    ],
+)
+def test_a_data_source_is_refused_and_nothing_is_written(field: str, value: Any) -> None:
+    _, _, message = told(decided(fast(**{field: value}), storage_class(), backends=(disk(),)))
+    assert "spec.dataSource" in message
+
+
+@pytest.mark.parametrize(
+    ("fields", "info", "why"),
+    [
+        ({"volumeMode": "Block"}, {"volume_modes": frozenset({"Filesystem"})}, "volumeMode Block"),
+        (
+            {"accessModes": ["ReadWriteMany"]},
+            {"access_modes": frozenset({"ReadWriteOnce"})},
+            "access mode ReadWriteMany",
+        ),
+        ({"selector": {"matchLabels": {"a": "b"}}}, {}, "spec.selector"),
+    ],
+)
+def test_what_the_driver_cannot_do_is_said_before_anything_is_begun(fields: Any, info: Any, why: str) -> None:
+    named = decided(fast(**fields), storage_class(), backends=(disk(**info),))
+    assert isinstance(named, Patch)
+    assert named.body == {"metadata": {"annotations": ASKED}}
+    _, _, message = told(decided(fast(annotations=ASKED, **fields), storage_class(), backends=(disk(**info),)))
+    assert why in message
+
+
+# --- the end of an intent ----------------------------------------------------------------------------------------
+
+
+def test_the_bind_of_its_own_volume_ends_the_intent_with_the_same_write() -> None:
+    made = prepared(volume("pvc-uid-c", claim=claim(), status={"phase": "Bound"}, storageClassName="fast"))
+    step = next_step(made)
+    assert step.body["spec"] == {"volumeName": "pvc-uid-c"}
+    assert step.body["metadata"]["finalizers"] is None
+    assert step.body["metadata"]["annotations"][INTENT] is None
+
+
+def test_a_volume_of_that_name_that_belongs_to_somebody_else_is_in_the_way() -> None:
+    """Item 21.10."""
+    _, _, message = told(next_step(prepared(volume("pvc-uid-c", reserved="other"))))
+    assert message == 'volume "pvc-uid-c" exists but does not belong to this claim; remove it or its claimRef'
+
+
+def test_a_dying_claim_never_gets_a_volume_its_asset_goes_first() -> None:
+    made = prepared(item=fast(deletionTimestamp=DYING))
+    made.outcomes.made["uid-c"] = ASSET
+    run = next_step(made)
+    assert isinstance(run, Run)
+    assert run.name == "discard-default/c[uid-c]"
+    made.outcomes.discarded.add("uid-c")
+    freed = next_step(made)
+    assert freed.body["metadata"] == {"annotations": {INTENT: None}, "finalizers": None}
+
+
+def test_a_dying_claim_whose_volume_exists_is_let_go_and_the_volume_is_released() -> None:
+    made = prepared(volume("pvc-uid-c", claim=claim()), item=fast(deletionTimestamp=DYING))
+    assert next_step(made).body["metadata"]["finalizers"] is None
+
+
+def test_a_dying_claim_without_anything_in_the_making_needs_nothing() -> None:
+    assert decided(fast(deletionTimestamp=DYING), storage_class(), backends=(disk(),)) == Done()
+
+
+def test_a_claim_bound_to_another_volume_has_its_asset_deleted() -> None:
+    static = volume("static", claim=claim(), status={"phase": "Bound"})
+    bound = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
+    made = prepared(static, item=fast(volumeName="static", annotations=DONE, status=bound))
+    assert next_step(made).name == "discard-default/c[uid-c]"
+
+
+# --- bound -------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_not_declared_lost_before_a_live_read_says_so() -> None:
+    """A cache never proves absence."""
+    item = claim(volumeName="v", annotations=DONE)
+    assert decided(item) == Read(VOLUMES, "v", "is its volume really lost?")
+    step = decided(item, reads=read(VOLUMES, "v"))
+    assert step.body["status"]["phase"] == "Lost"
+
+
+def test_a_bound_pair_at_rest_needs_nothing() -> None:
+    status = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
+    item = claim(volumeName="v", annotations=DONE, status=status)
+    assert decided(item, volume(claim=claim(), status={"phase": "Bound"})) == Done()
+
+
+def test_a_claim_of_a_migrated_plugin_is_marked_first() -> None:
+    step = decided(fast(annotations={"volume.kubernetes.io/storage-provisioner": "kubernetes.io/gce-pd"}))
+    assert step.kind is CLAIMS
+    assert step.body == {"metadata": {"annotations": {"pv.kubernetes.io/migrated-to": "pd.csi.storage.gke.io"}}}
