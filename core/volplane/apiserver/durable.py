@@ -1,4 +1,4 @@
-"""Durability: objects in SQLite (write-ahead log), one committed transaction per acknowledged write.
+"""Durability: objects in SQLite (write-ahead log), committed before the write is acknowledged, many at a time.
 
 Only the newest state is kept, not the log of changes: after a restart a watch or page from an older version is
 answered with 410, as by a server whose history was compacted.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,9 @@ INSERT OR IGNORE INTO counters VALUES ('version', 0), ('format', 1);
 _FORMAT: Final = 1
 _CACHE_KIB: Final = 8 * 1024
 
+_Row = tuple[str, str, int, bytes | None]
+"""Storage key, key, version, data (None: removed)."""
+
 
 class DataDirInUse(Exception):
     """Another process serves this data directory, or it cannot be used; the text says which and what to do."""
@@ -35,7 +39,7 @@ class DataDirInUse(Exception):
 class SqliteJournal:
     """The journal of a data directory; made with mode 0700 where absent. Owned by one process until `close`.
 
-    Every write is on stable storage when `record` returns (`synchronous=FULL`).
+    What was recorded is on stable storage when `commit` returns (`synchronous=FULL`).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,6 +50,9 @@ class SqliteJournal:
         except (sqlite3.Error, DataDirInUse) as why:
             os.close(self._lock)
             raise DataDirInUse(f"data directory {directory} cannot be used: {why}") from None
+        self._recorded: list[_Row] = []
+        """Since the last commit: a transaction that fails takes all of them with it, and they are written again."""
+        self._failed = False
 
     def load(self) -> tuple[int, Iterable[tuple[str, Stored]]]:
         """The version counter and every object."""
@@ -54,25 +61,65 @@ class SqliteJournal:
         return version, ((storage, Stored(key, at, data)) for storage, key, at, data in rows)
 
     def record(self, storage: str, key: str, version: int, data: bytes | None) -> None:
-        """Write (data) or remove (None) an object. Raises OSError; then nothing is written."""
-        execute = self._connection.execute
+        """Write (data) or remove (None) an object with the next `commit`. Raises OSError; then it never is.
+
+        While commits fail nothing more is taken on.
+        """
+        if self._failed:
+            self.commit()
+        row = (storage, key, version, data)
+        with self._transaction():
+            self._write(row)
+        self._recorded.append(row)
+
+    @property
+    def pending(self) -> bool:
+        """Whether something that was recorded is not yet on disk."""
+        return bool(self._recorded)
+
+    def commit(self) -> None:
+        """Return when all that was recorded is on disk. Raises OSError; then none of it is, and the next call tries again."""
+        if not self._recorded:
+            return
+        self._failed = True
+        with self._transaction():
+            self._connection.execute("COMMIT")
+        self._failed = False
+        self._recorded.clear()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Go on with the open transaction, or begin one with what the last one lost. Raises OSError, and leaves none open."""
         try:
-            execute("BEGIN IMMEDIATE")
-            if data is None:
-                execute("DELETE FROM objects WHERE storage = ? AND key = ?", (storage, key))
-            else:
-                execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (storage, key, version, data))
-            execute("UPDATE counters SET value = ? WHERE name = 'version'", (version,))
-            execute("COMMIT")
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN IMMEDIATE")
+                for row in self._recorded:
+                    self._write(row)
+            yield
         except sqlite3.Error as why:
             if self._connection.in_transaction:
-                execute("ROLLBACK")
+                self._connection.execute("ROLLBACK")
             raise OSError(str(why)) from why
 
+    def _write(self, row: _Row) -> None:
+        storage, key, version, data = row
+        execute = self._connection.execute
+        if data is None:
+            execute("DELETE FROM objects WHERE storage = ? AND key = ?", (storage, key))
+        else:
+            execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (storage, key, version, data))
+        execute("UPDATE counters SET value = ? WHERE name = 'version'", (version,))
+
     def close(self) -> None:
-        """Give the directory back. May be called again."""
+        """Commit, and give the directory back. May be called again. Raises OSError if the disk refuses what is pending."""
         if self._lock < 0:
             return
+        try:
+            self.commit()
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
         self._connection.close()
         os.close(self._lock)
         self._lock = -1

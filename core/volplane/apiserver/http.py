@@ -51,7 +51,7 @@ class HttpFace:
             body = await request.read() if request.body_exists else b""
         except web.HTTPRequestEntityTooLarge:
             return _too_large()
-        return _response(self._server.handle(request.method, path, query, request.headers, body))
+        return _response(await self._server.answer(request.method, path, query, request.headers, body))
 
     def _admitted(self, request: web.BaseRequest, path: str) -> bool:
         if path in _OPEN_PATHS or path.startswith(("/livez/", "/readyz/", "/healthz/")):
@@ -78,6 +78,10 @@ class HttpFace:
 
     async def _send(self, watch: Watch, response: web.StreamResponse) -> None:
         while chunk := await watch.chunk():
+            try:
+                await self._server.store.settled()
+            except OSError:
+                return  # What the disk refuses nobody may see; whoever watches comes back.
             await response.write(chunk)
             await asyncio.sleep(_GATHER_SECONDS)
 

@@ -12,7 +12,7 @@ from volplane.apiserver.requests import Request
 from volplane.apiserver.resources import Json, Resource
 from volplane.apiserver.store import Store, Stored, key_of
 
-__all__ = ["Registry", "storage_of"]
+__all__ = ["Registry", "storage_of", "unwritable"]
 
 
 def storage_of(resource: Resource) -> str:
@@ -43,15 +43,16 @@ class Registry:
         try:
             return self.store.put(storage_of(resource), key_of(meta.get("namespace", ""), meta["name"]), obj)
         except OSError as why:
-            raise _unwritable(why) from why
+            raise unwritable(why) from why
 
     def remove(self, resource: Resource, key: str) -> Stored:
         """Remove an object; gives its last state. Raises Failure (500) as `put`."""
         try:
             return self.store.delete(storage_of(resource), key)
         except OSError as why:
-            raise _unwritable(why) from why
+            raise unwritable(why) from why
 
 
-def _unwritable(why: OSError) -> Failure:
+def unwritable(why: OSError) -> Failure:
+    """What a client is told when the disk refuses."""
     return Failure(500, "InternalError", f"Internal error occurred: the store cannot be written: {why}")

@@ -15,7 +15,7 @@ from volplane.apiserver.lists import Lists
 from volplane.apiserver.logs import LogSource, open_log
 from volplane.apiserver.namespaces import INITIAL, Namespaces
 from volplane.apiserver.negotiation import negotiate
-from volplane.apiserver.registry import Registry
+from volplane.apiserver.registry import Registry, unwritable
 from volplane.apiserver.requests import Answer, Query, Request, Routes, wrong_method
 from volplane.apiserver.resources import Json, Resource
 from volplane.apiserver.reviews import REVIEWS, review
@@ -79,6 +79,7 @@ class ApiServer:
                 body = b'{"metadata":{"name":"%b"}}' % name.encode()
                 self._verbs.create(Request(self._namespaces.resource, "", "", "", Query({}), {}), body)
         self._namespaces.resume()
+        self.store.flush()
 
     def _delete(self, resource: Resource, namespace: str, name: str) -> None:
         self._deletion.by_name(resource, namespace, name)
@@ -87,6 +88,25 @@ class ApiServer:
 
     def handle(self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes) -> Answer:
         """Answer any request but a watch or a log. Never raises for a bad one; a write is durable on return."""
+        answer = self._answered(method, path, query, headers, body)
+        try:
+            self.store.flush()
+        except OSError as why:
+            return rendering.failed(unwritable(why))
+        return answer
+
+    async def answer(
+        self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        """As `handle`; writes that arrive together share one wait for the disk."""
+        answer = self._answered(method, path, query, headers, body)
+        try:
+            await self.store.settled()
+        except OSError as why:
+            return rendering.failed(unwritable(why))
+        return answer
+
+    def _answered(self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes) -> Answer:
         try:
             return self._handle(method, path, Query(query), _lower(headers), body)
         except Failure as failure:
@@ -134,7 +154,10 @@ class ApiServer:
     def close(self) -> None:
         """End every watch and close the store."""
         self.end_watches()
-        self.store.close()
+        try:
+            self.store.close()
+        except OSError as why:
+            _log.error("what was written last, and never acknowledged, is lost: %s", why)
 
     def _request(self, path: str, query: Query, headers: Mapping[str, str]) -> Request:
         request = self._routes.find(path, query, headers)

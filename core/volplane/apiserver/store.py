@@ -16,6 +16,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 from sortedcontainers import SortedDict
 
+from volplane.apiserver.commits import Commits, Committing
 from volplane.apiserver.resources import Json
 
 __all__ = ["Change", "ChangeType", "Compacted", "Journal", "Page", "Sink", "Store", "Stored", "key_of"]
@@ -97,12 +98,14 @@ class Page:
     remaining: int
 
 
-class Journal(Protocol):
-    """Makes writes durable. `record` returns when the write is on disk, or raises OSError and nothing is written."""
+class Journal(Committing, Protocol):
+    """Makes writes durable: those that were recorded, when `commit` returns."""
 
     def load(self) -> tuple[int, Iterable[tuple[str, Stored]]]: ...
 
-    def record(self, storage: str, key: str, version: int, data: bytes | None) -> None: ...
+    def record(self, storage: str, key: str, version: int, data: bytes | None) -> None:
+        """Raises OSError; then it is not, and never will be, written."""
+        ...
 
     def close(self) -> None: ...
 
@@ -133,6 +136,7 @@ class Store:
     def __init__(self, journal: Journal | None = None, *, history: int = 16_384) -> None:
         """`history` is the number of changes kept per storage key (and at most 128 MiB of them)."""
         self._journal = journal
+        self._commits = Commits(journal) if journal is not None else None
         self._history = history
         self._shelves: dict[str, _Shelf] = {}
         self._version = 0
@@ -268,6 +272,8 @@ class Store:
     def _record(self, storage: str, key: str, version: int, data: bytes | None) -> None:
         if self._journal is not None:
             self._journal.record(storage, key, version, data)
+        if self._commits is not None:
+            self._commits.recorded()
         self._version = version
 
     def _publish(self, shelf: _Shelf, change: Change) -> None:
@@ -280,6 +286,19 @@ class Store:
         for sink in tuple(shelf.sinks):
             sink(change)
         change.forget_decoded()
+
+    def flush(self) -> None:
+        """Return when all that was written so far is on disk. Raises OSError if it cannot be."""
+        if self._commits is not None:
+            self._commits.flush()
+
+    async def settled(self) -> None:
+        """As `flush`, sharing the wait for the disk with whoever else writes just now.
+
+        What is read before and shown after it can be shown: no crash undoes it.
+        """
+        if self._commits is not None:
+            await self._commits.settled()
 
     # Watching and upkeep
 

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from unit.apiserver.calls import MAPS, VOLUMES, Calls, config_map, rest, volume
 from volplane.apiserver.durable import DataDirInUse, SqliteJournal
+from volplane.apiserver.requests import Answer
+from volplane.apiserver.server import ApiServer
 from volplane.apiserver.store import Store
+
+_JSON = {"content-type": "application/json"}
 
 
 def opened(directory: Path) -> Calls:
@@ -116,3 +122,81 @@ def test_a_write_that_the_disk_refuses_is_a_500_and_did_not_happen(tmp_path: Pat
     assert calls.get(f"{MAPS}/a").body["data"] == {"k": "1"}
     assert calls.server.store.version == version
     calls.server.close()
+
+
+async def _created(server: ApiServer, name: str) -> Answer:
+    return await server.answer("POST", MAPS, (), _JSON, json.dumps(config_map(name)).encode())
+
+
+def _on_disk(directory: Path) -> set[str]:
+    """Names of the config maps that a process which starts now would find."""
+    with closing(sqlite3.connect(directory / "store.db")) as other:
+        rows = other.execute("SELECT key FROM objects WHERE storage = 'configmaps'")
+        return {key.rpartition("/")[2] for (key,) in rows}
+
+
+def test_writes_that_arrive_together_share_one_wait_for_the_disk(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        journal = SqliteJournal(tmp_path)
+        server = Calls(store=Store(journal)).server
+        statements: list[str] = []
+        journal._connection.set_trace_callback(statements.append)
+        answers = await asyncio.gather(*(_created(server, f"m-{number}") for number in range(100)))
+        assert {answer.status for answer in answers} == {201}
+        assert len(_on_disk(tmp_path)) == 100
+        server.close()
+        return statements
+
+    assert asyncio.run(main()).count("COMMIT") == 1
+
+
+def test_a_write_of_the_server_itself_waits_for_nobody_to_be_on_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = Calls(store=Store(SqliteJournal(tmp_path))).server
+        server.store.put("configmaps", "default/own", config_map("own"))
+        assert _on_disk(tmp_path) == set()
+        await asyncio.sleep(0.01)
+        assert _on_disk(tmp_path) == {"own"}
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_goes_away_costs_the_others_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = Calls(store=Store(SqliteJournal(tmp_path))).server
+        impatient, patient = (asyncio.create_task(_created(server, name)) for name in ("a", "b"))
+        asyncio.get_running_loop().call_soon(impatient.cancel)
+        assert (await patient).status == 201
+        assert _on_disk(tmp_path) == {"a", "b"}
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_what_the_disk_refuses_is_neither_acknowledged_nor_shown_until_it_is_written(tmp_path: Path) -> None:
+    async def main() -> None:
+        journal = SqliteJournal(tmp_path)
+        server = Calls(store=Store(journal)).server
+        journal._connection.execute("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
+        journal._connection.execute(
+            "CREATE TABLE full (id INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)"
+        )
+        journal._connection.execute("PRAGMA foreign_keys = ON")
+        journal._connection.execute(
+            "CREATE TRIGGER refuse AFTER INSERT ON objects BEGIN INSERT INTO full VALUES (1); END"
+        )
+        refused = await asyncio.gather(_created(server, "a"), _created(server, "b"))
+        assert {answer.status for answer in refused} == {500}
+        assert b"the store cannot be written" in refused[0].body
+        assert (await server.answer("GET", MAPS, (), {}, b"")).status == 500
+        assert (await _created(server, "c")).status == 500
+        assert _on_disk(tmp_path) == set()
+        journal._connection.execute("DROP TRIGGER refuse")
+        assert (await _created(server, "d")).status == 201
+        listed = json.loads((await server.answer("GET", MAPS, (), {}, b"")).body)
+        assert [item["metadata"]["name"] for item in listed["items"]] == ["a", "b", "d"]
+        assert _on_disk(tmp_path) == {"a", "b", "d"}
+        server.close()
+
+    asyncio.run(main())
