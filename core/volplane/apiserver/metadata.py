@@ -159,14 +159,15 @@ def _text(path: str, value: str, why: str) -> list[Cause]:
 
 def _labels(labels: dict[str, str]) -> Iterable[Cause]:
     for key, value in labels.items():
-        yield from _text("metadata.labels", key, names.qualified_name(key))
+        yield from (Cause.invalid("metadata.labels", key, why) for why in names.qualified_name_faults(key))
         yield from _text("metadata.labels", value, names.label_value(value))
 
 
 def _annotations(annotations: dict[str, str]) -> Iterable[Cause]:
     size = 0
     for key, value in annotations.items():
-        yield from _text("metadata.annotations", key, names.qualified_name(key.lower()))
+        for why in names.qualified_name_faults(key.lower()):
+            yield Cause.invalid("metadata.annotations", key, why)
         size += len(key) + len(value)
     if size > names.ANNOTATION_BYTES:
         why = f"may not be more than {names.ANNOTATION_BYTES} bytes"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import Final
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "dns_label",
     "label_value",
     "qualified_name",
+    "qualified_name_faults",
     "subdomain",
 ]
 
@@ -96,21 +98,32 @@ def dns_label(name: str) -> str:
     return "" if _label.fullmatch(name) else _NOT_LABEL
 
 
-@functools.lru_cache(maxsize=4096)
 def qualified_name(key: str) -> str:
     """The key of a label or annotation: an optional subdomain, a slash, a name of at most 63 characters."""
+    return next(iter(qualified_name_faults(key)), "")
+
+
+@functools.lru_cache(maxsize=4096)
+def qualified_name_faults(key: str) -> tuple[str, ...]:
+    """All that is wrong with such a key."""
+    return tuple(_faults(key))
+
+
+def _faults(key: str) -> Iterator[str]:
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
-        return f"a qualified name {_NOT_QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        yield f"a qualified name {_NOT_QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        return
     if slash and not prefix:
-        return "prefix part must be non-empty"
-    if slash and (why := subdomain(prefix)):
-        return f"prefix part {why}"
+        yield "prefix part must be non-empty"
+    elif slash and (why := subdomain(prefix)):
+        yield f"prefix part {why}"
     if not name:
-        return "name part must be non-empty"
-    if len(name) > 63:
-        return f"name part {_too_long(63)}"
-    return "" if _qualified.fullmatch(name) else f"name part {_NOT_QUALIFIED}"
+        yield "name part must be non-empty"
+    elif len(name) > 63:
+        yield f"name part {_too_long(63)}"
+    if not _qualified.fullmatch(name):
+        yield f"name part {_NOT_QUALIFIED}"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -83,17 +83,22 @@ def test_a_new_style_event_must_say_who_did_what() -> None:
     bare = {"regarding": NEW_STYLE["regarding"], "eventTime": NEW_STYLE["eventTime"]}
     assert refused(NEW, bare) == [
         ("reportingController", "Required"),
+        ("reportingController", "Invalid"),
+        ("reportingController", "Invalid"),
         ("reportingInstance", "Required"),
         ("action", "Required"),
         ("reason", "Required"),
-        ("type", "NotSupported"),
+        ("type", "Invalid"),
     ]
     assert refused(NEW, {**NEW_STYLE, "deprecatedCount": 1, "series": {"count": 1}}) == [
-        ("deprecatedCount", "Invalid"),
+        ("count", "Invalid"),
         ("series.count", "Invalid"),
         ("series.lastObservedTime", "Required"),
     ]
     assert refused(NEW, {**NEW_STYLE, "note": "x" * 1025}) == [("message", "Invalid")]
+    assert refused(NEW, {**NEW_STYLE, "deprecatedSource": {"component": "c"}}) == [("source", "Invalid")]
+    elsewhere = {"regarding": {"kind": "Pod", "name": "p", "namespace": "other"}}
+    assert refused(NEW, {**NEW_STYLE, **elsewhere}) == []
 
 
 def test_of_a_new_style_event_only_the_series_changes() -> None:
@@ -102,7 +107,7 @@ def test_of_a_new_style_event_only_the_series_changes() -> None:
     assert refused_change(CORE, stored, merge(stored, {"series": series, "message": "other"})) == []
     after = merge(stored, {"series": series, "message": "other"})
     found = NEW.strategy.validate_update(after, stored, "")
-    assert [cause.field for cause in found] == ["note"]
+    assert [cause.field for cause in found] == ["message"]
 
 
 @pytest.mark.parametrize(

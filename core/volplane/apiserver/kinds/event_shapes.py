@@ -7,7 +7,7 @@ from typing import Final
 
 from volplane.apiserver.resources import Json
 
-__all__ = ["fill", "from_core", "shown_name", "to_core"]
+__all__ = ["fill", "from_core", "to_core"]
 
 _NEW_TO_CORE: Final[Mapping[str, str]] = {
     "regarding": "involvedObject",
@@ -45,8 +45,3 @@ def from_core(event: Json) -> Json:
         if value or name not in _EMPTY_DROPPED:
             shown[name] = value
     return shown
-
-
-def shown_name(key: str) -> str:
-    """How events.k8s.io/v1 calls a core/v1 field."""
-    return _CORE_TO_NEW.get(key, key)

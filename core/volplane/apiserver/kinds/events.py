@@ -9,7 +9,6 @@ from volplane.apiserver import names
 from volplane.apiserver.failures import Cause
 from volplane.apiserver.kinds import event_shapes
 from volplane.apiserver.kinds.cells import NAME, field_text, path
-from volplane.apiserver.kinds.rules import one_of
 from volplane.apiserver.resources import Column, Json, Resource, Since, Strategy
 
 __all__ = ["CORE", "NEW", "CoreEventStrategy", "NewEventStrategy"]
@@ -18,20 +17,22 @@ _STORAGE: Final = "events"
 _TEXT_LIMIT: Final = 128
 _NOTE_LIMIT: Final = 1024
 _DEFAULT_NAMESPACES: Final = ("", "default")
-_FIXED: Final = (
-    "involvedObject",
-    "reason",
-    "message",
-    "source",
-    "firstTimestamp",
-    "lastTimestamp",
-    "count",
-    "reportingComponent",
-    "reportingInstance",
-    "action",
-    "related",
-    "type",
-)
+_FIXED: Final = {
+    "involvedObject": "involvedObject",
+    "reason": "reason",
+    "message": "message",
+    "source": "source",
+    "firstTimestamp": "firstTimestamp",
+    "lastTimestamp": "lastTimestamp",
+    "count": "count",
+    "type": "type",
+    "eventTime": "eventTime",
+    "action": "action",
+    "related": "related",
+    "reportingComponent": "reportingController",
+    "reportingInstance": "reportingInstance",
+}
+"""What an event of events.k8s.io/v1 keeps, and how complaints call it."""
 
 
 class CoreEventStrategy(Strategy):
@@ -55,27 +56,28 @@ class NewEventStrategy(CoreEventStrategy):
         _validate(obj, causes, reporting="reportingController")
         if not obj.get("eventTime"):
             causes.append(Cause.required("eventTime"))
-        one_of(obj.get("type", ""), ("Normal", "Warning"), "type", causes)
-        for key, shown in (
-            ("firstTimestamp", "deprecatedFirstTimestamp"),
-            ("lastTimestamp", "deprecatedLastTimestamp"),
-        ):
-            if obj.get(key):
-                causes.append(Cause.invalid(shown, obj[key], "needs to be unset"))
-        if obj.get("count"):
-            causes.append(Cause.invalid("deprecatedCount", obj["count"], "needs to be unset"))
+        if (kind := obj.get("type", "")) not in ("Normal", "Warning"):
+            causes.append(Cause.invalid("type", "", f"has invalid value: {kind}"))
+        causes.extend(
+            Cause.invalid(key, "", "needs to be unset")
+            for key in ("firstTimestamp", "lastTimestamp", "count")
+            if obj.get(key)
+        )
+        if any((obj.get("source") or {}).values()):
+            causes.append(Cause.invalid("source", "", "needs to be unset"))
         _validate_series(obj, causes)
         return causes
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
         causes: list[Cause] = []
-        if not old.get("eventTime"):
-            _validate(new, causes, reporting="reportingController")
-        _validate_series(new, causes)
-        for key in _FIXED:
-            if new.get(key) != old.get(key):
-                shown = event_shapes.shown_name(key)
-                causes.append(Cause.invalid(shown, new.get(key, ""), "field is immutable"))
+        _validate(new, causes, reporting="reportingController")
+        if new.get("series") != old.get("series"):
+            _validate_series(new, causes)
+        causes.extend(
+            Cause.invalid(shown, new.get(key, ""), "field is immutable")
+            for key, shown in _FIXED.items()
+            if new.get(key) != old.get(key)
+        )
         return causes
 
 
@@ -83,20 +85,20 @@ def _validate(event: Json, causes: list[Cause], *, reporting: str) -> None:
     namespace = event["metadata"].get("namespace", "")
     about = (event.get("involvedObject") or {}).get("namespace") or ""
     if event.get("eventTime"):
-        wrong = (namespace not in ("default", "kube-system")) if not about else namespace != about
-        _validate_reporting(event, causes, reporting)
+        wrong = not about and namespace not in ("default", "kube-system")
     else:
         wrong = (namespace not in _DEFAULT_NAMESPACES) if not about else namespace != about
     if wrong:
         causes.append(Cause.invalid("involvedObject.namespace", about, "does not match event.namespace"))
+    if event.get("eventTime"):
+        _validate_reporting(event, causes, reporting)
 
 
 def _validate_reporting(event: Json, causes: list[Cause], reporting: str) -> None:
     controller = event.get("reportingComponent") or ""
     if not controller:
         causes.append(Cause.required(reporting))
-    elif why := names.qualified_name(controller):
-        causes.append(Cause.invalid(reporting, controller, why))
+    causes.extend(Cause.invalid(reporting, controller, why) for why in names.qualified_name_faults(controller))
     for key in ("reportingInstance", "action", "reason"):
         value = event.get(key) or ""
         if not value:
