@@ -64,7 +64,8 @@ def free_volume(number: int) -> dict[str, Any]:
             "creationTimestamp": TIME,
             "finalizers": ["kubernetes.io/pv-protection"],
         },
-        "spec": {**spec, "volumeMode": "Filesystem"},
+        # The server adds what is left out at a create only, and takes any later difference for a change.
+        "spec": {**spec, "volumeMode": "Filesystem", "hostPath": {**spec["hostPath"], "type": ""}},
         "status": {"phase": "Available"},
     }
 

@@ -1,6 +1,6 @@
 """Whether many objects make each one dearer: cost per claim, memory per object, time to sync, CPU at rest.
 
-    python -m bench.scale curve [--sizes 1000,3000,10000,30000,100000] [--runs 3] [--json FILE]
+    python -m bench.scale curve [--sizes 1000,3000,10000,30000,100000] [--runs 3] [--json FILE] [--plot FILE.svg]
     python -m bench.scale sync [--pairs 100000]
     python -m bench.scale idle [--pairs 10000] [--seconds 30]
 
@@ -22,14 +22,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import people, processes
+from bench.claims import BUDGETS
 from bench.objects import claim, claim_name
+from bench.plot import Line, svg
 
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 
 __all__ = ["curve", "idle", "sync"]
 
-CLAIMS_MEASURED = 500
+CLAIMS_MEASURED, WARMING = 1000, 200
 SYNC_BUDGET, MEMORY_BUDGET, IDLE_BUDGET = 15.0, 3.5, 1.0
 
 
@@ -41,26 +43,28 @@ def _cluster(pairs: int, volumes: int = 0) -> Iterator[tuple[Path, processes.Pro
             yield kubeconfig, api
 
 
-async def _cost(client: Client, run: processes.Controller, kind: str) -> float:
+async def _cost(client: Client, run: processes.Controller, kind: str, count: int, prefix: str) -> float:
     """Controller CPU per claim, ms, from created claims to rest."""
     storage_class = "" if kind == "static" else "memory"
-    names = [f"{kind}-{claim_name(number)}" for number in range(CLAIMS_MEASURED)]
+    names = [f"{prefix}-{claim_name(number)}" for number in range(count)]
     before = await asyncio.to_thread(run.quiet)
     run.pause()
-    await people.each(CLAIMS_MEASURED, lambda number: client.create(CLAIMS, claim(names[number], storage_class)))
-    seen = people.Binding(client, CLAIMS_MEASURED, prefix=kind)
+    await people.each(count, lambda number: client.create(CLAIMS, claim(names[number], storage_class)))
+    seen = people.Binding(client, count, prefix=prefix)
     watching = asyncio.create_task(seen.follow((await client.list(CLAIMS, namespace="default")).version))
     run.resume()
     await watching
     after = await asyncio.to_thread(run.quiet)
-    return (after.cpu - before.cpu) / CLAIMS_MEASURED * 1000
+    return (after.cpu - before.cpu) / count * 1000
 
 
 def _point(size: int) -> dict[str, float]:
     async def main(kubeconfig: Path, run: processes.Controller) -> dict[str, float]:
         async with people.connected(kubeconfig) as client:
             await people.create_class(client)
-            return {kind: await _cost(client, run, kind) for kind in ("static", "dynamic")}
+            # Connections, with their handshakes, are there before anything is measured.
+            await _cost(client, run, "dynamic", WARMING, "warm")
+            return {kind: await _cost(client, run, kind, CLAIMS_MEASURED, kind) for kind in ("static", "dynamic")}
 
     pairs = size * 2 // 5
     with (
@@ -127,7 +131,18 @@ def _curve(options: argparse.Namespace) -> object:
     print(f"  {'objects':>10} {'static':>10} {'dynamic':>10}")
     for point in points:
         print(f"  {point['objects']:>10,.0f} {point['static']:>10.2f} {point['dynamic']:>10.2f}")
+    if options.plot is not None:
+        options.plot.write_text(_plot(points))
     return points
+
+
+def _plot(points: list[dict[str, float]]) -> str:
+    lines = [
+        Line(name=kind, points=[(point["objects"], point[kind]) for point in points], budget=BUDGETS[kind]["cpu_ms"])
+        for kind in ("static", "dynamic")
+    ]
+    note = f"python -m bench.scale curve; {processes.machine()}; {processes.load()}"
+    return svg("What a claim costs the controllers", "objects in the cluster", "CPU per claim, ms", lines, note=note)
 
 
 def _sync(options: argparse.Namespace) -> object:
@@ -164,6 +179,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--plot", type=Path, help="draw the curve into this SVG file")
     parser.add_argument("--json", type=Path, help="keep the figures in this file")
     options = parser.parse_args()
     options.pairs = options.pairs or {"sync": 100_000}.get(options.what, 10_000)
