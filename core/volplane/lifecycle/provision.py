@@ -310,6 +310,10 @@ def settle(claim: Claim, world: World) -> Action | None:
     used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)
     if used or (made is not None and holds_asset(made, claim, name)) or claim.uid in world.outcomes.discarded:
         return _end_intent(claim)
+    if intent is not None and world.sealer.open(claim.uid, claim.annotation(names.INTENT)) is None:
+        # Whoever works on it next may not know what this process knows.
+        body = {"metadata": {"annotations": {names.INTENT: world.sealer.seal(claim.uid, intent)}}}
+        return Patch(kind=CLAIMS, target=claim, body=body, why="restore the record of what was begun")
     return _discard(claim, name, world)
 
 

@@ -145,6 +145,9 @@ def _about_to_bind(volume: Volume, claim: Claim, world: World) -> bool:
 def _referenced(volume: Volume, claim: Claim, world: World, reads: Reads) -> Action:
     """The claim it is bound to, or about to be, exists."""
     if volume.annotation(names.INTENT) is not None:
+        if not reads.has(CLAIMS, claim.key):
+            # Whoever declared the scrub saw it gone, live; it may be this cache that is behind.
+            return Read(CLAIMS, claim.key, why="is it there, though its volume is to be scrubbed?")
         return abandon_scrub(volume, world)
     pointer = claim.spec.volume_name
     if not pointer:

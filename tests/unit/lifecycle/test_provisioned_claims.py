@@ -247,6 +247,20 @@ def test_a_dying_claim_never_gets_a_volume_its_asset_goes_first() -> None:
     assert freed.body["metadata"] == {"annotations": {INTENT: None}, "finalizers": None}
 
 
+def test_a_damaged_record_of_a_dying_claim_is_restored_before_its_asset_goes() -> None:
+    """Found by the simulation: after a crash nobody knew any more in which place the asset was."""
+    made = world(storage_class(), backends=(disk(),))
+    item = with_intent(made, fast(deletionTimestamp=DYING))
+    made.outcomes.intents[item.uid] = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "a"})
+    item.metadata.annotations = {**(item.metadata.annotations or {}), INTENT: "not an intent"}
+    made.claims.observe(item)
+    step = next_step(made)
+    assert isinstance(step, Patch)
+    assert list(step.body["metadata"]) == ["annotations"]
+    restored = made.sealer.open(item.uid, step.body["metadata"]["annotations"][INTENT])
+    assert restored == made.outcomes.intents[item.uid]
+
+
 def test_a_dying_claim_whose_volume_exists_is_let_go_and_the_volume_is_released() -> None:
     made = prepared(volume("pvc-uid-c", claim=claim()), item=fast(deletionTimestamp=DYING))
     assert next_step(made).body["metadata"]["finalizers"] is None

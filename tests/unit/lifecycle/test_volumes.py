@@ -262,3 +262,15 @@ def test_nobody_to_recycle_it_is_a_failure() -> None:
     assert phase(action) == "Failed"
     assert action.body["status"]["message"] == "No recycler plugin found for the volume!"
     assert action.notices[0].reason == "VolumeFailedRecycle"
+
+
+def test_a_scrub_is_given_up_for_a_claim_only_after_a_live_read() -> None:
+    """Found by the simulation: a leader whose cache was behind took back what another one had rightly begun."""
+    bound = claim(volumeName="v", annotations={"pv.kubernetes.io/bind-completed": "yes"})
+    intent = '{"v":1,"claim":"uid-c","pod":"p"}'
+    item = volume(claim=bound, persistentVolumeReclaimPolicy="Recycle", annotations={"volplane.dev/intent": intent})
+    asks = decided(item, bound, backends=(DISK,))
+    assert isinstance(asks, Read)
+    assert (asks.kind, asks.key) == (CLAIMS, "default/c")
+    action = decided(item, bound, backends=(DISK,), reads=read(CLAIMS, "default/c"))
+    assert action.body == {"metadata": {"annotations": {"volplane.dev/intent": None}}}
