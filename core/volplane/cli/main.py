@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "apiserver": "Serve a Kubernetes API for development and tests",
         "plugins": "Show installed backends and extensions",
         "check": "Judge a backend by the rules that every backend keeps",
+        "sim": "Run the controllers through schedules of trouble",
         "new-backend": "Write a new backend that passes its tests at once",
     }
 )

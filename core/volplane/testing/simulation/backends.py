@@ -82,11 +82,12 @@ class Stored:
 
 @dataclass(slots=True)
 class Listeners:
-    """Who is told of effects, as they happen; `mounted` says whether somebody uses the asset of a handle."""
+    """Who is told of effects and trouble, as they happen; `mounted` says whether somebody uses the asset of a handle."""
 
     made: Callable[[Stored], None] = lambda _stored: None
     unmade: Callable[[Stored], None] = lambda _stored: None
     erased: Callable[[Stored], None] = lambda _stored: None
+    trouble: Callable[[str], None] = lambda _kind: None
     mounted: Callable[[str], bool] = lambda _handle: False
 
 
@@ -143,8 +144,10 @@ class SimulatedBackend(BackendSpec):
         stored = self._memory.assets.get(handle)
         if stored is None:
             if self.traits.full and self._fate.strikes(f"{about} full", self.traits.full):
+                self.listeners.trouble("storage: zone full")
                 raise ResourceExhausted(f"zone {zone} is full", scope=zone, reschedule=True, nothing_done=True)
             if self._fate.strikes(f"{about} late", self.traits.late):
+                self.listeners.trouble("storage: acts late")
                 delay = self._fate.between(0.0, self.traits.settle * 0.9, f"{about} delay")
                 asyncio.get_running_loop().call_later(delay, self._make_late, handle, zone, request)
                 raise ConnectionError("the request was sent, and nothing came back")

@@ -7,22 +7,33 @@ shrink.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from typing import Final, TypeVar
 
-__all__ = ["Fate"]
+__all__ = ["Fate", "is_mark", "mark_of"]
 
 T = TypeVar("T")
 
 _SCALE: Final = 2.0**-64
 
 
+def mark_of(fault: str) -> str:
+    """Short for the name of a fault, as a command line can carry it: `f` and eight hex digits."""
+    return f"f{blake2b(fault.encode(), digest_size=4).hexdigest()}"
+
+
+def is_mark(text: str) -> bool:
+    """Whether `mark_of` could have given this."""
+    return re.fullmatch("f[0-9a-f]{8}", text) is not None
+
+
 class Fate:
     """What happens by chance in one run.
 
-    only: the faults that may happen, by name; None = any. `fired` lists those that did, in order. Once `calm` is set there
-    are none any more. Needs a running loop.
+    only: marks of the faults that may happen; None = any. `fired` lists the marks of those that did, in order. Once `calm`
+    is set there are none any more. Needs a running loop.
     """
 
     def __init__(self, seed: int, *, only: Collection[str] | None = None) -> None:
@@ -46,7 +57,8 @@ class Fate:
         """Whether the fault of this name happens; each name is asked about once."""
         if self.calm.is_set() or rate <= 0.0 or self.number(fault) >= rate:
             return False
-        if self._only is not None and fault not in self._only:
+        mark = mark_of(fault)
+        if self._only is not None and mark not in self._only:
             return False
-        self.fired.append(fault)
+        self.fired.append(mark)
         return True

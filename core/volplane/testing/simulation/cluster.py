@@ -194,6 +194,8 @@ class Cluster:
         about = f"{self._truth.spell(running.pod['metadata']['name'])} {sum(self._books.failures.values())} {uid[:4]}"
         running.fails = self._fate.strikes(f"{about} fails", self._faults.failing)
         slow = 30.0 if self._fate.strikes(f"{about} slow", self._faults.slow) else 1.0
+        self._trace.happened["pod: scrub fails"] += running.fails
+        self._trace.happened["pod: scrub is slow"] += slow > 1.0
         running.erases = now + slow * self._fate.between(0.01, 1.0, f"{about} erases")
         running.ends = running.erases + slow * self._fate.between(0.01, 1.0, f"{about} ends")
 

@@ -104,6 +104,7 @@ class Turbulence:
         name = f"{spelled} {self._counts[spelled]}"
         self.calls[hook] += 1
         if driver in self.down and not self._fate.calm.is_set():
+            self._trace.happened["hook: driver down"] += 1
             raise Unavailable(f"{driver} is down")
         fault = self._fault(name)
         self._raise_before(name, fault)
@@ -123,7 +124,7 @@ class Turbulence:
             fault = self._fate.choice(("crash before", "crash after"), f"{name} fault")
         else:
             return ""
-        self._trace.note("fault", f"{name}: {fault}")
+        self._trace.strike(f"hook: {fault}", f"{name}: {fault}")
         return fault
 
     def _raise_before(self, name: str, fault: str) -> None:
@@ -165,10 +166,11 @@ def latency_of(who: str, stage: Stage, faults: HookFaults) -> Callable[[str, str
         share = fate.number(name)
         usual = (0.001 + 0.05 * (share * 1e4 % 1), 0.001 + 0.05 * (share * 1e6 % 1))
         if fate.strikes(f"{name} hang", faults.hangs):
-            trace.note("fault", f"{name}: hangs")
+            trace.strike("hook: hangs", f"{name}: hangs")
             long = fate.between(TIMEOUT * 0.5, TIMEOUT * 3, f"{name} long")
             return (min(long, faults.longest), 0.1) if share < 0.5 else (0.1, long)
         if fate.strikes(f"{name} slow", faults.slow):
+            trace.happened["hook: slow"] += 1
             return min(usual[0] * 100, faults.longest), usual[1] * 100
         return usual
 

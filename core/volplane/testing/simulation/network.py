@@ -58,6 +58,10 @@ class _Call:
     def writes(self) -> bool:
         return self.method != "GET"
 
+    @property
+    def creates_a_pod(self) -> bool:
+        return self.method == "POST" and self.path.endswith("/pods")
+
 
 class Network:
     """A `Transport` of one process. Once `dead`, nothing of it reaches the server, but what is on the wire may."""
@@ -69,8 +73,10 @@ class Network:
         """By method."""
         self.knows: Callable[[str], Claim | None] = lambda _key: None
         """What this process believes about a claim."""
+        self.held_until = 0.0
+        """Loop time before which no watch event reaches it."""
         self._who = who
-        self._stage = stage
+        self.stage = stage
         self._truth = stage.truth
         self._fate = stage.fate
         self._trace = stage.trace
@@ -95,7 +101,7 @@ class Network:
         self.requests[method] += 1
         call = _Call(self._name(method, path), method, path, query, headers, body or b"")
         if method == "POST" and path == _VOLUMES:
-            self._stage.safety.saving(json.loads(call.body), self.knows)
+            self.stage.safety.saving(json.loads(call.body), self.knows)
         chance = self._fate.number(call.name)
         there, back = self._delays(chance)
         fault = self._fault(call)
@@ -110,7 +116,7 @@ class Network:
             await self._if_dead()
         answer = self._truth.send(self._who, method, path, call.body, query=query, headers=headers)
         if method == "GET" and path.startswith(_VOLUME):
-            self._stage.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
+            self.stage.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
         if fault == "crash after":
             self._crash(f"after {call.name}")
         await self._if_dead()
@@ -134,7 +140,10 @@ class Network:
 
     def _fault(self, call: _Call) -> str:
         faults = self._faults
-        if self._fate.strikes(call.name, faults.requests):
+        # Few pods are created; one that comes to be when nobody expects it any more is what scrubs must survive.
+        if call.creates_a_pod and self._fate.strikes(f"{call.name} late", faults.requests * 2):
+            fault = "late"
+        elif self._fate.strikes(call.name, faults.requests):
             kinds = (*_BEFORE, *_AFTER, *_ON_WRITES) if call.writes else (*_BEFORE, *_AFTER)
             fault = self._fate.choice(kinds, f"{call.name} fault")
         elif self._fate.strikes(f"{call.name} crash", faults.crashes if call.writes else faults.crashes / 4):
@@ -143,7 +152,7 @@ class Network:
             return ""
         if fault == "conflict" and call.method == "POST":
             fault = "503"
-        self._trace.note("fault", f"{call.name}: {fault}")
+        self._trace.strike(f"api: {fault}", f"{call.name}: {fault}")
         return fault
 
     async def _travel(self, call: _Call, seconds: float) -> None:
@@ -158,7 +167,8 @@ class Network:
 
     def _send_later(self, call: _Call, seconds: float) -> None:
         def arrive() -> None:
-            self._trace.note("fault", f"{call.name}: arrives late")
+            kind = "api: late pod create" if call.creates_a_pod else "api: late effect"
+            self._trace.strike(kind, f"{call.name}: arrives late")
             self._truth.send(self._who, call.method, call.path, call.body, query=call.query, headers=call.headers)
 
         asyncio.get_running_loop().call_later(seconds, arrive)
@@ -193,12 +203,12 @@ class Network:
         await self._if_dead()
         name = self._name("WATCH", path)
         if self._fate.strikes(name, self._faults.requests):
-            self._trace.note("fault", f"{name}: refused")
+            self._trace.strike("watch: refused", f"{name}: refused")
             await asyncio.sleep(0.01)
             raise ApiUnavailable(f"GET {path} failed", status=0)
         lag = self._faults.lag * self._fate.number(f"{name} lag") ** 2
         async with self._inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
-            yield _Unsteady(lines, name, self._stage, lag=lag, rate=self._faults.watches)
+            yield _Unsteady(self, lines, name, lag=lag, rate=self._faults.watches)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -207,12 +217,13 @@ class Network:
 class _Unsteady:
     """A watch whose events come late, twice, or not before it is opened again."""
 
-    def __init__(self, lines: LineStream, name: str, stage: Stage, *, lag: float, rate: float) -> None:
+    def __init__(self, network: Network, lines: LineStream, name: str, *, lag: float, rate: float) -> None:
+        self._network = network
         self._lines = lines
         self._name = name
         self._lag = lag
-        self._fate = stage.fate
-        self._trace = stage.trace
+        self._fate = network.stage.fate
+        self._trace = network.stage.trace
         self._rate = rate
 
     @property
@@ -235,11 +246,13 @@ class _Unsteady:
             fault = ""
             if self._fate.strikes(name, self._rate):
                 fault = self._fate.choice(_WATCH, f"{name} fault")
-                self._trace.note("fault", f"{name}: {fault}")
+                self._trace.strike(f"watch: {fault}", f"{name}: {fault}")
             if fault == "stall":
                 await self._wait(self._fate.number(f"{name} stall") ** 2 * LONGEST_STALL)
             elif self._lag and clock() > caught_up:
+                self._trace.happened["watch: behind"] += 1
                 await self._wait(self._lag)
+            await self._wait(self._network.held_until - clock())
             caught_up = clock()
             if fault == "break":
                 raise ApiUnavailable(f"{self._name} broke off", status=0)
@@ -251,6 +264,8 @@ class _Unsteady:
 
     async def _wait(self, seconds: float) -> None:
         """Held up, but no longer than faults last."""
+        if seconds <= 0:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._fate.calm.wait()

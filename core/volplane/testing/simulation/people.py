@@ -46,6 +46,7 @@ class People:
         self._disks = stage.disks
         self._safety = stage.safety
         self._fate = stage.fate
+        self._happened = stage.trace.happened
         self._backends = backends
         self._remembered: dict[str, str] = {}
 
@@ -59,7 +60,8 @@ class People:
         self._send("POST", _CLASSES, body)
 
     def delete_class(self, name: str) -> None:
-        self._send("DELETE", f"{_CLASSES}/{name}", {})
+        if self._send("DELETE", f"{_CLASSES}/{name}", {}):
+            self._happened["user: deletes a class"] += 1
 
     def create_volume(self, name: str, policy: str, size: int, reserved: str, driver: str) -> None:
         """A static volume over a directory of this name; whoever makes it anew gives away what is there."""
@@ -85,12 +87,15 @@ class People:
 
     def delete_volume(self, of: str) -> None:
         if (volume := self._target(of)) is not None:
+            held = self._truth.claim_of(volume) is not None
+            self._happened["user: deletes a volume that is bound" if held else "user: deletes a volume"] += 1
             self._send("DELETE", f"{_VOLUMES}/{volume['metadata']['name']}", {})
 
     def set_policy(self, of: str, policy: str) -> None:
         volume = self._target(of)
         if volume is None:
             return
+        self._happened["user: changes a policy"] += 1
         self._patch(_VOLUMES, volume, {"spec": {"persistentVolumeReclaimPolicy": policy}})
         disk = self._disks.of(volume["spec"])
         if disk is not None and policy != "Recycle" and not reference_of(volume).get("uid"):
@@ -101,6 +106,8 @@ class People:
         volume = self._target(of)
         if volume is None or not reference_of(volume):
             return
+        deleting = "deletionTimestamp" in volume["metadata"]
+        self._happened["user: clears a claimRef" + " during a delete" * deleting] += 1
         if names.INTENT not in annotations_of(volume) or not recycles(volume):
             self._waive(volume)
         reference: Json | None = {"uid": None, "resourceVersion": None}
@@ -118,6 +125,7 @@ class People:
             return
         if not reference_of(volume).get("uid"):
             self._waive(volume)
+        self._happened["user: strips a volume's intent"] += 1
         self._patch(_VOLUMES, volume, {"metadata": {"annotations": {names.INTENT: None}}})
 
     def delete_scrubber(self, of: str) -> None:
@@ -126,6 +134,7 @@ class People:
             return
         for pod in list(self._truth.pods.values()):
             if annotations_of(pod).get("volplane.dev/scrub-volume") == volume["metadata"]["name"]:
+                self._happened["user: deletes a scrubber pod"] += 1
                 self._send("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}", {})
 
     # --- claims -------------------------------------------------------------------------------------------------
@@ -147,6 +156,17 @@ class People:
     def delete_claim(self, name: str) -> None:
         self._send("DELETE", f"{_CLAIMS}/{name}", {})
 
+    def select_node(self, claim: str, node: str) -> None:
+        """The scheduler changes its mind about a claim that is not bound yet."""
+        found = self._truth.claims.get(f"default/{claim}")
+        if found is None or names.BIND_COMPLETED in annotations_of(found):
+            return
+        chosen = annotations_of(found).get(names.SELECTED_NODE)
+        if chosen is not None and chosen != node:
+            self._happened["user: moves a claim to another node"] += 1
+            self._safety.moved.add(found["metadata"]["uid"])
+        self._patch(_CLAIMS, found, {"metadata": {"annotations": {names.SELECTED_NODE: node}}})
+
     def forge_intent(self, claim: str, variant: str) -> None:
         """What a tenant may do to the record on a claim."""
         found = self._truth.claims.get(f"default/{claim}")
@@ -154,6 +174,8 @@ class People:
             return
         present = annotations_of(found).get(names.INTENT)
         forged = self._forged(claim, variant, present)
+        if forged != present:
+            self._happened["user: strips an intent" if forged is None else f"user: forges an intent ({variant})"] += 1
         self._safety.forged.add(found["metadata"]["uid"])
         if variant == "replayed":
             self.stripped.add(found["metadata"]["uid"])
@@ -185,6 +207,7 @@ class People:
         if found is None or names.PROVISIONING_FINALIZER not in finalizers_of(found):
             return
         self.stripped.add(found["metadata"]["uid"])
+        self._happened["user: strips our finalizer"] += 1
         kept = [name for name in finalizers_of(found) if name != names.PROVISIONING_FINALIZER]
         self._patch(_CLAIMS, found, {"metadata": {"finalizers": kept or None}})
 
@@ -194,6 +217,7 @@ class People:
         volume = self._truth.volumes.get(found["spec"].get("volumeName", "")) if found is not None else None
         if found is None or volume is None or names.BIND_COMPLETED not in annotations_of(found):
             return
+        self._happened[f"user: restores from a backup ({variant})"] += 1
         self._waive(volume)
         if (disk := self._disks.of(volume["spec"])) is not None:
             disk.kept = "its volume was removed by force"
@@ -218,6 +242,9 @@ class People:
             "restartPolicy": "Never",
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         }
+        used = self._truth.claims.get(f"default/{claim}")
+        if used is not None and "deletionTimestamp" in used["metadata"]:
+            self._happened["user: creates a pod for a claim that is being deleted"] += 1
         self._send("POST", _PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     def delete_pod(self, name: str) -> None:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from volplane.testing.simulation.backends import BackendTraits
-from volplane.testing.simulation.cluster import PodFaults
+from volplane.testing.simulation.cluster import NODES, PodFaults
 from volplane.testing.simulation.hooks import HookFaults
 from volplane.testing.simulation.network import NetworkFaults
 
@@ -248,11 +248,15 @@ class _Writer:
             if self._sometimes(scenario.pods) or storage_class.startswith("late"):
                 at = self._write_pod(name, at)
             at += self._gap()
+            if storage_class.startswith("late") and self._sometimes(0.5):
+                self._do(begun + self._gap(), "select_node", claim=name, node=random.choice(tuple(NODES)))
             self._disturb(name, begun, at)
             if self._sometimes(0.2):
                 return
             self._do(at, "delete_claim", name=name)
             self._disturb(name, at, at + 2.0)
+            if self._sometimes(scenario.admins):
+                self._meddle(name, at)
             at += self._gap() if self._sometimes(0.7) else 0.0
 
     def _write_pod(self, claim: str, at: float) -> float:
@@ -290,11 +294,28 @@ class _Writer:
             self._do(when(), "clear_reference", of=target, variant=variant, claim=random.choice(self._claims))
         if self._sometimes(scenario.admins / 3):
             self._do(when(), "delete_volume", of=target)
-        if self._sometimes(scenario.admins / 4):
-            self._do(when(), random.choice(("strip_volume_intent", "delete_scrubber")), of=target)
         if self._sometimes(scenario.restores):
             variant = random.choice(("both", "both", "claim", "fresh reference"))
             self._do(when(), "restore", claim=claim, variant=variant)
+
+    def _meddle(self, claim: str, at: float) -> None:
+        """Somebody changes his mind while the claim's volume is reclaimed."""
+        random = self._random
+        of = random.choice((f"of {claim}", f"of {claim}", *self._static))
+        if self._sometimes(0.4):
+            # The deletion has to wait; meanwhile it is called off, and the controller hears of that late.
+            back = at + random.uniform(1.0, 10.0)
+            for driver in (ALPHA, BETA):
+                self._do(at, "outage", driver=driver, down=True)
+                self._do(back, "outage", driver=driver, down=False)
+            changed = back - random.uniform(0.0, 0.5)
+            self._do(changed, "hold_watches", seconds=random.uniform(0.0, 20.0))
+            self._do(changed, "set_policy", of=of, policy="Retain")
+        elif self._sometimes(0.5):
+            policy = random.choice(("Retain", "Delete"))
+            self._do(at + random.choice((self._gap(), random.uniform(0.0, 1.0))), "set_policy", of=of, policy=policy)
+        else:
+            self._do(at + random.uniform(0.0, 1.0), random.choice(("strip_volume_intent", "delete_scrubber")), of=of)
 
     def _write_processes(self, end: float, *, leaders: bool) -> None:
         random = self._random
@@ -314,3 +335,5 @@ class _Writer:
             self._do(random.uniform(0.0, end), "compact")
         for _ in range(random.choice((0, 0, 1))):
             self._do(random.uniform(0.0, end), "end_watches")
+        for _ in range(random.choice((0, 0, 1))):
+            self._do(random.uniform(0.0, end), "hold_watches", seconds=random.uniform(0.0, 30.0))

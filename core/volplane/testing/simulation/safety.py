@@ -56,6 +56,8 @@ class Safety:
         """Loop time until which two did."""
         self.forged: set[str] = set()
         """Uids of claims whose intent a tenant damaged."""
+        self.moved: set[str] = set()
+        """Uids of claims for which the scheduler chose another node after the first."""
         self._classless: set[str] = set()
         self.touched: set[str] = set()
         """Uids of volumes whose reference or intent a person changed."""
@@ -64,6 +66,8 @@ class Safety:
         self._verdict = verdict
         self._policies: dict[str, float] = {}
         self._born: dict[str, float] = {}
+        self._last: dict[str, Json] = {}
+        """`source_key` -> the volume that stood for it last, as it was when it went."""
         truth.listeners.append(self._committed)
 
     # --- commits ------------------------------------------------------------------------------------------------
@@ -89,16 +93,22 @@ class Safety:
 
     @property
     def lost(self) -> set[str]:
-        """Uids of claims whose record is damaged and whose class went: nobody can know which driver made their asset."""
-        return self.forged & self._classless
+        """Uids of claims whose record is damaged, and whose class or node changed as well.
+
+        Nobody can know any more which driver made their asset, or where.
+        """
+        return self.forged & (self._classless | self.moved)
 
     def _follow_volume(self, commit: Commit) -> None:
         new, old = commit.new, commit.old
         if new is None:
+            if old is not None:
+                self._last[source_of(old["spec"])] = old
             return
         uid = new["metadata"]["uid"]
         if old is None:
             self._born[uid] = _now()
+            self._last.pop(source_of(new["spec"]), None)
             return
         if not commit.by_controller:
             if reference_of(old) != reference_of(new) or _intent(old) != _intent(new):
@@ -134,7 +144,13 @@ class Safety:
             self._verdict.broke("unscrubbed", f"volume {commit.name} is given away with the data of {_all(data)}")
 
     def _check_kept(self, name: str, old: Json, new: Json | None) -> None:
-        """A volume whose claim lives and points at it stays as it is."""
+        """A volume whose claim lives and points at it stays as it is; one that is to be kept is not deleted."""
+        asked = (
+            new is not None and "deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]
+        )
+        if asked and _policy(old) != "Delete":
+            self._verdict.broke("policy-ignored", f"volume {name} is deleted, though its policy is {_policy(old)}")
+            return
         claim = self._truth.claim_of(old)
         if claim is None:
             return
@@ -220,8 +236,13 @@ class Safety:
         if disk is None:
             return
         self._check_unused(disk, "deleted")
+        self._check_policy(key)
+
+    def _check_policy(self, key: str) -> None:
+        """Whoever deletes has looked at the policy a moment before, on the server."""
         who, began = WHO.get(), BEGAN.get()
-        for volume in self._volumes_on(key):
+        last = self._last.get(key)
+        for volume in [*self._volumes_on(key), *([last] if last is not None else [])]:
             changed = self._policies.get(volume["metadata"]["uid"])
             if changed is None or changed >= began or _policy(volume) == "Delete":
                 continue

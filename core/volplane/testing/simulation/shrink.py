@@ -13,7 +13,7 @@ MOST_TRIALS: Final = 200
 """Runs that a search for a shorter schedule may take: bounded in number, not in time, so that it ends alike everywhere."""
 
 Item = int | str
-"""An action by number, a fault by name."""
+"""An action by number, a fault by its mark."""
 
 
 def shrink(outcome: Outcome, *, trials: int = MOST_TRIALS, run: Callable[[Trial], Outcome] = simulate) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -44,7 +44,7 @@ MOST_CRASHES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A schedule to run. actions: numbers of those that happen; faults: names of those that may; None = all of the plan's."""
+    """A schedule to run. actions: numbers of those that happen; faults: marks of those that may; None = all of the plan's."""
 
     plan: Plan
     actions: frozenset[int] | None = None
@@ -53,7 +53,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a trial ended. violation: None = well. done: numbers of the actions; fired: names of the faults that struck."""
+    """How a trial ended. violation: None = well. done: numbers of the actions; fired: marks of the faults that struck."""
 
     trial: Trial
     violation: Violation | None
@@ -112,6 +112,16 @@ class _Simulation:
         self._epoch = 0
         self._crashes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._happened = self._trace.happened
+        self._deeds: Mapping[str, Callable[..., None]] = {
+            "crash": self._kill,
+            "second_leader": self._let_two_lead,
+            "outage": self._set_driver,
+            "set_clock": self._set_clock,
+            "hold_watches": self._hold_watches,
+            "compact": self._compact,
+            "end_watches": self._end_watches,
+        }
 
     async def run(self) -> Outcome:
         self._loop.set_exception_handler(self._unhandled)
@@ -167,6 +177,7 @@ class _Simulation:
         told = backend.listeners
         told.made = lambda stored: self._made(backend, key(stored.handle), stored.owner)
         told.unmade = lambda stored: self._safety.unmade(key(stored.handle))
+        told.trouble = lambda kind: self._trace.happened.update((kind,))
         told.erased = lambda stored: self._safety.erased(key(stored.handle))
         plugin = Plugin(kind="backend", name=backend.name.partition(".")[0], factory=lambda _options: backend)
         return build_driver(backend.name, plugin, {}, [turbulent(self._turbulence)])
@@ -269,23 +280,41 @@ class _Simulation:
                     await self._verdict.found.wait()
 
     def _act(self, action: Action) -> None:
-        match action.what:
-            case "crash":
-                if self._living:
-                    self._crash(self._living[min(action.detail["which"], len(self._living) - 1)], "killed")
-            case "second_leader":
-                if len(self._living) == 1:
-                    self._start_process()
-            case "outage":
-                change = self._turbulence.down.add if action.detail["down"] else self._turbulence.down.discard
-                change(action.detail["driver"])
-            case "set_clock":
-                self._wall.offset += action.detail["seconds"]
-            case "compact":
-                self._server.store.compact()
-            case "end_watches":
-                self._server.end_watches()
-            case _:
-                taking = self._people.act(action)
-                if asyncio.iscoroutine(taking):
-                    self._spawn(taking)
+        deed = self._deeds.get(action.what)
+        if deed is not None:
+            deed(**action.detail)
+            return
+        taking = self._people.act(action)
+        if asyncio.iscoroutine(taking):
+            self._spawn(taking)
+
+    def _kill(self, which: int) -> None:
+        if self._living:
+            self._happened["process: killed"] += 1
+            self._crash(self._living[min(which, len(self._living) - 1)], "killed")
+
+    def _let_two_lead(self) -> None:
+        if len(self._living) == 1:
+            self._happened["process: two lead"] += 1
+            self._start_process()
+
+    def _set_driver(self, driver: str, *, down: bool) -> None:
+        change = self._turbulence.down.add if down else self._turbulence.down.discard
+        change(driver)
+
+    def _set_clock(self, seconds: float) -> None:
+        self._happened["clock: set forth" if seconds > 0 else "clock: set back"] += 1
+        self._wall.offset += seconds
+
+    def _hold_watches(self, seconds: float) -> None:
+        self._happened["watch: all are held up"] += 1
+        for process in self._living:
+            process.network.held_until = self._loop.time() + seconds
+
+    def _compact(self) -> None:
+        self._happened["watch: history compacted"] += 1
+        self._server.store.compact()
+
+    def _end_watches(self) -> None:
+        self._happened["watch: all end"] += 1
+        self._server.end_watches()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -27,9 +28,16 @@ class Trace:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.happened: Counter[str] = Counter()
+        """How often each kind of trouble really came: faults that struck, deeds of people that took effect."""
 
     def note(self, who: str, what: object) -> None:
         self.entries.append(Entry(asyncio.get_running_loop().time(), who, what))
+
+    def strike(self, kind: str, what: str) -> None:
+        """Note a fault. kind: what `happened` counts it as."""
+        self.happened[kind] += 1
+        self.note("fault", what)
 
     def lines(self) -> Iterator[str]:
         return map(str, self.entries)

@@ -29,6 +29,7 @@ KINDS: Final[Mapping[str, str]] = {
 }
 _DYNAMIC: Final = "pvc-"
 _SCRUB: Final = "volplane-scrub-"
+_RECLAIM: Final = "volplane.dev/reclaim"
 
 
 def key_of(obj: Json) -> str:
@@ -163,9 +164,12 @@ class Truth:
             self._scrubs[pod] = f"scrub({self.spell(name)})"
             self._scrubbed[pod] = name
         elif new is None or ("deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]):
-            held = "volplane.dev/reclaim" in finalizers_of(old)
-            if old["spec"].get("persistentVolumeReclaimPolicy") != "Delete" or (new is not None and not held):
+            held = _RECLAIM in finalizers_of(old)
+            if _policy(old) != "Delete" or (new is not None and not held):
                 self.retained.add(name)
+        elif _RECLAIM in finalizers_of(old) and _RECLAIM not in finalizers_of(new) and _policy(old) != "Delete":
+            # Let go on its way out: no finalizer can be put back, whatever the policy becomes.
+            self.retained.add(name)
 
     def _index_claim(self, key: str, uid: str, old: Json | None, new: Json | None) -> None:
         if new is None:
@@ -175,6 +179,10 @@ class Truth:
             self._created[key] += 1
             self._claim_names[uid] = f"{key.rpartition('/')[2]}#{self._created[key]}"
         self.claims_by_uid[uid] = new
+
+
+def _policy(volume: Json) -> str:
+    return str(volume["spec"].get("persistentVolumeReclaimPolicy", ""))
 
 
 def _brief(obj: Json) -> str:

@@ -1,0 +1,218 @@
+"""`volplane sim`: run schedules of trouble and show the shortest one that breaks an invariant."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shlex
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from volplane.cli.console import Console
+from volplane.controller.spelling import nearest
+from volplane.testing.simulation.chance import is_mark
+from volplane.testing.simulation.coverage import Coverage
+from volplane.testing.simulation.plan import SCENARIOS
+from volplane.testing.simulation.report import Report, judge_seed
+from volplane.testing.simulation.shrink import MOST_TRIALS
+
+__all__ = ["register"]
+
+CHUNK: Final = 8
+"""Seeds that a process takes at once."""
+
+Seeds = Annotated[
+    str, typer.Option("--seeds", "-s", metavar="A:B", help="From A up to, but without B; or one number: that seed.")
+]
+Scenario = Annotated[
+    str, typer.Option("--scenario", metavar="NAME", help=f"any, or one of {', '.join(sorted(SCENARIOS))}.")
+]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        "--only", metavar="LIST", help="Replay a shortened seed: the actions and faults that it was left with."
+    ),
+]
+Traced = Annotated[bool, typer.Option("--trace", help="Show all that happens in one seed; nothing is left out.")]
+Counted = Annotated[bool, typer.Option("--coverage", help="Show which kinds of trouble came, and in how many seeds.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", "-j", min=1, help="Processes to use, default one per core; results are the same.", show_default=False
+    ),
+]
+Failures = Annotated[int, typer.Option("--failures", min=1, metavar="N", help="End after so many seeds that fail.")]
+Shrink = Annotated[
+    int, typer.Option("--shrink", min=0, metavar="N", help="Runs that making a failing seed short may take; 0: none.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """How each seed is run; the same for all of them, and for every process."""
+
+    scenario: str
+    only: tuple[str, ...] | None
+    trials: int
+    traced: bool
+
+    def __call__(self, seed: int) -> Report:
+        return judge_seed(seed, self.scenario, only=self.only, trials=self.trials, traced=self.traced)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sim")(sim)
+
+
+def sim(
+    *,
+    seeds: Seeds = "0:200",
+    scenario: Scenario = "any",
+    only: Only = None,
+    trace: Traced = False,
+    coverage: Counted = False,
+    jobs: Jobs = None,
+    failures: Failures = 3,
+    shrink: Shrink = MOST_TRIALS,
+) -> None:
+    """Run the controllers through schedules of trouble, one per seed; exit code 1 if an invariant breaks.
+
+    Everything happens in this process and in virtual time: the API server, the controllers, the storage, the nodes,
+    users and faults. A seed is a whole schedule; the same seed always runs alike.
+    """
+    chosen = _seeds(seeds)
+    if scenario != "any" and scenario not in SCENARIOS:
+        raise typer.BadParameter(
+            f"{scenario!r} is none of any, {', '.join(sorted(SCENARIOS))}{nearest(scenario, SCENARIOS)}"
+        )
+    if (trace or only is not None) and len(chosen) != 1:
+        option = "--trace" if trace else "--only"
+        raise typer.BadParameter(f"{option} is about one seed, and --seeds {seeds} names {len(chosen)}")
+    whole = trace or only is not None
+    job = _Job(scenario, _items(only), 0 if whole else shrink, traced=whole)
+    console = Console()
+    if _run(console, job, chosen, min(jobs or os.cpu_count() or 1, len(chosen)), failures, coverage=coverage):
+        raise typer.Exit(1)
+
+
+# --- what was asked for -----------------------------------------------------------------------------------------
+
+
+def _seeds(text: str) -> range:
+    low, colon, high = text.partition(":")
+    if not low.isdecimal() or (colon and not high.isdecimal()):
+        raise typer.BadParameter(f"--seeds {text!r} must be A:B or one number, such as 0:200 or 17")
+    first, last = int(low), int(high) if colon else int(low) + 1
+    if last <= first:
+        raise typer.BadParameter(f"--seeds {text}: there is no seed from {first} up to, but without {last}")
+    return range(first, last)
+
+
+def _items(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    items = tuple(item for item in text.split(",") if item)
+    for item in items:
+        if not item.isdecimal() and not is_mark(item):
+            raise typer.BadParameter(f"--only: {item!r} is neither the number of an action nor the mark of a fault")
+    return items
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+
+def _run(console: Console, job: _Job, seeds: range, jobs: int, failures: int, *, coverage: bool) -> int:
+    """How many seeds failed."""
+    told, counted, failed, slowest, spent = 0, Coverage(), [], 0.0, 0.0
+    with _quiet(), _reports(job, seeds, jobs) as reports, console.progress("seeds", len(seeds)) as bar:
+        for report in reports:
+            told += 1
+            counted.add(report.happened)
+            spent += report.cpu_seconds
+            slowest = max(slowest, report.cpu_seconds)
+            if report.violation is not None:
+                failed.append(report)
+            bar.advance(detail=f"{len(failed)} failed" if failed else "")
+            if len(failed) >= failures:
+                break
+    for report in failed:
+        _show_failure(console, report, job)
+    if job.traced and not failed:
+        for line in report.trace:
+            console.line(line)
+    if coverage:
+        _show_coverage(console, counted, told)
+    figures = f"{spent / told:.3f} s of CPU a seed, {slowest:.2f} s at most"
+    console.line(f"{told} {'seed' if told == 1 else 'seeds'}, {len(failed)} failed; {figures}")
+    if told < len(seeds):
+        console.note(f"ended after {len(failed)} failures: {len(seeds) - told} seeds were not run")
+    return len(failed)
+
+
+@contextmanager
+def _reports(job: _Job, seeds: Sequence[int], jobs: int) -> Iterator[Iterator[Report]]:
+    """Reports in the order of the seeds, however many processes make them."""
+    if jobs == 1:
+        yield map(job, seeds)
+        return
+    executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare)
+    try:
+        yield executor.map(job, seeds, chunksize=max(1, min(CHUNK, len(seeds) // jobs)))
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _prepare() -> None:
+    """Ctrl-C is for the process that the user started; it ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.disable(logging.CRITICAL)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The controllers complain in their logs, rightly; shown only where `--debug` asks for it."""
+    level = logging.root.manager.disable
+    if not logging.getLogger("volplane").isEnabledFor(logging.DEBUG):
+        logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+
+
+# --- telling ----------------------------------------------------------------------------------------------------
+
+
+def _show_failure(console: Console, report: Report, job: _Job) -> None:
+    console.failed(f"seed {report.seed} ({report.scenario}): {report.violation}")
+    for line in report.trace:
+        console.note(f"      {line}")
+    if report.left_out:
+        console.line(f"      {report.left_out} of {report.left_out + len(report.kept)} actions and faults are left out")
+    words = [
+        "volplane",
+        "sim",
+        "--seeds",
+        str(report.seed),
+        "--scenario",
+        job.scenario,
+        "--only",
+        ",".join(report.kept),
+    ]
+    console.line(f"      replay: {shlex.join(words)}")
+    console.line()
+
+
+def _show_coverage(console: Console, counted: Coverage, seeds: int) -> None:
+    rows = [[kind, str(times), f"{runs} of {seeds}"] for kind, times, runs in counted.rows()]
+    console.table(["trouble", "times", "seeds"], rows)
+    for kind in counted.missing():
+        console.warning(f"never came: {kind}")

@@ -1,0 +1,105 @@
+"""Which kinds of trouble the schedules can make, and whether they did: a fault that never strikes proves nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+__all__ = ["KINDS", "Coverage"]
+
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "api": (
+        "429",
+        "500",
+        "503",
+        "timeout",
+        "lost answer",
+        "half an answer",
+        "500 after",
+        "conflict",
+        "late",
+        "late effect",
+        "late pod create",
+        "crash before",
+        "crash after",
+    ),
+    "watch": (
+        "refused",
+        "behind",
+        "stall",
+        "duplicate",
+        "break",
+        "end",
+        "gone",
+        "all end",
+        "all are held up",
+        "history compacted",
+    ),
+    "hook": (
+        "unavailable",
+        "throttled",
+        "bug",
+        "lost answer",
+        "unavailable after",
+        "crash before",
+        "crash after",
+        "hangs",
+        "slow",
+        "driver down",
+    ),
+    "storage": ("acts late", "zone full"),
+    "pod": ("scrub fails", "scrub is slow"),
+    "process": ("killed", "two lead"),
+    "clock": ("set forth", "set back"),
+    "user": (
+        "changes a policy",
+        "clears a claimRef",
+        "clears a claimRef during a delete",
+        "creates a pod for a claim that is being deleted",
+        "deletes a class",
+        "deletes a scrubber pod",
+        "deletes a volume",
+        "deletes a volume that is bound",
+        "forges an intent (copied)",
+        "forges an intent (garbage)",
+        "forges an intent (other driver)",
+        "forges an intent (other generation)",
+        "forges an intent (replayed)",
+        "moves a claim to another node",
+        "restores from a backup (both)",
+        "restores from a backup (claim)",
+        "restores from a backup (fresh reference)",
+        "strips a volume's intent",
+        "strips an intent",
+        "strips our finalizer",
+    ),
+}
+"""By where it comes from. `Trace.happened` counts each as `where: what`."""
+
+
+class Coverage:
+    """Counts over many runs."""
+
+    def __init__(self) -> None:
+        self.times: Counter[str] = Counter()
+        """kind -> how often it came."""
+        self.runs: Counter[str] = Counter()
+        """kind -> in how many runs it came."""
+
+    def add(self, happened: Mapping[str, int]) -> None:
+        """Count one run."""
+        came = {kind: count for kind, count in happened.items() if count}
+        self.times.update(came)
+        self.runs.update(came.keys())
+
+    def rows(self) -> Iterable[tuple[str, int, int]]:
+        """(kind, times, runs) for every kind that there is; also those that never came."""
+        for where, kinds in KINDS.items():
+            for what in kinds:
+                kind = f"{where}: {what}"
+                yield kind, self.times[kind], self.runs[kind]
+
+    def missing(self) -> list[str]:
+        """Kinds that never came."""
+        return [kind for kind, times, _ in self.rows() if not times]

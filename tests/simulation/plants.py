@@ -1,0 +1,213 @@
+"""Known bugs, each planted into the production code for as long as a test or a search needs it.
+
+Every one is a mistake that somebody could make, and that somebody in this field has made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from volplane.assets import Asset
+from volplane.controller.actions import Create, Patch
+from volplane.controller.steps import Steps
+from volplane.kube.objects import Claim, Volume
+from volplane.lifecycle import claims, intents, operations, provision, recycle, scrub_events, scrubber, volumes
+from volplane.lifecycle.made import volume_body
+from volplane.lifecycle.operations import Operations
+from volplane.lifecycle.world import World
+
+Plant = Callable[[ExitStack], None]
+
+
+def _replace(stack: ExitStack, target: object, name: str, new: object) -> None:
+    stack.enter_context(patch.object(target, name, new))
+
+
+def skip_the_live_reread(stack: ExitStack) -> None:
+    """Delete what the cache says, without asking the server first."""
+
+    async def believed(_self: Operations, volume: Volume) -> Volume | None:
+        return volume
+
+    _replace(stack, Operations, "_released_volume", believed)
+
+
+def write_over_conflicts(stack: ExitStack) -> None:
+    """Patch without a resourceVersion: the last writer wins."""
+
+    async def forced(self: Steps, step: Patch) -> None:
+        answer = await self._client.patch(step.kind, step.target.key, step.body, subresource=step.subresource)
+        self._learn(step.kind, answer)
+
+    _replace(stack, Steps, "patch", forced)
+
+
+def remember_intents_only(stack: ExitStack) -> None:
+    """Let a claim go if this process knows of nothing that was made for it: a crash forgets."""
+    settle = provision.settle
+
+    def forgetful(claim: Claim, world: World) -> Any:
+        known = claim.uid in world.outcomes.made or claim.uid in world.outcomes.attempted
+        return settle(claim, world) if known or not claim.terminating else _end(claim)
+
+    _replace(stack, claims, "settle", forgetful)
+
+
+def _end(claim: Claim) -> Any:
+    return provision._end_intent(claim) if provision.settled_metadata(claim) else None
+
+
+def share_the_scrub_pod(stack: ExitStack) -> None:
+    """Call every scrubber pod alike, as the reference's recycler does."""
+    for module in (recycle, scrubber, scrub_events):
+        _replace(stack, module, "pod_name", lambda _volume: "volplane-scrub-0000000000000000")
+
+
+def release_before_it_is_erased(stack: ExitStack) -> None:
+    """Take a scrubber pod that runs for one that is done."""
+    follow = recycle._follow_pod
+
+    def hasty(volume: Volume, intent: Any, pod: Any, reads: Any) -> Any:
+        if intent.pod == pod.uid and pod.status.phase == "Running":
+            return recycle._record(volume, recycle._with(intent, erased=True), why="it will be erased")
+        return follow(volume, intent, pod, reads)
+
+    _replace(stack, recycle, "_follow_pod", hasty)
+
+
+def lift_the_gate_without_a_permit(stack: ExitStack) -> None:
+    """Let a scrubber pod start without noting its uid on the volume first."""
+    follow = recycle._follow_pod
+
+    def trusting(volume: Volume, intent: Any, pod: Any, reads: Any) -> Any:
+        return follow(volume, recycle._with(intent, pod=pod.uid), pod, reads)
+
+    _replace(stack, recycle, "_follow_pod", trusting)
+
+
+def delete_under_any_policy(stack: ExitStack) -> None:
+    """Look at the policy when the deletion is decided, and not again before it is done."""
+    released = Operations._released_volume
+
+    async def whatever_the_policy(self: Operations, volume: Volume) -> Volume | None:
+        live = await released(self, volume)
+        if live is None or not live.terminating:
+            return live
+        spec = msgspec.structs.replace(live.spec, persistent_volume_reclaim_policy="Delete")
+        finalizers = [*(live.metadata.finalizers or ()), "volplane.dev/reclaim"]
+        metadata = msgspec.structs.replace(live.metadata, finalizers=finalizers)
+        return msgspec.structs.replace(live, spec=spec, metadata=metadata)
+
+    _replace(stack, Operations, "_released_volume", whatever_the_policy)
+
+
+def save_a_volume_for_a_dying_claim(stack: ExitStack) -> None:
+    """Finish what was begun, although the claim was deleted meanwhile."""
+    settle = provision.settle
+
+    def finishing(claim: Claim, world: World) -> Any:
+        made = world.outcomes.made.get(claim.uid)
+        intent = world.intent_of(claim)
+        storage_class = world.classes.get(claim.spec.storage_class_name or "")
+        if not claim.terminating or not isinstance(made, Asset) or intent is None or storage_class is None:
+            return settle(claim, world)
+        driver = world.drivers.get(intent.driver)
+        if driver is None or f"pvc-{claim.uid}" in world.volumes:
+            return settle(claim, world)
+        body = volume_body(claim, storage_class, driver, intent, made)
+        return Create(kind=provision.VOLUMES, body=body, why="finish what was begun")
+
+    _replace(stack, claims, "settle", finishing)
+
+
+def forget_to_settle(stack: ExitStack) -> None:
+    """Let a deleted claim go without looking whether something was made for it."""
+    _replace(stack, claims, "settle", lambda claim, _world: _end(claim))
+
+
+def accept_forged_intents(stack: ExitStack) -> None:
+    """Read the record on a claim without checking its seal."""
+    _replace(stack, intents.hmac, "compare_digest", lambda _given, _right: True)
+
+
+def believe_the_cache_that_a_claim_is_gone(stack: ExitStack) -> None:
+    """Release a volume because its claim is not in the cache."""
+    released = Operations._released_volume
+
+    async def without_asking(self: Operations, volume: Volume) -> Volume | None:
+        live = await self._live_volume(volume.name)
+        return live if live is not None and live.uid == volume.uid else None
+
+    assert released is not without_asking
+    _replace(stack, Operations, "_released_volume", without_asking)
+    _replace(stack, volumes, "_confirm_absence", lambda *_: None)
+
+
+def take_absent_for_proof(stack: ExitStack) -> None:
+    """Believe `find` at once, although a request may still be on its way."""
+    _replace(stack, Operations, "_wait_until_settled", lambda *_: None)
+
+
+def choose_a_place_anew(stack: ExitStack) -> None:
+    """Forget where an asset was begun when the scheduler changes its mind, or a tenant the record."""
+    declare = provision._declare
+
+    def elsewhere(claim: Any, storage_class: Any, driver: Any, old: Any, world: Any) -> Any:
+        return declare(claim, storage_class, driver, None, world)
+
+    _replace(stack, provision, "_declare", elsewhere)
+    _replace(stack, operations, "presumed_intent", lambda _claim, driver, _world: _blank(driver.name))
+    _replace(stack, World, "intent_of", _written)
+
+
+def _blank(driver: str) -> intents.ClaimIntent:
+    return intents.ClaimIntent(v=intents.INTENT_VERSION, driver=driver)
+
+
+def _written(self: World, claim: Claim) -> intents.ClaimIntent | None:
+    return self.sealer.open(claim.uid, claim.annotation("volplane.dev/intent"))
+
+
+def kill_scrubber_pods(stack: ExitStack) -> None:
+    """Remove a scrubber pod with no grace: the object is gone before the pod is."""
+    remove = recycle._remove_pod
+
+    def at_once(pod: Any, *, why: str) -> Any:
+        action = remove(pod, why=why)
+        return msgspec.structs.replace(action, grace_seconds=0) if hasattr(action, "grace_seconds") else action
+
+    _replace(stack, recycle, "_remove_pod", at_once)
+
+
+PLANTS: Mapping[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        skip_the_live_reread,
+        write_over_conflicts,
+        remember_intents_only,
+        share_the_scrub_pod,
+        release_before_it_is_erased,
+        lift_the_gate_without_a_permit,
+        delete_under_any_policy,
+        save_a_volume_for_a_dying_claim,
+        forget_to_settle,
+        accept_forged_intents,
+        believe_the_cache_that_a_claim_is_gone,
+        take_absent_for_proof,
+        choose_a_place_anew,
+        kill_scrubber_pods,
+    )
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Run with the bug of this name."""
+    with ExitStack() as stack:
+        PLANTS[name](stack)
+        yield

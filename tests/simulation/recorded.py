@@ -1,0 +1,26 @@
+"""Seeds that were found once: `python -m simulation.search` finds them anew when schedules have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+CAUGHT: Mapping[str, tuple[int, str]] = {
+    "skip_the_live_reread": (110, "policy-ignored"),
+    "write_over_conflicts": (228, "bound-stays-bound"),
+    "remember_intents_only": (12, "no-leak"),
+    "share_the_scrub_pod": (217, "what-can-proceed-does"),
+    "release_before_it_is_erased": (63, "unscrubbed"),
+    "lift_the_gate_without_a_permit": (0, "permit"),
+    "delete_under_any_policy": (257, "policy-ignored"),
+    "save_a_volume_for_a_dying_claim": (12, "nothing-for-the-dying"),
+    "forget_to_settle": (4, "no-leak"),
+    "accept_forged_intents": (52, "comes-to-rest"),
+    "believe_the_cache_that_a_claim_is_gone": (64, "bound-stays-bound"),
+    "take_absent_for_proof": (14, "no-leak"),
+    "choose_a_place_anew": (99, "one-asset-per-generation"),
+    "kill_scrubber_pods": (1438, "asset-in-use"),
+}
+"""Planted bug -> the first seed that shows it, and the invariant that breaks."""
+
+COVERING = (64, 368, 1119, 599, 3, 735, 82, 280)
+"""Seeds in which, together, every kind of trouble comes."""

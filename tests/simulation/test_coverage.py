@@ -1,0 +1,18 @@
+"""No fault is dead: every kind of trouble that the schedules can make comes in some of these seeds."""
+
+from __future__ import annotations
+
+from simulation.recorded import COVERING
+
+from volplane.testing.simulation.coverage import KINDS, Coverage
+from volplane.testing.simulation.plan import generate
+from volplane.testing.simulation.simulation import Trial, simulate
+
+
+def test_every_kind_of_trouble_comes() -> None:
+    coverage = Coverage()
+    for seed in COVERING:
+        coverage.add(simulate(Trial(generate(seed))).trace.happened)
+    assert coverage.missing() == []
+    known = {f"{where}: {what}" for where, kinds in KINDS.items() for what in kinds}
+    assert set(coverage.times) == known, "what is counted is listed"

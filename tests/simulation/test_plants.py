@@ -1,0 +1,31 @@
+"""The simulation finds mistakes: each known bug, planted into the controllers, breaks an invariant in a recorded seed."""
+
+from __future__ import annotations
+
+import pytest
+from simulation.recorded import CAUGHT
+
+from simulation.plants import PLANTS, planted
+from volplane.testing.simulation.plan import generate
+from volplane.testing.simulation.simulation import Trial, simulate
+
+
+def test_every_planted_bug_has_a_recorded_seed_below_2000() -> None:
+    assert set(CAUGHT) == set(PLANTS)
+    assert len(CAUGHT) >= 10
+    assert all(seed < 2000 for seed, _ in CAUGHT.values())
+
+
+@pytest.mark.parametrize("bug", PLANTS)
+def test_a_planted_bug_is_caught(bug: str) -> None:
+    seed, invariant = CAUGHT[bug]
+    trial = Trial(generate(seed))
+    with planted(bug):
+        outcome = simulate(trial)
+    assert outcome.violation is not None
+    assert outcome.violation.invariant == invariant
+
+
+@pytest.mark.parametrize("seed", sorted({seed for seed, _ in CAUGHT.values()}))
+def test_it_is_the_bug_that_is_caught_and_nothing_else(seed: int) -> None:
+    assert simulate(Trial(generate(seed))).violation is None

@@ -1,0 +1,83 @@
+"""A seed is a whole schedule: the same one always runs alike, also a shortened one, also in another process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from simulation.recorded import CAUGHT
+
+from simulation.plants import planted
+from volplane.testing.simulation.plan import SCENARIOS, generate
+from volplane.testing.simulation.report import judge_seed
+from volplane.testing.simulation.shrink import shrink
+from volplane.testing.simulation.simulation import Trial, simulate
+
+BUG = "release_before_it_is_erased"
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_a_seed_runs_alike_twice(scenario: str) -> None:
+    first, second = (simulate(Trial(generate(7, scenario))) for _ in range(2))
+    assert list(first.trace.lines()) == list(second.trace.lines())
+    assert len(first.trace.entries) > 20
+
+
+def test_seeds_differ() -> None:
+    assert len({simulate(Trial(generate(seed))).trace.digest() for seed in range(8)}) == 8
+
+
+def test_a_seed_runs_alike_where_sets_are_ordered_otherwise() -> None:
+    code = (
+        "from volplane.testing.simulation.plan import generate\n"
+        "from volplane.testing.simulation.simulation import Trial, simulate\n"
+        "print([simulate(Trial(generate(seed))).trace.digest() for seed in range(5)])\n"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for hashes in ("1", "2")
+    }
+    assert told == {f"{[simulate(Trial(generate(seed))).trace.digest() for seed in range(5)]}\n"}
+
+
+def test_shortening_keeps_the_violation_and_leaves_something_out() -> None:
+    seed, invariant = CAUGHT[BUG]
+    with planted(BUG):
+        whole = simulate(Trial(generate(seed)))
+        short = shrink(whole)
+    assert short.violation is not None
+    assert short.violation.invariant == invariant
+    assert set(short.done) < set(whole.done)
+    assert set(short.fired) <= set(whole.fired)
+    assert len(short.trace.entries) < len(whole.trace.entries)
+
+
+def test_nothing_of_a_shortened_run_can_be_left_out() -> None:
+    seed, invariant = CAUGHT[BUG]
+    with planted(BUG):
+        short = shrink(simulate(Trial(generate(seed))))
+        for number in short.done:
+            without = simulate(Trial(generate(seed), frozenset(short.done) - {number}, frozenset(short.fired)))
+            assert without.violation is None or without.violation.invariant != invariant
+
+
+def test_what_went_well_cannot_be_shortened() -> None:
+    with pytest.raises(ValueError, match="seed 7 did not fail"):
+        shrink(simulate(Trial(generate(7))))
+
+
+def test_a_report_holds_all_that_a_replay_needs() -> None:
+    seed, _ = CAUGHT[BUG]
+    with planted(BUG):
+        report = judge_seed(seed)
+        again = judge_seed(seed, only=report.kept, trials=0)
+    assert report.left_out > 0
+    assert (again.violation, again.trace, again.kept) == (report.violation, report.trace, report.kept)

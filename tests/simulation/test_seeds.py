@@ -1,0 +1,13 @@
+"""Two hundred schedules, one test each, so that a failure names its seed: `volplane sim --seeds N` shows the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from volplane.testing.simulation.report import judge_seed
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_nothing_breaks_whatever_happens(seed: int) -> None:
+    report = judge_seed(seed)
+    assert report.violation is None, "\n".join((str(report.violation), *report.trace))

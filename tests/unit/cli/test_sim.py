@@ -1,0 +1,102 @@
+"""`volplane sim`: seeds from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from simulation.plants import planted
+from simulation.recorded import CAUGHT
+from volplane.cli.main import main
+
+BUG = "release_before_it_is_erased"
+SEED = str(CAUGHT[BUG][0])
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def volplane(*arguments: str) -> tuple[int, str, str]:
+        code = main(["sim", *arguments])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return volplane
+
+
+def test_seeds_that_run_clean_are_counted(run: Run) -> None:
+    code, out, err = run("--seeds", "0:5", "--jobs", "1")
+    assert code == 0
+    assert out.startswith("5 seeds, 0 failed; 0.")
+    assert err == "seeds …\nseeds 5/5\n"
+
+
+def test_several_processes_find_what_one_finds(run: Run) -> None:
+    _, alone, _ = run("--seeds", "0:6", "--jobs", "1", "--coverage")
+    code, together, _ = run("--seeds", "0:6", "--jobs", "2", "--coverage")
+    assert code == 0
+    assert together.splitlines()[:-1] == alone.splitlines()[:-1]
+
+
+def test_a_failing_seed_shows_the_invariant_a_short_trace_and_how_to_replay_it(run: Run) -> None:
+    with planted(BUG):
+        code, out, _ = run("--seeds", SEED, "--jobs", "1")
+    assert code == 1
+    first, *rest = out.splitlines()
+    assert first.startswith(f"FAIL  seed {SEED} (")
+    assert "): unscrubbed: volume " in first
+    assert any("VIOLATION  unscrubbed" in line for line in rest)
+    assert any("actions and faults are left out" in line for line in rest)
+    assert rest[-1].startswith("1 seed, 1 failed")
+
+
+def test_the_command_that_a_failure_prints_replays_it_exactly(run: Run) -> None:
+    with planted(BUG):
+        _, first, _ = run("--seeds", SEED, "--jobs", "1")
+        [replay] = [line for line in first.splitlines() if line.startswith("      replay: volplane sim ")]
+        code, second, _ = run(*replay.removeprefix("      replay: volplane sim ").split(), "--jobs", "1")
+    assert code == 1
+    trace = [line for line in first.splitlines() if "left out" not in line][:-1]
+    assert second.splitlines()[:-1] == trace
+
+
+def test_enough_failures_end_the_command(run: Run) -> None:
+    with planted("lift_the_gate_without_a_permit"):
+        code, out, _ = run("--seeds", "0:100", "--jobs", "1", "--failures", "2", "--shrink", "0")
+    assert code == 1
+    assert out.count("FAIL  seed ") == 2
+    assert out.rstrip().endswith("seeds were not run")
+
+
+def test_one_seed_can_be_watched(run: Run) -> None:
+    code, out, _ = run("--seeds", "3", "--scenario", "bind", "--trace")
+    assert code == 0
+    assert out.splitlines()[0] == "     0.0000  p1         starts"
+    assert "fault      no more of them" in out
+
+
+def test_what_came_can_be_counted(run: Run) -> None:
+    code, out, err = run("--seeds", "0:3", "--jobs", "1", "--coverage")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["trouble", "times", "seeds"]
+    assert "warning: never came: user: restores from a backup (both)" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--seeds", "few"), "--seeds 'few' must be A:B or one number"),
+        (("--seeds", "5:5"), "there is no seed from 5 up to, but without 5"),
+        (("--seeds", "1:"), "--seeds '1:' must be A:B or one number"),
+        (("--scenario", "mixde"), "did you mean 'mixed'?"),
+        (("--seeds", "0:2", "--trace"), "--trace is about one seed, and --seeds 0:2 names 2"),
+        (("--seeds", "0:2", "--only", "1"), "--only is about one seed, and --seeds 0:2 names 2"),
+        (("--seeds", "0", "--only", "1,fault"), "'fault' is neither the number of an action nor the mark of a fault"),
+        (("--jobs", "0"), "Invalid value for '--jobs'"),
+    ],
+)
+def test_wrong_usage_says_what_would_be_right(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert says in err
