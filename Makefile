@@ -50,7 +50,7 @@ format: $(STAMP) ## Let ruff format and mend what it can
 
 .PHONY: docs
 docs: $(STAMP) ## Write the generated pages of docs/reference anew
-	@$(BIN)/python tools/reference.py
+	@$(BIN)/python -m tools.reference
 
 .PHONY: venv
 venv: $(STAMP) ## Only make .venv

@@ -17,8 +17,8 @@ PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md
 
 
 def test_the_generated_pages_are_what_the_code_says() -> None:
-    command = [sys.executable, str(REPOSITORY / "tools" / "reference.py"), "--check"]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    command = [sys.executable, "-m", "tools.reference", "--check"]
+    checked = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
