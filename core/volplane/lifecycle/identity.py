@@ -95,7 +95,7 @@ def provision_request(
         access_modes=_modes(claim.spec.access_modes),
         volume_mode=VolumeMode(claim.spec.volume_mode or "Filesystem"),
         parameters=driver.typed_parameters(parameters),
-        segment=intent.segment,
+        segment=intent.segment or None,
         allowed_segments=allowed_segments(storage_class),
         selected_node=_node_identity(node),
         mount_options=tuple(storage_class.mount_options or ()),

@@ -34,7 +34,7 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a provisioning was begun with, and must go on with.
 
     generation: which asset of this claim, part of client tokens; rises only when the former one is proven absent.
-    segment: the place chosen, kept over retries. state: what the last `InProgress` returned.
+    segment: the place chosen, kept over retries; {} = wherever the driver likes, None = none is chosen. state: what the last `InProgress` returned.
     """
 
     v: int

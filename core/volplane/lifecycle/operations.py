@@ -249,7 +249,7 @@ class Operations:
             context=context,
             name=volume_name_of(claim),
             owner=owner_of_claim(claim, context.cluster_id, intent.generation),
-            segment=intent.segment,
+            segment=intent.segment or None,
         )
         return await self._drivers.call(driver, Driver.find, request)
 

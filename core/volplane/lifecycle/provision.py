@@ -63,7 +63,7 @@ def decide_provision(claim: Claim, storage_class: StorageClass, world: World, re
     if known is not None and known.driver != driver.name and claim.uid not in world.outcomes.discarded:
         return _discard(claim, known.driver, world)
     intent = world.sealer.open(claim.uid, claim.annotation(names.INTENT))
-    placed = intent is not None and (intent.segment is not None or not _must_place(claim, driver))
+    placed = intent is not None and (intent.segment is not None or not driver.info.topology_keys)
     if (
         intent is None
         or not placed
@@ -203,7 +203,10 @@ def _give_back_lost_node(
 def _choose_segment(
     claim: Claim, storage_class: StorageClass, driver: Driver, world: World
 ) -> tuple[dict[str, str] | None, str]:
-    """Where the asset goes: the selected node's labels, else the first allowed segment by the claim's uid; or why not."""
+    """Where the asset goes: the selected node's labels, else an allowed segment by the claim's uid; or why not.
+
+    {} = wherever the driver likes; that is a choice too, which a node selected later does not change.
+    """
     keys = driver.info.topology_keys
     if not keys:
         return None, ""
@@ -224,7 +227,7 @@ def _choose_segment(
             return None, f'selected node "{selected}" is outside the allowedTopologies of class "{storage_class.name}"'
         return {key: labels[key] for key in keys}, ""
     if not allowed:
-        return None, ""
+        return {}, ""
     return dict(allowed[crc32(claim.uid.encode()) % len(allowed)]), ""
 
 

@@ -82,7 +82,7 @@ def abandon_scrub(volume: Volume, world: World) -> Action:
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
 
 
-def remove_stray_pod(key: str, volume: Volume | None, world: World) -> Action | None:
+def remove_stray_pod(key: str, volume: Volume | None, world: World, reads: Reads) -> Action | None:
     """Remove a scrubber pod whose volume is gone, is another one, or is not being scrubbed; None if there is none."""
     scrubbing = volume is not None and volume.annotation(names.INTENT) is not None
     wanted = pod_name(volume) if volume is not None and scrubbing else ""
@@ -90,6 +90,9 @@ def remove_stray_pod(key: str, volume: Volume | None, world: World) -> Action | 
         # What is going away holds up nothing but the end of what it may still have mounted.
         holds_up = not pod.terminating or (volume is not None and volume.terminating)
         if pod.namespace == world.settings.namespace and pod.name != wanted and holds_up:
+            if not pod.terminating and not reads.has(VOLUMES, key):
+                # Another leader may have begun it; this cache may be what is behind.
+                return Read(VOLUMES, key, why="does nobody wait for this scrub?")
             return _remove_pod(pod, why="nobody waits for this scrub")
     return None
 

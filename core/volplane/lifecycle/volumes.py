@@ -28,7 +28,7 @@ def decide_volume(key: str, world: World, reads: Reads) -> Action:
     """The single next action for the volume with this name."""
     volume = world.volumes.get(key)
     if world.settings.binder and world.settings.reclaimer:
-        stray = remove_stray_pod(key, volume, world)
+        stray = remove_stray_pod(key, volume, world, reads)
         if stray is not None:
             return stray
     if volume is None:

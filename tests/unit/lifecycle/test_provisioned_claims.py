@@ -174,6 +174,16 @@ def test_the_selected_node_says_where_and_the_place_is_kept() -> None:
     assert isinstance(next_step(made), Run), "an asset may be in zone a already"
 
 
+def test_a_place_that_was_left_to_the_driver_stays_so_when_a_node_is_selected_later() -> None:
+    """Found by the simulation: an asset was begun in one zone, and then another one in the zone of the node."""
+    backend = disk(topology_keys=("zone",))
+    metadata, intent = declared(fast(), storage_class(), backends=(backend,))
+    assert intent.segment == {}
+    item = fast(annotations={**metadata["annotations"], SELECTED: "n"}, finalizers=metadata["finalizers"])
+    made = world(item, storage_class(), _node("n", zone="b"), backends=(backend,))
+    assert isinstance(next_step(made), Run)
+
+
 def test_a_selected_node_that_says_no_place_is_named() -> None:
     zoned = disk(topology_keys=("zone",))
     _, _, message = told(decided(fast(annotations={SELECTED: "n"}), storage_class(), _node("n"), backends=(zoned,)))

@@ -235,3 +235,15 @@ def test_an_intent_is_kept_small() -> None:
     body["status"]["containerStatuses"] = [{"name": "scrub", "state": {"terminated": long}}]
     told = decided(item, msgspec.convert(body, Pod))
     assert len(json.dumps(told.body)) < 2000
+
+
+def test_a_pod_that_nobody_seems_to_wait_for_is_removed_only_after_a_live_look_at_its_volume() -> None:
+    """Found by the simulation: a leader whose cache was behind removed the pods of another one, attempt after attempt."""
+    pod = pod_of(dirty())
+    clean = volume(claim=GONE, persistentVolumeReclaimPolicy="Recycle", status={"phase": "Released"})
+    asks = decided(clean, pod)
+    assert isinstance(asks, Read)
+    assert (asks.kind, asks.key) == (VOLUMES, "v")
+    removed = decided(clean, pod, reads=read(VOLUMES, "v"))
+    assert isinstance(removed, Delete)
+    assert removed.target.metadata.uid == "uid-pod"
