@@ -38,6 +38,8 @@ __all__ = ["Operations", "Recorder", "Runner", "RunnerMetrics"]
 _LOG = logging.getLogger(__name__)
 
 _MOST_STEPS = 50
+_SHARE = 4
+"""A lane gets one worker in so many: whatever is in flight shares one core, and delays the others at each of its steps."""
 _MOST_CONFLICTS = 5
 _BREATH = 16
 """Passes after which everything else gets its turn."""
@@ -76,11 +78,16 @@ class RunnerMetrics(QueueMetrics, Protocol):
         ...
 
 
+def _one_lane(_key: str) -> str:
+    return ""
+
+
 class Runner:
     """Keeps the objects of one kind as they should be.
 
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
-    written or read live goes into them. workers: keys in flight at once. lane: keys of different lanes take turns.
+    written or read live goes into them. workers: keys in flight at once. lane: keys of different lanes take turns, and those of one never hold more than a quarter
+    of the workers.
     """
 
     def __init__(
@@ -94,7 +101,7 @@ class Runner:
         recorder: Recorder,
         registry: Operations,
         workers: int = 64,
-        lane: Callable[[str], str] = lambda _key: "",
+        lane: Callable[[str], str] | None = None,
         metrics: RunnerMetrics | None = None,
     ) -> None:
         self.name = name
@@ -106,7 +113,8 @@ class Runner:
         self._registry = registry
         self._workers = workers
         self._metrics = metrics
-        self._queue = WorkQueue(name, lane=lane, metrics=metrics)
+        most = workers if lane is None else max(1, workers // _SHARE)
+        self._queue = WorkQueue(name, lane=lane or _one_lane, most=most, metrics=metrics)
         self._now = LoopTime()
         self._reasons: dict[str, str] = {}
         self._stopping = False
@@ -147,7 +155,7 @@ class Runner:
     def stop(self) -> None:
         """Finish the step that each worker is at, and no more."""
         self._stopping = True
-        self._queue.close(self._workers)
+        self._queue.close()
 
     async def _work(self) -> None:
         logs.bind(controller=self.name)

@@ -1,7 +1,7 @@
 """The keyed work queue: what waits to be decided.
 
-First in, first out within a lane; lanes take turns, so that a crowd in one of them delays the others by no more than one
-key each. A key waits at most once; a key that is being worked and is added again waits until that work is
+First in, first out within a lane; lanes take turns and have only so many keys in work at once, so that a crowd in one of
+them neither stands before the others nor takes all workers. A key waits at most once; a key that is being worked and is added again waits until that work is
 done, so one key is never worked twice at a time. Delays and back-off are kept here too. After client-go's workqueue.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -42,17 +43,23 @@ class WorkQueue:
     """
 
     def __init__(
-        self, name: str, *, lane: Callable[[str], str] = lambda _key: "", metrics: QueueMetrics | None = None
+        self,
+        name: str,
+        *,
+        lane: Callable[[str], str] = lambda _key: "",
+        most: int = sys.maxsize,
+        metrics: QueueMetrics | None = None,
     ) -> None:
-        """lane: which lane a key waits in, asked anew each time it is queued."""
+        """lane: which lane a key waits in, asked anew each time it is queued. most: keys of a lane in work at once."""
         self._name = name
         self._lane = lane
         self._metrics = metrics
-        self._turns = _Turns()
-        self._ready: asyncio.Queue[bool] = asyncio.Queue()
-        """True for each key in `_turns`, False for each worker that is to go."""
+        self._lanes = _Lanes(most)
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        """Of workers for which there is no key."""
         self._queued: dict[str, float] = {}
-        self._working: dict[str, float] = {}
+        self._working: dict[str, tuple[float, str]] = {}
+        """Since when, and in which lane."""
         self._again: dict[str, None] = {}
         self._failures: dict[str, int] = {}
         self._now = LoopTime()
@@ -99,12 +106,14 @@ class WorkQueue:
 
     async def get(self) -> str | None:
         """The next key, once there is one; it counts as worked until `done`. None: the queue is closed, go."""
-        if not await self._ready.get() or self._closed:
-            return None
-        key = self._turns.take()
+        while (taken := self._lanes.take()) is None or self._closed:
+            if self._closed:
+                return None
+            await self._a_key()
+        lane, key = taken
         now = self._now()
         waited = now - self._queued.pop(key)
-        self._working[key] = now
+        self._working[key] = now, lane
         if self._metrics is not None:
             self._metrics.queue_waited(self._name, waited)
             self._metrics.queue_depth(self._name, len(self._queued))
@@ -116,19 +125,21 @@ class WorkQueue:
 
     def done(self, key: str) -> None:
         """The work on a key from `get` is over; if it was added meanwhile it is queued now."""
-        begun = self._working.pop(key)
+        begun, lane = self._working.pop(key)
+        if self._lanes.leave(lane):
+            self._wake_one()
         if self._metrics is not None:
             self._metrics.queue_worked(self._name, self._now() - begun)
         if key in self._again:
             del self._again[key]
             self._put(key)
 
-    def close(self, workers: int) -> None:
-        """Take nothing more, forget all delays, and let `workers` calls of `get` return None."""
+    def close(self) -> None:
+        """Take nothing more, forget all delays, and let `get` return None from now on."""
         self._closed = True
         self._delays.clear()
-        for _ in range(workers):
-            self._ready.put_nowait(False)
+        while self._waiters:
+            self._wake_one()
 
     def __len__(self) -> int:
         """Keys that wait to be taken now."""
@@ -150,41 +161,81 @@ class WorkQueue:
         """Loop time at which the next delay ends."""
         return self._delays.first
 
+    async def _a_key(self) -> None:
+        """Wait until there may be a key to take."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._wake_one()  # what this worker was woken for is another's now
+            raise
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
     def _put(self, key: str) -> None:
         if self._closed:
             return
         self._queued[key] = self._now()
-        self._turns.add(self._lane(key), key)
-        self._ready.put_nowait(True)
+        if self._lanes.add(self._lane(key), key):
+            self._wake_one()
         if self._metrics is not None:
             self._metrics.queue_depth(self._name, len(self._queued))
 
 
-class _Turns:
-    """Keys by lane. The lane whose turn is longest ago is next."""
+class _Lanes:
+    """Keys by lane. Of the lanes that may have one more key in work, the one whose turn is longest ago is next."""
 
-    def __init__(self) -> None:
-        self._lanes: dict[str, deque[str]] = {}
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[str, deque[str]] = {}
+        self._working: Counter[str] = Counter()
         self._order: deque[str] = deque()
+        """Lanes with keys that may be taken."""
 
-    def add(self, lane: str, key: str) -> None:
-        keys = self._lanes.get(lane)
-        if keys is None:
-            self._lanes[lane] = deque((key,))
-            self._order.append(lane)
-        else:
+    def add(self, lane: str, key: str) -> bool:
+        """Whether the key may be taken, as far as its lane is concerned."""
+        keys = self._waiting.get(lane)
+        free = self._working[lane] < self._most
+        if keys is not None:
             keys.append(key)
-
-    def take(self) -> str:
-        """The next key. IndexError if there is none."""
-        lane = self._order.popleft()
-        keys = self._lanes[lane]
-        key = keys.popleft()
-        if keys:
-            self._order.append(lane)
         else:
-            del self._lanes[lane]
-        return key
+            self._waiting[lane] = deque((key,))
+            if free:
+                self._order.append(lane)
+        return free
+
+    def take(self) -> tuple[str, str] | None:
+        """The next lane and key, in work from now on; None if there is none."""
+        if not self._order:
+            return None
+        lane = self._order.popleft()
+        keys = self._waiting[lane]
+        key = keys.popleft()
+        self._working[lane] += 1
+        if not keys:
+            del self._waiting[lane]
+        elif self._working[lane] < self._most:
+            self._order.append(lane)
+        return lane, key
+
+    def leave(self, lane: str) -> bool:
+        """A key of the lane is in work no more: whether another of it may be taken only for that reason."""
+        left = self._working[lane] - 1
+        if left:
+            self._working[lane] = left
+        else:
+            del self._working[lane]
+        if left + 1 < self._most or lane not in self._waiting:
+            return False
+        self._order.append(lane)
+        return True
 
 
 class _Delays:

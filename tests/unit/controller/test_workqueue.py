@@ -39,6 +39,38 @@ def test_lanes_take_turns_so_that_a_crowd_delays_nobody_else() -> None:
     assert run(main()) == ["a1", "b1", "c1", "a2", "b2", "a3", "d1", "a4", "a5"]
 
 
+def test_a_lane_has_no_more_keys_in_work_than_it_may_and_the_next_one_follows_the_first_that_ends() -> None:
+    async def main() -> None:
+        queue = WorkQueue("claims", lane=lambda key: key[0], most=2)
+        for key in ("a1", "a2", "a3", "a4", "b1"):
+            queue.add(key)
+        assert [await queue.get() for _ in range(3)] == ["a1", "b1", "a2"]
+        third = asyncio.create_task(queue.get())
+        await asyncio.sleep(1)
+        assert not third.done()
+        queue.done("b1")
+        await asyncio.sleep(1)
+        assert not third.done(), "another lane's worker says nothing about this one"
+        queue.done("a2")
+        assert await third == "a3"
+        queue.done("a1")
+        assert await queue.get() == "a4"
+
+    run(main())
+
+
+def test_a_worker_that_is_cancelled_when_its_key_comes_leaves_it_to_another() -> None:
+    async def main() -> None:
+        queue = WorkQueue("claims")
+        first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+        await asyncio.sleep(1)
+        queue.add("a")
+        first.cancel()
+        assert await second == "a"
+
+    run(main())
+
+
 def test_a_key_in_work_is_worked_again_afterwards_and_never_twice_at_once() -> None:
     async def main() -> None:
         queue = WorkQueue("claims")
@@ -148,7 +180,7 @@ def test_closing_ends_the_workers_and_takes_nothing_more() -> None:
         async with asyncio.TaskGroup() as group:
             workers = [group.create_task(queue.get()) for _ in range(3)]
             await asyncio.sleep(0)
-            queue.close(3)
+            queue.close()
         queue.add("c")
         await asyncio.sleep(5)
         assert [worker.result() for worker in workers] == ["a", None, None]
