@@ -44,6 +44,8 @@ def decide_recycle(volume: Volume, world: World, reads: Reads) -> Action:
     driver, why_not = driver_of(volume, world)
     if driver is None:
         return _fail(volume, "No recycler plugin found for the volume!" if why_not in ("", NO_PLUGIN) else why_not)
+    if not driver.supports("recycle"):
+        return _fail(volume, f'driver "{driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
     reference = volume.spec.claim_ref
     intent = read_recycle_intent(volume.annotation(names.INTENT))
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")

@@ -11,6 +11,7 @@ import pytest
 from scenarios.backends import ScriptedBackend
 from unit.binding.objects import claim, volume
 from unit.lifecycle.decisions import NOW, put, read, world
+from volplane import BackendSpec
 from volplane.assets import PodScrub
 from volplane.controller.actions import Create, Delete, Patch, Read, Reads, Run, Wait
 from volplane.controller.config import ScrubberSettings
@@ -247,3 +248,18 @@ def test_a_pod_that_nobody_seems_to_wait_for_is_removed_only_after_a_live_look_a
     removed = decided(clean, pod, reads=read(VOLUMES, "v"))
     assert isinstance(removed, Delete)
     assert removed.target.metadata.uid == "uid-pod"
+
+
+def test_a_driver_that_cannot_erase_is_not_asked_again_and_again() -> None:
+    """Found by the simulation: the call failed every five minutes, for ever."""
+
+    class Rigid(ScriptedBackend):
+        recycle = BackendSpec.recycle
+
+    action = decided(dirty(), made=world(backends=(Rigid("disk.example.com"),)))
+    assert action.body["status"]["phase"] == "Failed"
+    assert "cannot erase volumes; set the reclaim policy to Retain or Delete" in action.body["status"]["message"]
+    body = msgspec.to_builtins(dirty())
+    status = {key: value for key, value in action.body["status"].items() if value is not None}
+    told = msgspec.convert({**body, "status": status}, Volume)
+    assert isinstance(decided(told, made=world(backends=(Rigid("disk.example.com"),))), Wait)
