@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from scenarios.faults import Fault, Rules, UnreliableTransport, refusal
+from scenarios.faults import Fault, Rules, UnreliableTransport, refusing
 from volplane.apiserver.server import ApiServer
 from volplane.controller.config import Configuration
 from volplane.errors import ApiError
@@ -27,7 +27,7 @@ def looked(*refused: str) -> tuple[Onlooker, Explanation]:
         namespace = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}).encode()
         server.handle("POST", "/api/v1/namespaces", {}, {"content-type": "application/json"}, namespace)
         before = server.store.version
-        forbidden = refusal(403, "Forbidden", "not for you")
+        forbidden = refusing(403, "Forbidden", "not for you")
         rules = Rules(faults=[Fault(lambda call: call.what in refused, times=100, before=forbidden)])
         onlooker = await look(
             Client(UnreliableTransport(InProcessTransport(server), rules)), Configuration(drivers=()), Options()

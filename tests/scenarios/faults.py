@@ -11,8 +11,7 @@ from typing import Any
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Response, Transport
-
-VERBS = {"POST": "create", "PATCH": "update", "PUT": "update", "DELETE": "delete", "GET": "get"}
+from volplane.testing.exchange import Mortal, refusal, target_of
 
 
 @dataclass(frozen=True)
@@ -32,20 +31,9 @@ class Call:
 
 
 def call_of(method: str, path: str, body: bytes | None) -> Call:
-    parts = path.strip("/").split("/")
-    parts = parts[2:] if parts[0] == "api" else parts[3:]
-    namespace = ""
-    if parts[0] == "namespaces" and len(parts) > 2:
-        namespace, parts = parts[1], parts[2:]
-    resource, name = parts[0], parts[1] if len(parts) > 1 else ""
-    if len(parts) > 2:
-        resource = f"{resource}/{parts[2]}"
-    verb = VERBS[method]
-    if verb == "get" and not name:
-        verb = "list"
-    if verb == "create" and body is not None:
-        name = name or json.loads(body).get("metadata", {}).get("name", "")
-    return Call(verb, resource, namespace, name, json.loads(body) if body else None)
+    target = target_of(method, path, body)
+    verb = "update" if target.verb == "patch" else target.verb
+    return Call(verb, target.resource, target.namespace, target.name, json.loads(body) if body else None)
 
 
 @dataclass
@@ -62,10 +50,8 @@ class Fault:
     skip: int = 0
 
 
-def refusal(status: int, reason: str, message: str) -> Callable[[Call], Response]:
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message}
-    encoded = json.dumps({**body, "code": status}).encode()
-    return lambda _call: Response(status, {}, encoded)
+def refusing(status: int, reason: str, message: str) -> Callable[[Call], Response]:
+    return lambda _call: refusal(status, message, reason=reason)
 
 
 @dataclass
@@ -110,14 +96,12 @@ class Rules:
         ]
 
 
-class UnreliableTransport:
+class UnreliableTransport(Mortal):
     """What one controller process sees of the server."""
 
     def __init__(self, inner: Transport, rules: Rules) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._rules = rules
-        self.dead = False
-        """The process was killed: nothing of it reaches the server any more."""
 
     async def request(
         self,
@@ -129,24 +113,24 @@ class UnreliableTransport:
         body: bytes | None,
         seconds: float,
     ) -> Response:
-        await self._if_dead()
+        await self.unless_dead()
         call = call_of(method, path, body)
         if self._rules.seconds:
             await asyncio.sleep(self._rules.seconds)
-            await self._if_dead()
+            await self.unless_dead()
         fault = self._rules.take(call)
         if fault is not None and fault.before is not None:
             await asyncio.sleep(0)
             return self._note(call, fault.before(call))
         if ("get", call.verb) == (call.verb, "get") and self._is_absent(call):
-            return self._note(call, refusal(404, "NotFound", f"{call.name} not found")(call))
-        answer = await self._inner.request(method, path, query=query, headers=headers, body=body, seconds=seconds)
+            return self._note(call, refusal(404, f"{call.name} not found"))
+        answer = await self.inner.request(method, path, query=query, headers=headers, body=body, seconds=seconds)
         if self._rules.seconds:
             await asyncio.sleep(self._rules.seconds)
-        await self._if_dead()
+        await self.unless_dead()
         answer = self._note(call, answer)
         if fault is not None and fault.after is not None and answer.status < 300 and fault.after(call):
-            await self._if_dead()
+            await self.unless_dead()
             raise ApiUnavailable("the answer was lost", status=0)
         return (
             Response(answer.status, answer.headers, self._shown(call, answer.body)) if call.verb == "list" else answer
@@ -176,16 +160,9 @@ class UnreliableTransport:
     async def stream(
         self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
     ) -> AsyncIterator[LineStream]:
-        await self._if_dead()
-        async with self._inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
+        await self.unless_dead()
+        async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
             yield _Filtered(lines, path.rpartition("/")[2], self._hides) if self._rules.hidden else lines
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def _if_dead(self) -> None:
-        if self.dead:
-            await asyncio.get_running_loop().create_future()
 
 
 class _Filtered:

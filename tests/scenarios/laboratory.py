@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from scenarios.backends import ScriptedBackend
-from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusal
+from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
 from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
 from volplane.kube.client import Client
@@ -309,13 +309,13 @@ class Laboratory:
         """Answer the next calls (`update persistentvolumes/status`) with an error; the server does not see them."""
         match error:
             case "Conflict":
-                answer = refusal(409, "Conflict", "the object has been modified")
+                answer = refusing(409, "Conflict", "the object has been modified")
             case "AlreadyExists":
-                answer = refusal(409, "AlreadyExists", "already exists")
+                answer = refusing(409, "AlreadyExists", "already exists")
             case "Forbidden":
-                answer = refusal(403, "Forbidden", "forbidden by the scenario")
+                answer = refusing(403, "Forbidden", "forbidden by the scenario")
             case text:
-                answer = refusal(500, "InternalError", text)
+                answer = refusing(500, "InternalError", text)
         self.rules.faults.append(Fault(lambda call: call.what == what, times=times, before=answer, skip=skip))
 
     def crash_after(self, what: str, *, skip: int = 0) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.faults import Call, Fault, refusal
+from scenarios.faults import Call, Fault, refusing
 from scenarios.laboratory import Laboratory, at_work
 from scenarios.stories import STORIES, Story, play, summary
 
@@ -42,7 +42,7 @@ def _answer_lost(lab: Laboratory, number: int) -> None:
 
 def _refused(status: int, reason: str) -> Disturb:
     def disturb(lab: Laboratory, number: int) -> None:
-        before = refusal(status, reason, "by the test")
+        before = refusing(status, reason, "by the test")
         lab.rules.faults.append(Fault(lambda call: call.verb in WRITES, before=before, skip=number))
 
     return disturb

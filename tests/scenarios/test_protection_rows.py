@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from scenarios.differences import PROTECTION_DIFFERENCES
-from scenarios.faults import Call, Fault, refusal
+from scenarios.faults import Call, Fault, refusing
 from scenarios.files import scenario_rows
 from scenarios.laboratory import PATHS, Json, Laboratory, at_work
 from volplane.kube.client import Client
@@ -66,7 +66,7 @@ def _inject(lab: Laboratory, row: Json) -> None:
         lab.rules.hidden.add((lag["resource"], "*"))
     for fault in inject.get("apiFaults", ()):
         what = f"{fault['verb']} {fault['resource']}" + (f"/{fault['subresource']}" if "subresource" in fault else "")
-        before = refusal(fault["status"], "Forbidden", "by the scenario")
+        before = refusing(fault["status"], "Forbidden", "by the scenario")
         lab.rules.faults.append(Fault(lambda c, w=what: c.what == w, times=fault["times"], before=before))
 
 

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.objects import Claim
 from volplane.kube.transport import LineStream, Response
+from volplane.testing.exchange import Mortal, refusal
 from volplane.testing.simulation.stage import Stage
 
 __all__ = ["Network", "NetworkFaults"]
@@ -25,7 +26,6 @@ _VOLUMES: Final = "/api/v1/persistentvolumes"
 _VOLUME: Final = f"{_VOLUMES}/"
 _CRASHES: Final = ("crash before", "crash after")
 _WATCH: Final = ("stall", "duplicate", "break", "end", "gone")
-_REASONS: Final = {"429": "TooManyRequests", "500": "InternalError", "503": "ServiceUnavailable", "409": "Conflict"}
 LONGEST_STALL: Final = 60.0
 LONGEST_DELAY: Final = 45.0
 """Seconds after which a request that its sender gave up may still take effect."""
@@ -63,12 +63,12 @@ class _Call:
         return self.method == "POST" and self.path.endswith("/pods")
 
 
-class Network:
-    """A `Transport` of one process. Once `dead`, nothing of it reaches the server, but what is on the wire may."""
+class Network(Mortal):
+    """A `Transport` of one process. Once it is `dead`, what is on the wire may still arrive."""
 
-    def __init__(self, who: str, stage: Stage, faults: NetworkFaults, *, crash: Callable[[str], None]) -> None:
+    def __init__(self, who: str, stage: Stage, faults: NetworkFaults, *, crash: Callable[[str], object]) -> None:
         """crash: kills the process, for the reason given; called from within one of its tasks."""
-        self.dead = False
+        super().__init__(InProcessTransport(stage.truth.server))
         self.requests: Counter[str] = Counter()
         """By method."""
         self.knows: Callable[[str], Claim | None] = lambda _key: None
@@ -82,7 +82,6 @@ class Network:
         self._trace = stage.trace
         self._faults = faults
         self._crash = crash
-        self._inner = InProcessTransport(stage.truth.server)
         self._counts: Counter[str] = Counter()
 
     # --- requests -----------------------------------------------------------------------------------------------
@@ -97,13 +96,13 @@ class Network:
         body: bytes | None,
         seconds: float,
     ) -> Response:
-        await self._if_dead()
+        await self.unless_dead()
         self.requests[method] += 1
         call = _Call(self._name(method, path), method, path, query, headers, body or b"")
         if method == "POST" and path == _VOLUMES:
             self.stage.safety.saving(json.loads(call.body), self.knows)
         chance = self._fate.number(call.name)
-        there, back = self._delays(chance)
+        there, back = self._delays(call, chance)
         fault = self._fault(call)
         await self._travel(call, there)
         if fault in _BEFORE or fault == "conflict":
@@ -113,15 +112,15 @@ class Network:
             raise ApiUnavailable(f"{method} {path} had no answer in time", status=0)
         if fault == "crash before":
             self._crash(f"before {call.name}")
-            await self._if_dead()
+            await self.unless_dead()
         answer = self._truth.send(self._who, method, path, call.body, query=query, headers=headers)
         if method == "GET" and path.startswith(_VOLUME):
             self.stage.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
         if fault == "crash after":
             self._crash(f"after {call.name}")
-        await self._if_dead()
+        await self.unless_dead()
         await asyncio.sleep(back)
-        await self._if_dead()
+        await self.unless_dead()
         return self._answered(call, fault, Response(answer.status, _lower(answer.headers), answer.body))
 
     def _name(self, method: str, path: str) -> str:
@@ -132,9 +131,11 @@ class Network:
         self._counts[name] += 1
         return f"{name} {self._counts[name]}"
 
-    def _delays(self, chance: float) -> tuple[float, float]:
+    def _delays(self, call: _Call, chance: float) -> tuple[float, float]:
         there, back = chance * 1e3 % 1, chance * 1e5 % 1
-        if chance * 1e7 % 1 < self._faults.slow and not self._fate.calm.is_set():
+        # Deletions are few, and what happens while one is on its way matters most.
+        slow = self._faults.slow * (4.0 if call.method == "DELETE" else 1.0)
+        if chance * 1e7 % 1 < slow and not self._fate.calm.is_set():
             return 0.001 + 2.0 * there, 0.001 + 2.0 * back
         return 0.0005 + 0.004 * there, 0.0005 + 0.004 * back
 
@@ -163,7 +164,7 @@ class Network:
             if call.writes and self._fate.strikes(f"{call.name} arrives", 0.5):
                 self._send_later(call, seconds)
             raise
-        await self._if_dead()
+        await self.unless_dead()
 
     def _send_later(self, call: _Call, seconds: float) -> None:
         def arrive() -> None:
@@ -176,23 +177,19 @@ class Network:
     async def _refused(self, call: _Call, fault: str, seconds: float) -> Response:
         if fault == "timeout":
             await asyncio.sleep(seconds)
-            await self._if_dead()
+            await self.unless_dead()
             raise ApiUnavailable(f"{call.method} {call.path} had no answer within {seconds:g} s", status=0)
-        return _refusal("409" if fault == "conflict" else fault)
+        return _refusal(409 if fault == "conflict" else int(fault))
 
     def _answered(self, call: _Call, fault: str, answer: Response) -> Response:
         match fault:
             case "lost answer":
                 raise ApiUnavailable(f"the connection broke before the answer to {call.method} {call.path}", status=0)
             case "500 after":
-                return _refusal("500")
+                return _refusal(500)
             case "half an answer":
                 raise ApiUnavailable(f"the answer to {call.method} {call.path} broke off", status=0)
         return answer
-
-    async def _if_dead(self) -> None:
-        if self.dead:
-            await asyncio.get_running_loop().create_future()
 
     # --- watches ------------------------------------------------------------------------------------------------
 
@@ -200,18 +197,15 @@ class Network:
     async def stream(
         self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
     ) -> AsyncIterator[LineStream]:
-        await self._if_dead()
+        await self.unless_dead()
         name = self._name("WATCH", path)
         if self._fate.strikes(name, self._faults.requests):
             self._trace.strike("watch: refused", f"{name}: refused")
             await asyncio.sleep(0.01)
             raise ApiUnavailable(f"GET {path} failed", status=0)
         lag = self._faults.lag * self._fate.number(f"{name} lag") ** 2
-        async with self._inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
+        async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
             yield _Unsteady(self, lines, name, lag=lag, rate=self._faults.watches)
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 class _Unsteady:
@@ -271,17 +265,8 @@ class _Unsteady:
                 await self._fate.calm.wait()
 
 
-def _refusal(status: str) -> Response:
-    body: dict[str, Any] = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "reason": _REASONS[status],
-        "message": f"{status} by the simulation",
-        "code": int(status),
-    }
-    headers = {"retry-after": "1"} if status == "429" else {}
-    return Response(int(status), headers, json.dumps(body).encode())
+def _refusal(status: int) -> Response:
+    return refusal(status, f"{status} by the simulation", headers={"retry-after": "1"} if status == 429 else None)
 
 
 _GONE: Final = (
