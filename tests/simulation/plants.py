@@ -5,6 +5,7 @@ Every one is a mistake that somebody could make, and that somebody in this field
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,10 +14,12 @@ from unittest.mock import patch
 import msgspec
 
 from volplane.assets import Asset
-from volplane.controller.actions import Create, Patch
+from volplane.controller.actions import Create, Done, Patch, Wait
 from volplane.controller.steps import Steps
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import PODS
 from volplane.kube.objects import Claim, Volume
-from volplane.lifecycle import claims, intents, operations, provision, recycle, scrub_events, scrubber, volumes
+from volplane.lifecycle import claims, delete, intents, operations, provision, recycle, scrub_events, scrubber, volumes
 from volplane.lifecycle.made import volume_body
 from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.world import World
@@ -184,6 +187,53 @@ def kill_scrubber_pods(stack: ExitStack) -> None:
     _replace(stack, recycle, "_remove_pod", at_once)
 
 
+def delete_without_preconditions(stack: ExitStack) -> None:
+    """Delete the object of a name, whichever it is by now."""
+
+    async def by_name(self: Steps, step: Any) -> None:
+        await self._client.delete(step.kind, step.target.key, grace_seconds=step.grace_seconds)
+        await self.refresh(step.kind, step.target.key)
+
+    _replace(stack, Steps, "delete", by_name)
+
+
+def hold_what_is_gone(stack: ExitStack) -> None:
+    """Forget to let a volume go once its asset is deleted."""
+    _replace(stack, delete, "without_finalizer", lambda _volume, *, why: Wait(reason=why))
+
+
+def say_nothing_of_a_release(stack: ExitStack) -> None:
+    """Leave the phase of a released volume as it is."""
+    step = volumes.volume_phase_step
+
+    def quiet(volume: Volume, phase: str, *more: Any, **options: Any) -> Any:
+        return None if phase == "Released" else step(volume, phase, *more, **options)
+
+    _replace(stack, volumes, "volume_phase_step", quiet)
+
+
+def leave_the_scrubber_pod(stack: ExitStack) -> None:
+    """Offer a volume again without removing the pod that has erased it."""
+    release = recycle._release
+
+    def hasty(volume: Volume, world: World) -> Any:
+        return release(volume, dataclasses.replace(world, pods=Cache(PODS)))
+
+    _replace(stack, recycle, "_release", hasty)
+    _replace(stack, volumes, "remove_stray_pod", lambda *_: None)
+
+
+def poll_what_is_kept(stack: ExitStack) -> None:
+    """Look at a released volume again and again, although somebody would tell if it changed."""
+    reclaim = volumes._reclaim
+
+    def again(volume: Volume, world: World, reads: Any) -> Any:
+        action = reclaim(volume, world, reads)
+        return Wait(reason="perhaps it has changed", seconds=5.0) if isinstance(action, Done) else action
+
+    _replace(stack, volumes, "_reclaim", again)
+
+
 PLANTS: Mapping[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -201,6 +251,11 @@ PLANTS: Mapping[str, Plant] = {
         take_absent_for_proof,
         choose_a_place_anew,
         kill_scrubber_pods,
+        delete_without_preconditions,
+        hold_what_is_gone,
+        say_nothing_of_a_release,
+        leave_the_scrubber_pod,
+        poll_what_is_kept,
     )
 }
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from simulation.recorded import CAUGHT
 
 from simulation.plants import planted
+from simulation.recorded import CAUGHT
 from volplane.testing.simulation.plan import SCENARIOS, generate
 from volplane.testing.simulation.report import judge_seed
 from volplane.testing.simulation.shrink import shrink

@@ -11,23 +11,37 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
 
 from volplane.cli.console import Console
+from volplane.cli.subjects import Capacity, Chosen, Options, Parameters, Segments, changes_of, options_of
 from volplane.controller.spelling import nearest
+from volplane.testing.conformance import Subject
+from volplane.testing.conformance.subject import MakeSubject
 from volplane.testing.simulation.chance import is_mark
 from volplane.testing.simulation.coverage import Coverage
 from volplane.testing.simulation.plan import SCENARIOS
-from volplane.testing.simulation.report import Report, judge_seed
+from volplane.testing.simulation.report import SeedReport, judge_seed
 from volplane.testing.simulation.shrink import MOST_TRIALS
+from volplane.testing.simulation.simulation import simulate
+from volplane.testing.simulation.storages import ROLES
 
 __all__ = ["register"]
 
 CHUNK: Final = 8
 """Seeds that a process takes at once."""
 
+Backends = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--backend",
+        metavar="BACKEND",
+        help="Try this one in the place of a simulated one: as of `volplane check`. Repeatable once.",
+    ),
+]
 Seeds = Annotated[
     str, typer.Option("--seeds", "-s", metavar="A:B", help="From A up to, but without B; or one number: that seed.")
 ]
@@ -58,13 +72,26 @@ Shrink = Annotated[
 class _Job:
     """How each seed is run; the same for all of them, and for every process."""
 
+    backends: tuple[Chosen, ...]
     scenario: str
     only: tuple[str, ...] | None
     trials: int
     traced: bool
 
-    def __call__(self, seed: int) -> Report:
-        return judge_seed(seed, self.scenario, only=self.only, trials=self.trials, traced=self.traced)
+    def __call__(self, seed: int) -> SeedReport:
+        run = partial(simulate, backends=[_subject(chosen) for chosen in self.backends])
+        return judge_seed(seed, self.scenario, only=self.only, trials=self.trials, traced=self.traced, run=run)
+
+
+_subjects: Final[dict[str, Subject | MakeSubject]] = {}
+
+
+def _subject(chosen: Chosen) -> Subject | MakeSubject:
+    """What was chosen, loaded once a process."""
+    key = repr(chosen)
+    if key not in _subjects:
+        _subjects[key] = chosen.subject()
+    return _subjects[key]
 
 
 def register(app: typer.Typer) -> None:
@@ -74,6 +101,11 @@ def register(app: typer.Typer) -> None:
 
 def sim(
     *,
+    backend: Backends = None,
+    options: Options = None,
+    parameters: Parameters = None,
+    capacity: Capacity = None,
+    segment: Segments = None,
     seeds: Seeds = "0:200",
     scenario: Scenario = "any",
     only: Only = None,
@@ -85,8 +117,9 @@ def sim(
 ) -> None:
     """Run the controllers through schedules of trouble, one per seed; exit code 1 if an invariant breaks.
 
-    Everything happens in this process and in virtual time: the API server, the controllers, the storage, the nodes,
-    users and faults. A seed is a whole schedule; the same seed always runs alike.
+    Everything happens in one process and in virtual time: the API server, the controllers, the storage, the nodes,
+    users and faults. A seed is a whole schedule; the same seed always runs alike. With --backend, the hooks of a real
+    backend run in it, on a storage for tests; what gives a fresh one each time is best: MODULE:NAME of a function.
     """
     chosen = _seeds(seeds)
     if scenario != "any" and scenario not in SCENARIOS:
@@ -97,13 +130,24 @@ def sim(
         option = "--trace" if trace else "--only"
         raise typer.BadParameter(f"{option} is about one seed, and --seeds {seeds} names {len(chosen)}")
     whole = trace or only is not None
-    job = _Job(scenario, _items(only), 0 if whole else shrink, traced=whole)
-    console = Console()
-    if _run(console, job, chosen, min(jobs or os.cpu_count() or 1, len(chosen)), failures, coverage=coverage):
+    backends = _backends(backend or [], options, changes_of(parameters=parameters, segment=segment, capacity=capacity))
+    # One storage that serves all seeds serves one at a time.
+    most = 1 if any(isinstance(_subject(each), Subject) for each in backends) else len(chosen)
+    job = _Job(backends, scenario, _items(only), 0 if whole else shrink, traced=whole)
+    if _run(Console(), job, chosen, min(jobs or os.cpu_count() or 1, most), failures, coverage=coverage):
         raise typer.Exit(1)
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------
+
+
+def _backends(names: list[str], options: list[str] | None, changes: dict[str, Any]) -> tuple[Chosen, ...]:
+    if len(names) > len(ROLES):
+        raise typer.BadParameter(f"--backend: {len(names)} are given, and there is room for {len(ROLES)}")
+    if (options or changes) and len(names) != 1:
+        told = "no --backend is given" if not names else f"--backend is given {len(names)} times"
+        raise typer.BadParameter(f"--options, --parameters, --capacity and --segment are of one backend, and {told}")
+    return tuple(Chosen(name, options_of(options), changes) for name in names)
 
 
 def _seeds(text: str) -> range:
@@ -131,7 +175,7 @@ def _items(text: str | None) -> tuple[str, ...] | None:
 
 def _run(console: Console, job: _Job, seeds: range, jobs: int, failures: int, *, coverage: bool) -> int:
     """How many seeds failed."""
-    told, counted, failed, slowest, spent = 0, Coverage(), [], 0.0, 0.0
+    told, counted, failed, slowest, spent = 0, Coverage(backends=bool(job.backends)), [], 0.0, 0.0
     with _quiet(), _reports(job, seeds, jobs) as reports, console.progress("seeds", len(seeds)) as bar:
         for report in reports:
             told += 1
@@ -158,7 +202,7 @@ def _run(console: Console, job: _Job, seeds: range, jobs: int, failures: int, *,
 
 
 @contextmanager
-def _reports(job: _Job, seeds: Sequence[int], jobs: int) -> Iterator[Iterator[Report]]:
+def _reports(job: _Job, seeds: Sequence[int], jobs: int) -> Iterator[Iterator[SeedReport]]:
     """Reports in the order of the seeds, however many processes make them."""
     if jobs == 1:
         yield map(job, seeds)
@@ -191,24 +235,30 @@ def _quiet() -> Iterator[None]:
 # --- telling ----------------------------------------------------------------------------------------------------
 
 
-def _show_failure(console: Console, report: Report, job: _Job) -> None:
+def _show_failure(console: Console, report: SeedReport, job: _Job) -> None:
     console.failed(f"seed {report.seed} ({report.scenario}): {report.violation}")
     for line in report.trace:
         console.note(f"      {line}")
     if report.left_out:
         console.line(f"      {report.left_out} of {report.left_out + len(report.kept)} actions and faults are left out")
-    words = [
-        "volplane",
-        "sim",
-        "--seeds",
-        str(report.seed),
-        "--scenario",
-        job.scenario,
-        "--only",
-        ",".join(report.kept),
-    ]
+    words = ["volplane", "sim", *_about(job.backends), "--seeds", str(report.seed), "--scenario", job.scenario]
+    words += ["--only", ",".join(report.kept)]
     console.line(f"      replay: {shlex.join(words)}")
     console.line()
+
+
+def _about(backends: tuple[Chosen, ...]) -> Iterator[str]:
+    """The words that choose them again."""
+    for chosen in backends:
+        yield from ("--backend", chosen.backend)
+        for key, value in chosen.options.items():
+            yield from ("--options", f"{key}={value}")
+        for key, value in chosen.changes.get("parameters", {}).items():
+            yield from ("--parameters", f"{key}={value}")
+        for place in chosen.changes.get("segments", ()):
+            yield from ("--segment", ",".join(f"{key}={value}" for key, value in place.items()))
+        if "capacity_bytes" in chosen.changes:
+            yield from ("--capacity", str(chosen.changes["capacity_bytes"]))
 
 
 def _show_coverage(console: Console, counted: Coverage, seeds: int) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from volplane.testing.faulty import Answer, FailAfter, FailBefore, FaultyBackend, Hang, Slow, Twice
     from volplane.testing.memory import MemoryBackend
     from volplane.testing.memory_storage import MemoryStorage
+    from volplane.testing.simulation.report import SeedReport, run_seed
 
 __all__ = [
     "RULES",
@@ -29,11 +30,13 @@ __all__ = [
     "MemoryBackend",
     "MemoryStorage",
     "Report",
+    "SeedReport",
     "Slow",
     "Subject",
     "Twice",
     "run",
     "run_rules",
+    "run_seed",
 ]
 
 _HOMES = {
@@ -43,6 +46,7 @@ _HOMES = {
     "faulty": ("Answer", "FailAfter", "FailBefore", "FaultyBackend", "Hang", "Slow", "Twice"),
     "memory": ("MemoryBackend",),
     "memory_storage": ("MemoryStorage",),
+    "simulation.report": ("SeedReport", "run_seed"),
 }
 
 

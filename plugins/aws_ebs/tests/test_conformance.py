@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from volplane import NodeIdentity, VolumeSource
 from volplane.testing import BackendConformance, Subject
 from volplane.testing.conformance import RULES
-from volplane_aws_ebs import AwsEbsBackend
-from volplane_aws_ebs.testing import Behaviour, FakeEC2, InProcess
+from volplane_aws_ebs.testing import Behaviour, subject
 
-GIB = 1 << 30
 SECRET = "known-to-two-accounts"
-ZONE = "topology.kubernetes.io/zone"
-
-
-class Clock:
-    """Seconds that pass when somebody lets them."""
-
-    def __init__(self) -> None:
-        self._now = 1_000.0
-        self._lock = threading.Lock()
-
-    def __call__(self) -> float:
-        return self._now
-
-    def advance(self, seconds: float) -> None:
-        with self._lock:
-            self._now += max(seconds, 1e-6)
 
 
 LATE = tuple(
@@ -43,53 +24,14 @@ LATE = tuple(
 """Rules that hold or break by when things happen."""
 
 
-def subject(behaviour: Behaviour, *, crash_points: int = 24, **options: Any) -> Subject:
-    clock = Clock()
-    fake = FakeEC2(behaviour, clock=clock)
-    connect = InProcess(fake)
-    zone = behaviour.zones[0]
-    nodes = [(f"node-{n}", fake.add_instance(zone, kind="m7i.large").id) for n in range(2)]
-
-    def factory(given: Any) -> AwsEbsBackend:
-        return AwsEbsBackend(given, connect_to=connect, clock=clock)
-
-    factory.options_schema = AwsEbsBackend.options_schema  # type: ignore[attr-defined]
-    return Subject(
-        factory,
-        {
-            "region": behaviour.region,
-            "attach": True,
-            "mutations_per_second": 1000,
-            "role_external_id": SECRET,
-            **options,
-        },
-        driver_name="ebs.volplane.dev",
-        other_parameters={"type": "gp3", "iops": "4000"},
-        mutable_parameters={"iops": "5000", "throughput": "200"},
-        capacity_bytes=20 * GIB,
-        segments=({ZONE: zone}, {ZONE: behaviour.zones[1]}),
-        nodes=tuple(NodeIdentity(name=name, instance_id=f"aws:///{zone}/{id_}") for name, id_ in nodes),
-        static_source=VolumeSource(
-            kind="csi", fields={"driver": "ebs.csi.aws.com", "volumeHandle": "vol-0123456789abcdef0"}
-        ),
-        foreign_sources=(
-            VolumeSource(kind="csi", fields={"driver": "efs.csi.aws.com", "volumeHandle": "vol-0123456789abcdef0"}),
-            VolumeSource(kind="awsElasticBlockStore", fields={"volumeID": "disk-1"}),
-        ),
-        advance=clock.advance,
-        inspect=lambda: sorted(
-            (each.id, each.state, each.size, tuple(each.tags.items())) for each in fake.volumes.values()
-        ),
-        secrets=(SECRET,),
-        storage_modules=("volplane_aws_ebs.testing",),
-        crash_points=crash_points,
-    )
+def with_secret(behaviour: Behaviour, **more: Any) -> Subject:
+    return replace(subject(behaviour, role_external_id=SECRET, **more), secrets=(SECRET,))
 
 
 class TestAwsEbs(BackendConformance):
     @pytest.fixture
     def backend(self) -> Subject:
-        return subject(Behaviour(most_results=5))
+        return with_secret(Behaviour(most_results=5))
 
 
 class TestAwsEbsSeenLate(BackendConformance):
@@ -99,7 +41,7 @@ class TestAwsEbsSeenLate(BackendConformance):
 
     @pytest.fixture
     def backend(self) -> Subject:
-        return subject(Behaviour(most_results=5, visible_after=3.0), crash_points=8)
+        return with_secret(Behaviour(most_results=5, visible_after=3.0), crash_points=8)
 
 
 class TestAwsEbsSlowAndFew(BackendConformance):
@@ -110,4 +52,4 @@ class TestAwsEbsSlowAndFew(BackendConformance):
     @pytest.fixture
     def backend(self) -> Subject:
         behaviour = Behaviour(most_results=5, create_seconds=20.0, attach_seconds=9.0, delete_seconds=40.0)
-        return subject(behaviour, crash_points=8, mutations_per_second=1, mutation_burst=1)
+        return with_secret(behaviour, crash_points=8, mutations_per_second=1, mutation_burst=1)

@@ -6,41 +6,20 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from volplane import Asset, VolumeSource
+from volplane import Asset
 from volplane.testing import BackendConformance, Subject
-from volplane_hostpath import HostPathBackend, listing
-
-GIB = 1 << 30
-CHANGING = {"locks", "ledger"}
+from volplane_hostpath import listing
+from volplane_hostpath.testing import subject_below
 
 
 def path_of(asset: Asset) -> Path:
     return Path(asset.source.fields["path"])
-
-
-def picture(root: Path) -> dict[str, Any]:
-    """Every name below the root, with what is in the files; but for locks and the sum of promises, which are a cache."""
-    found: dict[str, Any] = {}
-    for above, directories, files in os.walk(root):
-        if Path(above).name == ".volplane":
-            directories[:] = [name for name in directories if name not in CHANGING]
-        for name in files:
-            if name not in CHANGING:
-                found[f"{above}/{name}"] = Path(above, name).read_bytes()
-        found[above] = Path(above).stat().st_mode
-    return found
-
-
-def fill(asset: Asset) -> None:
-    below = path_of(asset) / "a" / ".b"
-    below.mkdir(parents=True, exist_ok=True)
-    (below / "file").write_text("of the last claim")
-    (path_of(asset) / ".hidden").write_text("of the last claim")
 
 
 @contextmanager
@@ -66,29 +45,7 @@ def may_mount(directory: Path) -> bool:
 
 
 def subject(tmp_path: Path, **options: Any) -> Subject:
-    root = tmp_path / "root"
-    root.mkdir()
-    (tmp_path / "elsewhere").mkdir()
-    shared = bool(options.get("shared"))
-    return Subject(
-        HostPathBackend,
-        {"root": str(root), "node_name": "node-a", "overcommit_percent": 100_000, **options},
-        other_parameters={"mode": "0700"},
-        segments=() if shared else ({"kubernetes.io/hostname": "node-a"},),
-        static_source=VolumeSource(kind="hostPath", fields={"path": f"{root}/by-hand"}),
-        foreign_sources=(
-            VolumeSource(kind="hostPath", fields={"path": str(tmp_path / "elsewhere")}),
-            VolumeSource(kind="hostPath", fields={"path": f"{root}-too/by-hand"}),
-            VolumeSource(kind="hostPath", fields={"path": f"{root}/../elsewhere"}),
-            VolumeSource(kind="hostPath", fields={"path": str(root)}),
-        ),
-        inspect=lambda: picture(root),
-        fill=fill,
-        is_empty=lambda asset: not list(path_of(asset).iterdir()),
-        use=mounted if may_mount(tmp_path) else None,
-        real_crashes=True,
-        crash_points=4 if shared else 24,
-    )
+    return replace(subject_below(tmp_path, **options), use=mounted if may_mount(tmp_path) else None)
 
 
 @pytest.fixture(autouse=True)

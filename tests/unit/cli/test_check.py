@@ -96,6 +96,11 @@ def test_a_function_may_give_the_subject(run: Run) -> None:
     assert (code, out) == (0, "2 kept\n")
 
 
+def test_a_function_may_open_a_storage_for_each_rule(run: Run) -> None:
+    code, out, err = run("volplane_hostpath.testing:subject", *TWO)
+    assert (code, out) == (0, "2 kept\n"), err
+
+
 def test_an_installed_backend_is_found_by_name_and_judged_on_a_real_storage(run: Run, tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "options.yaml").write_text(f"root: {tmp_path}/root\nnode_name: node-a\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,19 +12,55 @@ from simulation.plants import planted
 from simulation.recorded import CAUGHT
 from volplane.cli.main import main
 
+MODULE = """
+from volplane.testing import MemoryBackend, MemoryStorage, Subject
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def advance(self, seconds):
+        self.now += seconds
+
+
+def subject():
+    clock = Clock()
+    storage = MemoryStorage(delay=2.0, clock=clock)
+    return Subject(lambda options: MemoryBackend(options, storage=storage), advance=clock.advance)
+
+
+STORAGE = MemoryStorage()
+
+
+class OneStorage(MemoryBackend):
+    def __init__(self, options):
+        super().__init__(options, storage=STORAGE)
+
+
+def nothing():
+    return 7
+"""
 BUG = "release_before_it_is_erased"
 SEED = str(CAUGHT[BUG][0])
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    (tmp_path / "simulated_backends.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
     def volplane(*arguments: str) -> tuple[int, str, str]:
         code = main(["sim", *arguments])
         told = capsys.readouterr()
         return code, told.out, told.err
 
-    return volplane
+    yield volplane
+    sys.modules.pop("simulated_backends", None)
 
 
 def test_seeds_that_run_clean_are_counted(run: Run) -> None:
@@ -83,6 +121,57 @@ def test_what_came_can_be_counted(run: Run) -> None:
     assert "warning: never came: user: restores from a backup (both)" in err
 
 
+def test_a_backend_takes_the_place_of_a_simulated_one(run: Run) -> None:
+    code, out, _ = run("--backend", "simulated_backends:subject", "--seeds", "2", "--trace")
+    assert code == 0
+    assert "alpha.sim  has made memory-1 for " in out
+
+
+def test_a_backend_runs_in_several_processes(run: Run) -> None:
+    code, out, err = run("--backend", "simulated_backends:subject", "--seeds", "0:4", "--jobs", "2")
+    assert code == 0, err
+    assert out.startswith("4 seeds, 0 failed")
+
+
+def test_one_storage_serves_all_seeds_and_is_empty_in_the_end(run: Run) -> None:
+    code, _, err = run("--backend", "simulated_backends:OneStorage", "--seeds", "0:4", "--jobs", "2")
+    assert code == 0, err
+    storage = sys.modules["simulated_backends"].STORAGE  # in this process: one storage, one process
+    assert storage.made > 0
+    assert storage.assets == {}
+
+
+def test_an_installed_backend_is_found_by_name_with_its_options(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    options = ("-o", f"root={tmp_path}/root", "-o", "node_name=node-a", "-o", "overcommit_percent=100000")
+    code, out, err = run("--backend", "hostpath", *options, "--seeds", "2", "--trace")
+    assert code == 0, err
+    assert f"'path': '{tmp_path}/root/" in out
+
+
+def test_two_backends_may_be_tried_together(run: Run) -> None:
+    both = ("--backend", "simulated_backends:subject", "--backend", "volplane_hostpath.testing:subject")
+    code, _, err = run(*both, "--seeds", "0:2", "--jobs", "1")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--backend", "hostpth"), "backend 'hostpth' is not installed; did you mean 'hostpath'?"),
+        (("--backend", "simulated_backends:subjct"), "has no subjct; did you mean 'subject'?"),
+        (("--backend", "simulated_backends:nothing"), "gives int, expected a backend class or a Subject"),
+        (("--backend", "simulated_backends:subject", "-o", "colour=red"), "unknown option 'colour'"),
+        (("--backend", "hostpath"), "driver alpha.sim: option 'root' is required"),
+    ],
+)
+def test_a_backend_that_cannot_be_tried_is_one_line(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    code, _, err = run(*arguments, "--seeds", "0", "--jobs", "1")
+    assert code == 1
+    [error] = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert says in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -93,6 +182,9 @@ def test_what_came_can_be_counted(run: Run) -> None:
         (("--seeds", "0:2", "--trace"), "--trace is about one seed, and --seeds 0:2 names 2"),
         (("--seeds", "0:2", "--only", "1"), "--only is about one seed, and --seeds 0:2 names 2"),
         (("--seeds", "0", "--only", "1,fault"), "'fault' is neither the number of an action nor the mark of a fault"),
+        (("-o", "root=/srv"), "--segment are of one backend, and no --backend is given"),
+        (("--backend", "a:b", "--backend", "a:b", "-p", "k=v"), "--backend is given 2 times"),
+        (("--backend", "a:b") * 3, "--backend: 3 are given, and there is room for 2"),
         (("--jobs", "0"), "Invalid value for '--jobs'"),
     ],
 )

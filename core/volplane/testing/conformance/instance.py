@@ -34,7 +34,7 @@ from volplane.testing.conformance.crashes import call_in_thread
 from volplane.testing.conformance.rule import Violation
 from volplane.testing.conformance.subject import Subject
 
-__all__ = ["Call", "Instance", "pages_of", "shown"]
+__all__ = ["Call", "Instance", "Kept", "pages_of", "shown"]
 
 _MOST_ROUNDS: Final = 10_000
 _MOST_RETRIES: Final = 50
@@ -63,7 +63,7 @@ class Instance:
         self.subject = subject
         self.number = number
         self._calls = calls
-        kept = _Kept(subject.factory)
+        kept = Kept(subject.factory)
         plugin = Plugin(kind="backend", name=_name_of(subject.factory), factory=kept)
         self.driver: Driver = build_driver(subject.driver_name, plugin, subject.options)
         self.backend = kept.instance
@@ -193,7 +193,7 @@ def pages_of(instance: Instance) -> Any:
     raise Violation(f"list_assets has more than {_MOST_PAGES} pages")
 
 
-class _Kept:
+class Kept:
     """A factory that keeps what it made."""
 
     def __init__(self, factory: Callable[[Mapping[str, Any]], object]) -> None:

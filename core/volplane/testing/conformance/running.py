@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping
 
 from volplane.errors import BackendError, PluginError, VolplaneError
 from volplane.testing.conformance.bench import Bench
 from volplane.testing.conformance.report import Outcome, Report, Verdict
 from volplane.testing.conformance.rule import NotApplicable, Rule, Violation
 from volplane.testing.conformance.rules import RULES
-from volplane.testing.conformance.subject import Subject
+from volplane.testing.conformance.subject import MakeSubject, Subject, opened
 
-__all__ = ["MakeSubject", "first_obstacle", "judge", "run_rules"]
-
-MakeSubject = Callable[[], Subject | AbstractContextManager[Subject]]
-"""Gives a subject, best with an empty storage each time; as a context manager it is closed after the rule."""
+__all__ = ["first_obstacle", "judge", "run_rules"]
 
 
 def run_rules(
@@ -36,7 +32,7 @@ def run_rules(
         if first is not None:
             outcome = Outcome(rule, Verdict.NOT_JUDGED, f"{first} comes first")
         else:
-            with _subject(make) as subject:
+            with opened(make) as subject:
                 outcome = judge(rule, subject)
         outcomes[rule.name] = outcome
         told(outcome)
@@ -47,13 +43,6 @@ def first_obstacle(rule: Rule, verdicts: Mapping[str, Verdict]) -> str | None:
     """A rule that this one builds on and that did not hold, of those judged so far."""
     bad = (Verdict.VIOLATED, Verdict.BROKEN, Verdict.NOT_JUDGED)
     return next((name for name in rule.after if verdicts.get(name) in bad), None)
-
-
-@contextmanager
-def _subject(make: Subject | MakeSubject) -> Iterator[Subject]:
-    given = make if isinstance(make, Subject) else make()
-    with nullcontext(given) if isinstance(given, Subject) else given as subject:
-        yield subject
 
 
 def judge(rule: Rule, subject: Subject) -> Outcome:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
+from random import Random
 from typing import Any
 
 from volplane.assets import Asset, Segment, VolumeSource
 from volplane.requests import NodeIdentity
 
-__all__ = ["Subject"]
+__all__ = ["MakeSubject", "Subject", "opened"]
 
 GIB = 1 << 30
 
@@ -69,6 +70,8 @@ class Subject:
     """Whether nothing of what was ever written into the asset can be read from it."""
     use: Callable[[Asset], AbstractContextManager[object]] | None = None
     """Hold the asset in use (mounted, open) while the block runs."""
+    trouble: Callable[[Random], AbstractContextManager[object]] | None = None
+    """Let the storage fail and dawdle while the block runs, as the random numbers say; only the simulation asks for it."""
 
     real_crashes: bool = False
     """The storage is outside of this process (files, a server): crashes are those of a child process (fork), which is
@@ -79,3 +82,15 @@ class Subject:
     """Modules that play the storage (a fake cloud): no crash happens inside of them or beneath."""
     patience: float | None = 60.0
     """Real seconds a single hook call may take. None: any; hooks then run in the caller's thread, where a debugger stops."""
+
+
+MakeSubject = Callable[[], Subject | AbstractContextManager[Subject]]
+"""Gives a subject, best with an empty storage each time; as a context manager it is closed when it is done with."""
+
+
+@contextmanager
+def opened(make: Subject | MakeSubject) -> Iterator[Subject]:
+    """The subject itself, or one that is made, for as long as the block runs."""
+    given = make if isinstance(make, Subject) else make()
+    with nullcontext(given) if isinstance(given, Subject) else given as subject:
+        yield subject

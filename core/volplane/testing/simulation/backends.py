@@ -84,9 +84,9 @@ class Stored:
 class Listeners:
     """Who is told of effects and trouble, as they happen; `mounted` says whether somebody uses the asset of a handle."""
 
-    made: Callable[[Stored], None] = lambda _stored: None
-    unmade: Callable[[Stored], None] = lambda _stored: None
-    erased: Callable[[Stored], None] = lambda _stored: None
+    made: Callable[[str, Ownership], None] = lambda _handle, _owner: None
+    unmade: Callable[[str], None] = lambda _handle: None
+    erased: Callable[[str], None] = lambda _handle: None
     trouble: Callable[[str], None] = lambda _kind: None
     mounted: Callable[[str], bool] = lambda _handle: False
 
@@ -171,7 +171,7 @@ class SimulatedBackend(BackendSpec):
         if stored.going is not None and now < stored.going:
             return InProgress(retry_after=min(2.0, stored.going - now), state={"deleting": volume.handle})
         del self._memory.assets[volume.handle]
-        self.listeners.unmade(stored)
+        self.listeners.unmade(stored.handle)
         return Done()
 
     @hookimpl
@@ -188,7 +188,7 @@ class SimulatedBackend(BackendSpec):
             return InProgress(retry_after=1.0, state={"erasing": volume.handle})
         stored = self._memory.assets.get(volume.handle)
         if stored is not None:
-            self.listeners.erased(stored)
+            self.listeners.erased(stored.handle)
         return Erased()
 
     @hookimpl
@@ -224,7 +224,7 @@ class SimulatedBackend(BackendSpec):
         if self._fate.number(f"{self.name} {request.claim.name} {zone} steps") < self.traits.steps:
             stored.ready = asyncio.get_running_loop().time() + self._fate.between(0.5, 8.0, f"{handle} making")
         self._memory.assets[handle] = stored
-        self.listeners.made(stored)
+        self.listeners.made(handle, request.owner)
         return stored
 
     def _make_late(self, handle: str, zone: str, request: ProvisionRequest) -> None:

@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from volplane.kube import names
-from volplane.testing.simulation.backends import ZONE
 from volplane.testing.simulation.disks import Disk
 from volplane.testing.simulation.stage import Stage
 from volplane.testing.simulation.truth import Commit, Json, annotations_of, reference_of
 
 __all__ = ["NODES", "Cluster", "PodFaults"]
 
-NODES: Final[Mapping[str, str]] = {"node-a": "a", "node-b": "b"}
-"""Node -> zone."""
+NODES: Final = ("node-a", "node-b")
 _ME: Final = "cluster"
 _SCRUB_PREFIX: Final = "volplane-scrub-"
 _MERGE: Final = {"content-type": "application/merge-patch+json"}
@@ -66,7 +64,9 @@ class _Books:
 class Cluster:
     """Acts on what `truth` shows, a moment later, as `cluster`. `run` until cancelled."""
 
-    def __init__(self, stage: Stage, faults: PodFaults) -> None:
+    def __init__(self, stage: Stage, faults: PodFaults, labels: Mapping[str, Mapping[str, str]]) -> None:
+        """labels: of the nodes."""
+        self._labels = labels
         self._truth = stage.truth
         self._disks = stage.disks
         self._safety = stage.safety
@@ -127,7 +127,7 @@ class Cluster:
             self._start(pod)
 
     def _place(self, pod: Json) -> None:
-        zone = ""
+        places: list[Json] = []
         for claim in self._claims(pod):
             if claim is None or "deletionTimestamp" in claim["metadata"]:
                 return
@@ -135,8 +135,8 @@ class Cluster:
             if volume is None:
                 self._select_node(claim)
                 return
-            zone = zone or _zone_of(volume)
-        node = next((name for name, where in NODES.items() if zone in ("", where)), "node-a")
+            places += _places_of(volume)
+        node = next((name for name, labels in self._labels.items() if _all_in(places, labels)), NODES[0])
         meta = pod["metadata"]
         body = {
             "apiVersion": "v1",
@@ -156,7 +156,7 @@ class Cluster:
         if names.SELECTED_NODE in annotations_of(claim) or names.BIND_COMPLETED in annotations_of(claim):
             return
         meta = claim["metadata"]
-        node = self._fate.choice(tuple(NODES), f"node for {meta['name']} {self._turns}")
+        node = self._fate.choice(NODES, f"node for {meta['name']} {self._turns}")
         path = f"/api/v1/namespaces/{meta['namespace']}/persistentvolumeclaims/{meta['name']}"
         patch = {"metadata": {"annotations": {names.SELECTED_NODE: node}}}
         self._truth.send(_ME, "PATCH", path, json.dumps(patch).encode(), headers=_MERGE)
@@ -275,13 +275,14 @@ class Cluster:
         self._truth.send(_ME, method, path, json.dumps(body).encode(), headers=headers)
 
 
-def _zone_of(volume: Json) -> str:
+def _places_of(volume: Json) -> list[Json]:
+    """What a volume's affinity asks of nodes; volumes here have one term at most."""
     terms = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
-    for term in terms:
-        for need in term.get("matchExpressions") or ():
-            if need["key"] == ZONE:
-                return str(need["values"][0])
-    return ""
+    return [need for term in terms for need in term.get("matchExpressions") or ()]
+
+
+def _all_in(needs: list[Json], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(need["key"]) in need["values"] for need in needs)
 
 
 def _container(state: Json) -> Json:

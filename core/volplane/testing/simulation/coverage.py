@@ -78,10 +78,15 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 """By where it comes from. `Trace.happened` counts each as `where: what`."""
 
 
-class Coverage:
-    """Counts over many runs."""
+WITH_BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {"hook": ("crash inside",)}
+"""What comes only where real backends take part."""
 
-    def __init__(self) -> None:
+
+class Coverage:
+    """Counts over many runs. backends: real ones take part."""
+
+    def __init__(self, *, backends: bool = False) -> None:
+        self._kinds = [KINDS, WITH_BACKENDS] if backends else [KINDS]
         self.times: Counter[str] = Counter()
         """kind -> how often it came."""
         self.runs: Counter[str] = Counter()
@@ -95,10 +100,11 @@ class Coverage:
 
     def rows(self) -> Iterable[tuple[str, int, int]]:
         """(kind, times, runs) for every kind that there is; also those that never came."""
-        for where, kinds in KINDS.items():
-            for what in kinds:
-                kind = f"{where}: {what}"
-                yield kind, self.times[kind], self.runs[kind]
+        for table in self._kinds:
+            for where, kinds in table.items():
+                for what in kinds:
+                    kind = f"{where}: {what}"
+                    yield kind, self.times[kind], self.runs[kind]
 
     def missing(self) -> list[str]:
         """Kinds that never came."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from volplane import (
     Asset,
@@ -20,13 +21,16 @@ from volplane import (
     Unavailable,
     hookimpl,
 )
+from volplane.errors import OutcomeUnknown
 from volplane.loading.contract import Plugin
 from volplane.loading.driver import Driver, Extension
 from volplane.loading.registry import DriverRegistry, HookRequest
-from volplane.testing.simulation.disks import source_key
 from volplane.testing.simulation.loop import WHO
 from volplane.testing.simulation.safety import BEGAN
 from volplane.testing.simulation.stage import Stage
+
+if TYPE_CHECKING:
+    from volplane.testing.simulation.guests import Guest
 
 __all__ = ["HookFaults", "TimedDrivers", "Turbulence", "latency_of", "turbulent"]
 
@@ -35,6 +39,7 @@ T = TypeVar("T")
 
 TIMEOUT: Final = 20.0
 """Deadline of hooks in simulations, seconds."""
+_CHANGING: Final = frozenset({"provision", "delete", "recycle"})
 _BEFORE: Final = ("unavailable", "throttled", "bug")
 _AFTER: Final = ("lost answer", "unavailable after")
 
@@ -56,35 +61,27 @@ class HookFaults:
 class Turbulence:
     """Wraps every hook of every driver. `down` holds the drivers that answer nothing now.
 
-    crash: kills the calling process. observe: drivers whose backend does not report its effects itself.
+    crash: kills the calling process for the reason given, and says whether it did. guests: by driver; simulated backends report their effects themselves.
     """
 
-    def __init__(self, stage: Stage, faults: HookFaults, crash: Callable[[str, str], None]) -> None:
+    def __init__(self, stage: Stage, faults: HookFaults, crash: Callable[[str, str], bool]) -> None:
         self.down: set[str] = set()
-        self.observed: set[str] = set()
+        self.guests: Mapping[str, Guest] = {}
         self.calls: Counter[str] = Counter()
         self._fate = stage.fate
         self._trace = stage.trace
         self._truth = stage.truth
-        self._safety = stage.safety
         self._faults = faults
         self._crash = crash
         self._counts: Counter[str] = Counter()
 
     @hookimpl(wrapper=True)
     def provision(self, request: ProvisionRequest) -> Generator[None, Any, Any]:
-        result = yield from self._around("provision", request.name, request)
-        if request.context.driver in self.observed and isinstance(result, Asset):
-            key = source_key(result.source.kind, result.source.fields)
-            self._safety.made(request.context.driver, key, request.owner)
-        return result
+        return (yield from self._around("provision", request.name, request))
 
     @hookimpl(wrapper=True)
     def delete(self, request: DeleteRequest) -> Generator[None, Any, Any]:
-        result = yield from self._around("delete", request.volume.name, request)
-        if request.context.driver in self.observed and isinstance(result, Done):
-            self._safety.unmade(source_key(request.volume.source.kind, request.volume.source.fields))
-        return result
+        return (yield from self._around("delete", request.volume.name, request))
 
     @hookimpl(wrapper=True)
     def find(self, request: FindRequest) -> Generator[None, Any, Any]:
@@ -92,10 +89,28 @@ class Turbulence:
 
     @hookimpl(wrapper=True)
     def recycle(self, request: RecycleRequest) -> Generator[None, Any, Any]:
-        result = yield from self._around("recycle", request.volume.name, request)
-        if request.context.driver in self.observed and isinstance(result, Erased):
-            self._safety.erased(source_key(request.volume.source.kind, request.volume.source.fields))
-        return result
+        return (yield from self._around("recycle", request.volume.name, request))
+
+    def perform(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
+        """Run a hook now; a real backend may be made to crash in the middle of it."""
+        guest = self.guests.get(driver.name)
+        if guest is None:
+            return hook(driver, request)
+        guest.catch_up()
+        spelled = f"{WHO.get()} {driver.name} {hook.__name__} {self._about(request)}"
+        self._counts[f"inside {spelled}"] += 1
+        name = f"inside {spelled} {self._counts[f'inside {spelled}']}"
+        # Only a process that really ends: what is left of the instance is not fit for use.
+        rate = self._faults.crashes * (2.0 if hook.__name__ in _CHANGING else 0.3)
+        if self._fate.strikes(name, rate) and self._crash(WHO.get(), name):
+            self._trace.happened["hook: crash inside"] += 1
+            guest.crash_inside(name, lambda: hook(driver, request))
+            raise OutcomeUnknown("the process is dead")
+        return hook(driver, request)
+
+    def _about(self, request: HookRequest) -> str:
+        volume = getattr(request, "volume", request)
+        return self._truth.spell(str(getattr(volume, "name", "")))
 
     def _around(self, hook: str, about: str, request: HookRequest) -> Generator[None, Any, Any]:
         driver = request.context.driver
@@ -114,8 +129,20 @@ class Turbulence:
             self._trace.note(WHO.get(), f"{hook} {self._truth.spell(about)} of {driver} raises {error}")
             raise
         self._trace.note(WHO.get(), f"{hook} {self._truth.spell(about)} of {driver} gives {result}")
+        if driver in self.guests:
+            self._hear(self.guests[driver], request, result)
         self._raise_after(name, fault)
         return result
+
+    def _hear(self, guest: Guest, request: HookRequest, result: object) -> None:
+        """What a real backend says is what is known of its effects, also where the caller never hears it."""
+        match request, result:
+            case ProvisionRequest(), Asset():
+                guest.made(request, result)
+            case DeleteRequest(), Done():
+                guest.unmade(request.volume)
+            case RecycleRequest(), Erased():
+                guest.erased(request.volume)
 
     def _fault(self, name: str) -> str:
         if self._fate.strikes(name, self._faults.errors):
@@ -180,6 +207,8 @@ def latency_of(who: str, stage: Stage, faults: HookFaults) -> Callable[[str, str
 class TimedDrivers(DriverRegistry):
     """The drivers of one simulated process; hooks can tell when they were called, by `BEGAN`."""
 
+    turbulence: Turbulence
+
     async def call(
         self,
         driver: Driver,
@@ -189,4 +218,9 @@ class TimedDrivers(DriverRegistry):
         timeout: float | None = None,  # noqa: ASYNC109 - as the registry's
     ) -> T:
         BEGAN.set(asyncio.get_running_loop().time())
-        return await super().call(driver, hook, request, timeout=timeout)
+
+        @wraps(hook)
+        def performed(driver: Driver, request: Q) -> T:
+            return self.turbulence.perform(driver, hook, request)
+
+        return await super().call(driver, performed, request, timeout=timeout)

@@ -5,7 +5,7 @@ Judged from the objects alone, with rules of its own: it shares no decision with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from volplane.kube import names
@@ -13,8 +13,9 @@ from volplane.kube.quantity import parse
 from volplane.lifecycle.intents import read_recycle_intent
 from volplane.testing.simulation.cluster import Cluster
 from volplane.testing.simulation.disks import source_of
+from volplane.testing.simulation.guests import Guest
 from volplane.testing.simulation.people import People
-from volplane.testing.simulation.process import ATTEMPTS, Process
+from volplane.testing.simulation.process import ATTEMPTS
 from volplane.testing.simulation.safety import recycles
 from volplane.testing.simulation.stage import Stage
 from volplane.testing.simulation.truth import Json, annotations_of, finalizers_of, key_of, reference_of
@@ -28,13 +29,17 @@ _SCRUB_PREFIX: Final = "volplane-scrub-"
 
 
 class Reasons(Protocol):
-    def reasons(self) -> dict[str, str]: ...
+    """Who knows why keys wait."""
+
+    def reasons(self) -> dict[str, str]:
+        """By runner and key."""
 
 
 class Liveness:
     """Looks at a world at rest and reports the first thing that is not as it must be."""
 
-    def __init__(self, stage: Stage, people: People, cluster: Cluster) -> None:
+    def __init__(self, stage: Stage, people: People, cluster: Cluster, guests: Mapping[str, Guest]) -> None:
+        self._unscrubbed = {role for role, guest in guests.items() if not guest.scrubs}
         self._truth = stage.truth
         self._disks = stage.disks
         self._safety = stage.safety
@@ -42,7 +47,8 @@ class Liveness:
         self._cluster = cluster
         self._verdict = stage.verdict
 
-    def check(self, process: Process) -> None:
+    def check(self, process: Reasons) -> None:
+        """Report what is wrong. process: who says why things wait."""
         reasons = process.reasons()
         for claim in self._truth.claims.values():
             for why in self._wrong_claim(claim):
@@ -157,7 +163,7 @@ class Liveness:
         elif reference.get("uid"):
             yield from self._wrong_released(volume, phase)
         elif names.INTENT in annotations_of(volume):
-            if not self._given_up(volume):
+            if not self._given_up(volume) and not self._cannot_be_scrubbed(volume, phase):
                 yield "what-can-proceed-does", f"is still to be scrubbed ({phase})"
         elif phase != "Available":
             yield "phases-tell-the-truth", f"is free, but its phase is {phase}"
@@ -180,7 +186,8 @@ class Liveness:
     def _wrong_released(self, volume: Json, phase: Any) -> Iterator[tuple[str, str]]:
         policy = volume["spec"]["persistentVolumeReclaimPolicy"]
         if recycles(volume):
-            if not self._given_up(volume) and not self._waited_for(volume):
+            given_up = self._given_up(volume) or self._cannot_be_scrubbed(volume, phase)
+            if not given_up and not self._waited_for(volume):
                 yield "what-can-proceed-does", f"is not scrubbed and offered again ({phase})"
         elif policy == "Delete":
             yield "what-can-proceed-does", f"is not deleted ({phase})"
@@ -198,6 +205,10 @@ class Liveness:
             if volume["metadata"]["name"] in self._about(name)
         }
         return sum(pods.values()) >= ATTEMPTS
+
+    def _cannot_be_scrubbed(self, volume: Json, phase: Any) -> bool:
+        """Whether its backend does not know how, and the volume says so."""
+        return annotations_of(volume).get(names.PROVISIONED_BY) in self._unscrubbed and phase == "Failed"
 
     def _about(self, pod: str) -> str:
         """Name of the volume that a scrubber pod is called after."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from volplane.kube import names
 from volplane.testing.simulation.backends import SimulatedBackend
@@ -19,6 +19,9 @@ from volplane.testing.simulation.process import NAMESPACE
 from volplane.testing.simulation.safety import recycles
 from volplane.testing.simulation.stage import Stage
 from volplane.testing.simulation.truth import Json, annotations_of, finalizers_of, key_of, reference_of
+
+if TYPE_CHECKING:
+    from volplane.testing.simulation.guests import Guest
 
 __all__ = ["People"]
 
@@ -37,7 +40,7 @@ _GIB: Final = 2**30
 class People:
     """Carries out actions. Each method is the `what` of an action."""
 
-    def __init__(self, stage: Stage, backends: Mapping[str, SimulatedBackend]) -> None:
+    def __init__(self, stage: Stage, backends: Mapping[str, SimulatedBackend], guests: Mapping[str, Guest]) -> None:
         self.stripped: set[str] = set()
         """Uids of claims whose tenant removed or forged what leads to their asset."""
         self.restored: set[str] = set()
@@ -48,6 +51,8 @@ class People:
         self._fate = stage.fate
         self._happened = stage.trace.happened
         self._backends = backends
+        self._guests = guests
+        self._unit = max((guest.gib for guest in guests.values()), default=1)
         self._remembered: dict[str, str] = {}
 
     def can(self, action: Action) -> bool:
@@ -56,7 +61,11 @@ class People:
     # --- classes and volumes ------------------------------------------------------------------------------------
 
     def create_class(self, name: str, like: str) -> None:
-        body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}, **CLASSES[like]}
+        about = dict(CLASSES[like])
+        if (guest := self._guests.get(about["provisioner"])) is not None:
+            asked = about.get("parameters", {}) if guest.scrubs else {}
+            about["parameters"] = {**guest.subject.parameters, **asked}
+        body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}, **about}
         self._send("POST", _CLASSES, body)
 
     def delete_class(self, name: str) -> None:
@@ -65,13 +74,16 @@ class People:
 
     def create_volume(self, name: str, policy: str, size: int, reserved: str, driver: str) -> None:
         """A static volume over a directory of this name; whoever makes it anew gives away what is there."""
-        handle = self._asset(driver, name, size)
+        backend = self._backends.get(driver) or next(iter(self._backends.values()), None)
+        if backend is None:
+            return  # Only a simulated storage has room for what people make.
+        driver, handle = backend.name, backend.add(name, size * self._unit * _GIB)
         key = source_key("hostPath", {"path": handle})
         disk = self._disks.by_key.get(key) or self._safety.made(driver, key, None)
         disk.waived |= disk.data
         disk.kept = "a person made it"
         spec: Json = {
-            "capacity": {"storage": f"{size}Gi"},
+            "capacity": {"storage": f"{size * self._unit}Gi"},
             "accessModes": ["ReadWriteOnce"],
             "persistentVolumeReclaimPolicy": policy,
             "hostPath": {"path": handle},
@@ -80,10 +92,6 @@ class People:
             spec["claimRef"] = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": reserved}
         body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
         self._send("POST", _VOLUMES, body)
-
-    def _asset(self, driver: str, name: str, size: int) -> str:
-        backend = self._backends.get(driver)
-        return backend.add(name, size * _GIB) if backend is not None else f"/{driver.partition('.')[0]}/{name}"
 
     def delete_volume(self, of: str) -> None:
         if (volume := self._target(of)) is not None:
@@ -143,7 +151,7 @@ class People:
         spec: Json = {
             "storageClassName": storage_class,
             "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": f"{size}Gi"}},
+            "resources": {"requests": {"storage": f"{size * self._unit}Gi"}},
         }
         if volume:
             spec["volumeName"] = volume
@@ -161,8 +169,8 @@ class People:
         found = self._truth.claims.get(f"default/{claim}")
         if found is None or names.BIND_COMPLETED in annotations_of(found):
             return
-        chosen = annotations_of(found).get(names.SELECTED_NODE)
-        if chosen is not None and chosen != node:
+        begun = names.INTENT in annotations_of(found)
+        if begun and annotations_of(found).get(names.SELECTED_NODE) != node:
             self._happened["user: moves a claim to another node"] += 1
             self._safety.moved.add(found["metadata"]["uid"])
         self._patch(_CLAIMS, found, {"metadata": {"annotations": {names.SELECTED_NODE: node}}})

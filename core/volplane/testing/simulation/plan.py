@@ -249,7 +249,7 @@ class _Writer:
                 at = self._write_pod(name, at)
             at += self._gap()
             if storage_class.startswith("late") and self._sometimes(0.5):
-                self._do(begun + self._gap(), "select_node", claim=name, node=random.choice(tuple(NODES)))
+                self._do(begun + self._gap(), "select_node", claim=name, node=random.choice(NODES))
             self._disturb(name, begun, at)
             if self._sometimes(0.2):
                 return

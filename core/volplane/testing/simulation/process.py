@@ -20,14 +20,14 @@ from volplane.loading.registry import LoadedDrivers
 from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry
 from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
 from volplane.testing import clock
-from volplane.testing.simulation.hooks import TIMEOUT, TimedDrivers
+from volplane.testing.simulation.hooks import TIMEOUT, TimedDrivers, Turbulence
 from volplane.testing.simulation.loop import WHO, ScheduleLoop
 from volplane.testing.simulation.network import Network
+from volplane.testing.simulation.stage import CLUSTER_ID
 from volplane.testing.simulation.verdict import Verdict
 
-__all__ = ["CLUSTER_ID", "NAMESPACE", "Process", "ProcessParts", "WallClock"]
+__all__ = ["NAMESPACE", "Process", "ProcessParts", "WallClock"]
 
-CLUSTER_ID = "simulated"
 NAMESPACE = "volplane-system"
 ATTEMPTS = 3
 MOST_PASSES = 20_000
@@ -83,6 +83,7 @@ class ProcessParts:
     """What a process is started with. fence: epoch and holder, as `Leadership.fence`."""
 
     drivers: Sequence[Driver]
+    turbulence: Turbulence
     network: Network
     latency: Callable[[str, str], tuple[float, float]]
     wall: WallClock
@@ -152,8 +153,15 @@ class Process:
             self._parts.record(self.name, notice)
 
     async def _run(self) -> None:
+        try:
+            await self._live()
+        except Exception as error:  # noqa: BLE001 -- whatever ends a control plane by itself is a fault of it
+            self._parts.verdict.broke("no-internal-error", f"process {self.name} ended: {error!r}")
+
+    async def _live(self) -> None:
         parts = self._parts
         drivers = TimedDrivers(self._loaded, self._executor, cluster_id=CLUSTER_ID, changed=self._driver_changed)
+        drivers.turbulence = parts.turbulence
         await drivers.start_all()
         self.plane = ControlPlane(
             Settings(cluster_id=CLUSTER_ID, namespace=NAMESPACE, scrub=ScrubberSettings(attempts=ATTEMPTS)),
@@ -171,12 +179,9 @@ class Process:
             ),
         )
         self.network.knows = self.plane.claims.get
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(drivers.keep())
-                group.create_task(self.plane.run())
-        except Exception as error:  # noqa: BLE001 -- whatever ends a control plane by itself is a fault of it
-            parts.verdict.broke("no-internal-error", f"process {self.name} ended: {error!r}")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(drivers.keep())
+            group.create_task(self.plane.run())
 
     def _driver_changed(self, name: str) -> None:
         if self.plane is not None:

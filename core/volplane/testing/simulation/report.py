@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+from volplane.testing.conformance import Subject
+from volplane.testing.conformance.subject import MakeSubject
 from volplane.testing.simulation.plan import generate
 from volplane.testing.simulation.shrink import MOST_TRIALS, shrink
 from volplane.testing.simulation.simulation import Outcome, Trial, simulate
 from volplane.testing.simulation.verdict import Violation
 
-__all__ = ["Report", "judge_seed"]
+__all__ = ["SeedReport", "judge_seed", "run_seed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class SeedReport:
     """What a seed showed. trace and kept: of the shortest failing run found, or of the whole one; plain and picklable."""
 
     seed: int
@@ -32,6 +35,27 @@ class Report:
     cpu_seconds: float
     """Of the whole run."""
 
+    @property
+    def passed(self) -> bool:
+        """Whether every invariant held."""
+        return self.violation is None
+
+    def __str__(self) -> str:
+        """Everything that a failed test should show."""
+        told = str(self.violation) if self.violation is not None else "every invariant held"
+        replay = (f"replay: --only {','.join(self.kept)}",) if self.violation is not None else ()
+        return "\n".join((f"seed {self.seed} ({self.scenario}): {told}", *self.trace, *replay))
+
+
+def run_seed(seed: int, *backends: Subject | MakeSubject, scenario: str = "any") -> SeedReport:
+    """Run one schedule of trouble with these backends, at most two, in the places of simulated ones.
+
+    backends: as of the conformance suite; best a function that gives a `Subject` with an empty storage. A schedule that
+    fails is made short. Raises ConfigurationError for a backend that cannot be simulated, KeyError for an unknown
+    scenario.
+    """
+    return judge_seed(seed, scenario, run=partial(simulate, backends=backends))
+
 
 def judge_seed(
     seed: int,
@@ -41,8 +65,8 @@ def judge_seed(
     trials: int = MOST_TRIALS,
     traced: bool = False,
     run: Callable[[Trial], Outcome] = simulate,
-) -> Report:
-    """Run a seed. only: `Report.kept` of an earlier report, None = everything. trials: runs that shortening may take.
+) -> SeedReport:
+    """Run a seed. only: `SeedReport.kept` of an earlier report, None = everything. trials: runs that shortening may take.
 
     traced: give the trace of a run that went well too. Raises KeyError for a scenario that there is not.
     """
@@ -54,7 +78,7 @@ def judge_seed(
         shortest = shrink(whole, trials=trials, run=run)
     told = traced or shortest.violation is not None
     kept = (*map(str, shortest.done), *shortest.fired)
-    return Report(
+    return SeedReport(
         seed=seed,
         scenario=shortest.trial.plan.scenario,
         violation=shortest.violation,

@@ -241,14 +241,20 @@ class Safety:
     def _check_policy(self, key: str) -> None:
         """Whoever deletes has looked at the policy a moment before, on the server."""
         who, began = WHO.get(), BEGAN.get()
-        last = self._last.get(key)
-        for volume in [*self._volumes_on(key), *([last] if last is not None else [])]:
+        for volume in [*self._volumes_on(key), *self._last_on(key)]:
             changed = self._policies.get(volume["metadata"]["uid"])
             if changed is None or changed >= began or _policy(volume) == "Delete":
                 continue
             read = self.reads.get((who, volume["metadata"]["name"]), float("-inf"))
             if read >= changed or began - read > FRESH:
                 self._verdict.broke("policy-ignored", f"{key} is deleted, though its policy is {_policy(volume)} now")
+
+    def _last_on(self, key: str) -> list[Json]:
+        """The volume that stood for it last, if a claim was ever bound to it: else nobody can miss what was on it."""
+        last = self._last.get(key)
+        claim = self._truth.claim_of(last) if last is not None else None
+        never_bound = claim is not None and names.BIND_COMPLETED not in annotations_of(claim)
+        return [] if last is None or never_bound else [last]
 
     def erased(self, key: str) -> None:
         """An asset's contents are erased, by its backend or by a scrubber pod."""
@@ -271,11 +277,17 @@ class Safety:
             name = self._truth.spell(volume["metadata"]["name"])
             claim = self._truth.claim_of(volume)
             pointer = claim["spec"].get("volumeName", "") if claim is not None else "-"
-            if pointer == volume["metadata"]["name"] or (not pointer and not _deleted_early(volume)):
+            excused = _deleted_early(volume) or self._saved_meanwhile(volume)
+            if pointer == volume["metadata"]["name"] or (not pointer and not excused):
                 self._verdict.broke("asset-in-use", f"{disk.key} is {what} while volume {name} is bound to a claim")
             alive = "deletionTimestamp" not in volume["metadata"]
             if what == "deleted" and alive and self._born.get(volume["metadata"]["uid"], 0.0) < BEGAN.get() - FRESH:
                 self._verdict.broke("asset-in-use", f"{disk.key} is deleted while volume {name} exists")
+
+    def _saved_meanwhile(self, volume: Json) -> bool:
+        """Whether another leader saved it for a claim that never had it, while this one looked for what to discard."""
+        overlapped = self.overlap or BEGAN.get() <= self.overlap_ended
+        return overlapped and self._born.get(volume["metadata"]["uid"], 0.0) >= BEGAN.get() - FRESH
 
     def _volumes_on(self, key: str) -> list[Json]:
         return [volume for volume in self._truth.volumes.values() if source_of(volume["spec"]) == key]

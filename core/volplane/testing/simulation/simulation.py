@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
 from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
-from volplane.loading.building import build_driver
-from volplane.loading.contract import Plugin
-from volplane.loading.driver import Driver
 from volplane.testing import clock
-from volplane.testing.simulation.backends import ZONE, LookingBackend, SimulatedBackend
+from volplane.testing.conformance import Subject
+from volplane.testing.conformance.subject import MakeSubject, opened
 from volplane.testing.simulation.chance import Fate
-from volplane.testing.simulation.cluster import NODES, Cluster
-from volplane.testing.simulation.disks import Disks, source_key
-from volplane.testing.simulation.hooks import Turbulence, latency_of, turbulent
+from volplane.testing.simulation.cluster import Cluster
+from volplane.testing.simulation.disks import Disks
+from volplane.testing.simulation.hooks import Turbulence, latency_of
 from volplane.testing.simulation.liveness import Liveness
 from volplane.testing.simulation.loop import ScheduleLoop
 from volplane.testing.simulation.network import Network
 from volplane.testing.simulation.people import People
-from volplane.testing.simulation.plan import ALPHA, BETA, Action, Plan
+from volplane.testing.simulation.plan import Action, Plan
 from volplane.testing.simulation.process import NAMESPACE, Process, ProcessParts, WallClock
 from volplane.testing.simulation.safety import Safety
 from volplane.testing.simulation.stage import Stage
+from volplane.testing.simulation.storages import Storages
 from volplane.testing.simulation.trace import Trace
 from volplane.testing.simulation.truth import Truth
 from volplane.testing.simulation.verdict import Verdict, Violation
@@ -37,6 +36,8 @@ __all__ = ["Outcome", "Trial", "simulate"]
 
 LIMIT: Final = 8 * 3600.0
 """Virtual seconds a run may take."""
+RESTLESS: Final = 3600.0
+"""Virtual seconds after which a world in which nothing fails any more must have come to rest."""
 QUIET: Final = 100.0
 """Virtual seconds without a write after which a world that owes nothing counts as quiet."""
 MOST_CRASHES: Final = 5
@@ -64,20 +65,33 @@ class Outcome:
     """Virtual."""
 
 
-def simulate(trial: Trial) -> Outcome:
-    """Run a trial. The same trial always runs the same way."""
-    with asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=trial.plan.seed, limit=LIMIT)) as runner:
-        return runner.run(_begin(trial))
+def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> Outcome:
+    """Run a trial. The same trial always runs the same way.
+
+    backends: real ones, at most two, in the places of the simulated ones. What gives a fresh storage for each run needs no
+    cleaning; a `Subject` itself is one storage for all runs, and is left empty. Raises ConfigurationError for a backend
+    that cannot be simulated, or that leaves something behind.
+    """
+    with ExitStack() as stack:
+        subjects = [stack.enter_context(opened(make)) for make in backends]
+        shared = [isinstance(make, Subject) for make in backends]
+        runner = stack.enter_context(
+            asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=trial.plan.seed, limit=LIMIT))
+        )
+        return runner.run(_begin(trial, subjects, shared))
 
 
-async def _begin(trial: Trial) -> Outcome:
-    return await _Simulation(trial).run()
+async def _begin(trial: Trial, subjects: Sequence[Subject], shared: Sequence[bool]) -> Outcome:
+    simulation = _Simulation(trial, subjects)
+    outcome = await simulation.run()
+    simulation.clean_up(shared)
+    return outcome
 
 
 class _Simulation:
     """Needs a running ScheduleLoop from the start."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, subjects: Sequence[Subject]) -> None:
         self._trial = trial
         self._plan = plan = trial.plan
         chosen = trial.actions
@@ -87,7 +101,6 @@ class _Simulation:
         self._verdict = Verdict(self._trace)
         self._fate = Fate(plan.seed, only=trial.faults)
         self._server = ApiServer(now=clock.now, random=Random(plan.seed))  # noqa: S311 -- uids
-        self._prepare()
         self._truth = Truth(self._server, self._trace)
         self._disks = Disks()
         self._safety = Safety(self._truth, self._disks, self._verdict)
@@ -100,13 +113,10 @@ class _Simulation:
             verdict=self._verdict,
         )
         self._turbulence = Turbulence(stage, plan.hooks, self._crash_named)
-        self._backends: dict[str, SimulatedBackend] = {
-            ALPHA: LookingBackend(ALPHA, plan.alpha, self._fate),
-            BETA: SimulatedBackend(BETA, plan.beta, self._fate),
-        }
-        self._drivers = [self._driver(backend) for backend in self._backends.values()]
-        self._people = People(stage, self._backends)
-        self._cluster = Cluster(stage, plan.pods)
+        self._storages = Storages(stage, self._turbulence, plan, subjects)
+        self._people = People(stage, self._storages.simulated, self._storages.guests)
+        self._cluster = Cluster(stage, plan.pods, self._storages.labels)
+        self._prepare()
         self._wall = WallClock()
         self._living: list[Process] = []
         self._epoch = 0
@@ -131,6 +141,7 @@ class _Simulation:
             await self._play()
             await self._come_to_rest()
         finally:
+            self._storages.calm()
             await self._end()
         return Outcome(
             trial=self._trial,
@@ -140,6 +151,12 @@ class _Simulation:
             fired=tuple(self._fate.fired),
             seconds=self._loop.time(),
         )
+
+    def clean_up(self, shared: Sequence[bool]) -> None:
+        """Empty the storages that serve the next run too."""
+        for guest, needed in zip(self._storages.guests.values(), shared, strict=True):
+            if needed:
+                guest.clean_up()
 
     async def _end(self) -> None:
         for process in self._living:
@@ -161,30 +178,10 @@ class _Simulation:
 
     def _prepare(self) -> None:
         metadata: list[tuple[str, Any]] = [("Namespace", {"name": NAMESPACE})]
-        metadata += [("Node", {"name": name, "labels": {ZONE: zone}}) for name, zone in NODES.items()]
+        metadata += [("Node", {"name": name, "labels": labels}) for name, labels in self._storages.labels.items()]
         for kind, meta in metadata:
             body = json.dumps({"apiVersion": "v1", "kind": kind, "metadata": meta}).encode()
             self._server.handle("POST", f"/api/v1/{kind.lower()}s", {}, {"content-type": "application/json"}, body)
-
-    def _driver(self, backend: SimulatedBackend) -> Driver:
-        def key(handle: str) -> str:
-            return source_key("hostPath", {"path": handle})
-
-        def mounted(handle: str) -> bool:
-            disk = self._disks.by_key.get(key(handle))
-            return disk is not None and bool(disk.mounts)
-
-        told = backend.listeners
-        told.made = lambda stored: self._made(backend, key(stored.handle), stored.owner)
-        told.unmade = lambda stored: self._safety.unmade(key(stored.handle))
-        told.trouble = lambda kind: self._trace.happened.update((kind,))
-        told.erased = lambda stored: self._safety.erased(key(stored.handle))
-        plugin = Plugin(kind="backend", name=backend.name.partition(".")[0], factory=lambda _options: backend)
-        return build_driver(backend.name, plugin, {}, [turbulent(self._turbulence)])
-
-    def _made(self, backend: SimulatedBackend, key: str, owner: Any) -> None:
-        self._trace.note(backend.name, f"makes {key} for {self._truth.spell(owner.volume_name)}")
-        self._safety.made(backend.name, key, owner, again=not backend.traits.tokens)
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -195,7 +192,8 @@ class _Simulation:
         process = Process(
             name,
             ProcessParts(
-                drivers=self._drivers,
+                drivers=self._storages.drivers(),
+                turbulence=self._turbulence,
                 network=network,
                 latency=latency_of(name, self._stage, self._plan.hooks),
                 wall=self._wall,
@@ -210,11 +208,12 @@ class _Simulation:
         self._safety.overlap = len(self._living) > 1
         process.start()
 
-    def _crash_named(self, name: str, why: str) -> None:
+    def _crash_named(self, name: str, why: str) -> bool:
         for process in self._living:
             if process.name == name and self._crashes < MOST_CRASHES:
                 self._crash(process, why)
-                return
+                return True
+        return False
 
     def _crash(self, process: Process, why: str) -> None:
         self._crashes += 1
@@ -255,21 +254,30 @@ class _Simulation:
         self._trace.note("fault", "no more of them")
         self._fate.calm.set()
         self._turbulence.down.clear()
+        self._storages.calm()
         while len(self._living) > 1:
             left = int(self._fate.number(f"who stays {len(self._living)}") * len(self._living))
             self._crash(self._living[left], "another one leads")
-        version, since, end = -1, self._loop.time(), self._loop.time() + LIMIT / 2
+        version, since, end = -1, self._loop.time(), self._loop.time() + RESTLESS
         while self._verdict.violation is None:
             await self._until(self._loop.time() + 10.0)
             process = self._living[0] if self._living else None
             if process is None or not process.at_rest or self._cluster.busy or self._server.store.version != version:
                 version, since = self._server.store.version, self._loop.time()
             elif self._loop.time() - since >= QUIET:
-                Liveness(self._stage, self._people, self._cluster).check(process)
+                self._take_stock(process)
                 return
             if self._loop.time() > end:
                 told = process.reasons() if process is not None else {}
-                self._verdict.broke("comes-to-rest", f"after hours there is still something to do: {told}")
+                self._verdict.broke(
+                    "comes-to-rest", f"after an hour without faults there is still something to do: {told}"
+                )
+
+    def _take_stock(self, process: Process) -> None:
+        guests = self._storages.guests
+        for guest in guests.values():
+            guest.take_stock()
+        Liveness(self._stage, self._people, self._cluster, guests).check(process)
 
     async def _until(self, when: float) -> None:
         """Let time pass, unless something is found wrong."""

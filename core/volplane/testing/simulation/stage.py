@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from volplane.testing.simulation.chance import Fate
 from volplane.testing.simulation.disks import Disks
@@ -11,7 +12,9 @@ from volplane.testing.simulation.trace import Trace
 from volplane.testing.simulation.truth import Truth
 from volplane.testing.simulation.verdict import Verdict
 
-__all__ = ["Stage"]
+__all__ = ["CLUSTER_ID", "Stage"]
+
+CLUSTER_ID: Final = "simulated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

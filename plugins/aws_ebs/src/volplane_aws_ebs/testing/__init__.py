@@ -15,6 +15,7 @@ from volplane_aws_ebs.testing.query import ModelViolation
 from volplane_aws_ebs.testing.records import Attachment, Instance, Modification, Snapshot, Volume
 from volplane_aws_ebs.testing.refusals import Refusal
 from volplane_aws_ebs.testing.server import FakeEC2Server
+from volplane_aws_ebs.testing.subjects import SteppedClock, subject
 
 __all__ = [
     "EC2_LIMITS",
@@ -34,7 +35,9 @@ __all__ = [
     "Reply",
     "Script",
     "Snapshot",
+    "SteppedClock",
     "Volume",
     "VolumeKind",
     "enter",
+    "subject",
 ]

@@ -1,0 +1,120 @@
+"""The driver on a mocked account, as `volplane check` and `volplane sim` take it: `volplane_aws_ebs.testing:subject`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final
+
+from volplane import NodeIdentity, VolumeSource
+from volplane.testing import Subject
+from volplane_aws_ebs.backend import AwsEbsBackend
+from volplane_aws_ebs.testing.behaviour import Behaviour
+from volplane_aws_ebs.testing.core import FakeEC2
+from volplane_aws_ebs.testing.faults import Fault, FaultKind
+from volplane_aws_ebs.testing.inprocess import InProcess
+
+__all__ = ["SteppedClock", "subject"]
+
+GIB: Final = 1 << 30
+ZONE: Final = "topology.kubernetes.io/zone"
+MOST_FAULTS: Final = 12
+_ACTIONS: Final = ("CreateVolume", "CreateVolume", "DeleteVolume", "DescribeVolumes", "DescribeAvailabilityZones")
+_CODES: Final = ("InternalError", "RequestLimitExceeded", "VolumeLimitExceeded", "UnauthorizedOperation")
+_KINDS: Final = (
+    FaultKind.REFUSE,
+    FaultKind.LIE,
+    FaultKind.DROP,
+    FaultKind.LOSE,
+    FaultKind.LATE,
+    FaultKind.CLOSE,
+)
+
+
+class SteppedClock:
+    """Seconds that pass when somebody lets them. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._now = 1_000.0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let so many pass, and a moment at least: waiting always leads on."""
+        with self._lock:
+            self._now += max(seconds, 1e-6)
+
+
+def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **options: Any) -> Subject:
+    """An empty account in a region of its own, with two instances, and the driver on it.
+
+    options: of the driver, beside or instead of those that the mock needs.
+    """
+    behaviour = behaviour or Behaviour()
+    clock = SteppedClock()
+    fake = FakeEC2(behaviour, clock=clock)
+    connect = InProcess(fake)
+    zone = behaviour.zones[0]
+    nodes = [(f"node-{n}", fake.add_instance(zone, kind="m7i.large").id) for n in range(2)]
+
+    def factory(given: Mapping[str, Any]) -> AwsEbsBackend:
+        return AwsEbsBackend(given, connect_to=connect, clock=clock)
+
+    factory.options_schema = AwsEbsBackend.options_schema  # type: ignore[attr-defined]
+    return Subject(
+        factory,
+        {"region": behaviour.region, "attach": True, "mutations_per_second": 1000, **options},
+        driver_name=AwsEbsBackend.default_driver_name,
+        other_parameters={"type": "gp3", "iops": "4000"},
+        mutable_parameters={"iops": "5000", "throughput": "200"},
+        capacity_bytes=20 * GIB,
+        segments=({ZONE: zone}, {ZONE: behaviour.zones[1]}),
+        nodes=tuple(NodeIdentity(name=name, instance_id=f"aws:///{zone}/{id_}") for name, id_ in nodes),
+        static_source=VolumeSource(
+            kind="csi", fields={"driver": "ebs.csi.aws.com", "volumeHandle": "vol-0123456789abcdef0"}
+        ),
+        foreign_sources=(
+            VolumeSource(kind="csi", fields={"driver": "efs.csi.aws.com", "volumeHandle": "vol-0123456789abcdef0"}),
+            VolumeSource(kind="awsElasticBlockStore", fields={"volumeID": "disk-1"}),
+        ),
+        advance=clock.advance,
+        inspect=lambda: sorted(
+            (each.id, each.state, each.size, tuple(each.tags.items())) for each in fake.volumes.values()
+        ),
+        trouble=lambda random: _trouble(fake, random),
+        storage_modules=("volplane_aws_ebs.testing",),
+        crash_points=crash_points,
+    )
+
+
+@contextmanager
+def _trouble(fake: FakeEC2, random: Random) -> Iterator[None]:
+    """An account that is slow, forgetful and refuses calls."""
+    fake.behave(
+        visible_after=random.choice((0.0, 0.0, 2.0, 8.0)),
+        create_seconds=random.choice((0.0, 1.5, 12.0)),
+        delete_seconds=random.choice((0.0, 1.5, 90.0)),
+        token_seconds=random.choice((86_400.0, 600.0)),
+    )
+    for _ in range(random.randrange(MOST_FAULTS)):
+        fake.faults.add(_fault(random))
+    yield
+    fake.faults.clear()
+
+
+def _fault(random: Random) -> Fault:
+    action, kind = random.choice(_ACTIONS), random.choice(_KINDS)
+    if kind is FaultKind.LATE and action.startswith("Describe"):
+        kind = FaultKind.DROP
+    return Fault(
+        action=action,
+        kind=kind,
+        code=random.choice(_CODES),
+        times=random.choice((1, 1, 2, 5)),
+        skip=random.randrange(6),
+        seconds=random.uniform(0.1, 40.0),
+    )

@@ -1,0 +1,14 @@
+"""The driver in schedules of trouble, with every controller around it: `volplane sim --backend volplane_hostpath.testing:subject`."""
+
+from __future__ import annotations
+
+import pytest
+
+from volplane.testing import run_seed
+from volplane_hostpath.testing import subject
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_breaks_whatever_happens(seed: int) -> None:
+    report = run_seed(seed, subject)
+    assert report.passed, str(report)

@@ -1,0 +1,199 @@
+"""Every invariant can fail: by a planted bug (`recorded.py`), or in a world that is wrong by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from simulation.recorded import CAUGHT
+from volplane.apiserver.server import ApiServer
+from volplane.lifecycle import claims
+from volplane.testing import clock, simulation
+from volplane.testing.simulation.chance import Fate
+from volplane.testing.simulation.cluster import Cluster, PodFaults
+from volplane.testing.simulation.disks import Disks
+from volplane.testing.simulation.liveness import MOST_WRITES, Liveness
+from volplane.testing.simulation.loop import ScheduleLoop
+from volplane.testing.simulation.people import People
+from volplane.testing.simulation.plan import generate
+from volplane.testing.simulation.process import NAMESPACE
+from volplane.testing.simulation.safety import Safety
+from volplane.testing.simulation.simulation import Trial, simulate
+from volplane.testing.simulation.stage import Stage
+from volplane.testing.simulation.trace import Trace
+from volplane.testing.simulation.truth import Truth
+from volplane.testing.simulation.verdict import Verdict
+
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+VOLUMES = "/api/v1/persistentvolumes"
+BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
+Build = Callable[["World"], None]
+
+
+class World:
+    """Objects and assets without controllers. `user` and `p1` write what they like."""
+
+    def __init__(self) -> None:
+        trace = Trace()
+        verdict = Verdict(trace)
+        truth = Truth(ApiServer(now=clock.now, random=Random(1)), trace)
+        disks = Disks()
+        self.stage = Stage(
+            fate=Fate(1),
+            trace=trace,
+            truth=truth,
+            disks=disks,
+            safety=Safety(truth, disks, verdict),
+            verdict=verdict,
+        )
+        self.send("user", "POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": NAMESPACE}})
+
+    def send(self, who: str, method: str, path: str, body: Mapping[str, Any], kind: str = "") -> Any:
+        media = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        full = {"apiVersion": "v1", **({"kind": kind} if kind else {}), **body}
+        sent = body if method == "PATCH" else full
+        answer = self.stage.truth.send(who, method, path, json.dumps(sent).encode(), headers={"content-type": media})
+        assert answer.status < 300, answer.body
+        return json.loads(answer.body)
+
+    def claim(self, name: str, volume: str = "", *, finalizer: str = "", **annotations: str) -> str:
+        """Its uid."""
+        metadata: dict[str, Any] = {"name": name, "annotations": annotations}
+        if finalizer:
+            metadata["finalizers"] = [finalizer]
+        spec = {
+            "storageClassName": "",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            **({"volumeName": volume} if volume else {}),
+        }
+        made = self.send("user", "POST", CLAIMS, {"metadata": metadata, "spec": spec}, "PersistentVolumeClaim")
+        return str(made["metadata"]["uid"])
+
+    def volume(
+        self, name: str, reference: Mapping[str, str] | None = None, phase: str = "", **annotations: str
+    ) -> None:
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": f"/alpha/{name}"},
+            **(
+                {"claimRef": {"kind": "PersistentVolumeClaim", "namespace": "default", **reference}}
+                if reference
+                else {}
+            ),
+        }
+        metadata = {"name": name, "annotations": annotations}
+        self.send("user", "POST", VOLUMES, {"metadata": metadata, "spec": spec}, "PersistentVolume")
+        if phase:
+            self.send("user", "PATCH", f"{VOLUMES}/{name}/status", {"status": {"phase": phase}})
+
+    def pair(self) -> None:
+        """Claim `a` and volume `v`, bound to each other."""
+        uid = self.claim("a", "v", **BOUND)
+        self.volume("v", {"name": "a", "uid": uid}, phase="Bound")
+        self.send("user", "PATCH", f"{CLAIMS}/a/status", {"status": {"phase": "Bound"}})
+
+
+class _Silent:
+    def reasons(self) -> dict[str, str]:
+        return {}
+
+
+def broken_by(build: Build) -> str:
+    """Name of the invariant that is broken once everything is quiet, "" if none is."""
+
+    async def judge() -> str:
+        world = World()
+        build(world)
+        cluster = Cluster(world.stage, PodFaults(), {})
+        Liveness(world.stage, People(world.stage, {}, {}), cluster, {}).check(_Silent())
+        violation = world.stage.verdict.violation
+        return violation.invariant if violation is not None else ""
+
+    with asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=1, limit=60.0)) as runner:
+        return runner.run(judge())
+
+
+def a_pair_at_rest(world: World) -> None:
+    world.pair()
+
+
+def a_volume_taken_from_its_claim_and_given_to_another(world: World) -> None:
+    world.pair()
+    reference = {"name": "b", "uid": world.claim("b", "other")}
+    world.send("p1", "PATCH", f"{VOLUMES}/v", {"spec": {"claimRef": reference}})
+
+
+def a_claim_that_cannot_go(world: World) -> None:
+    world.claim("a", finalizer="volplane.dev/provisioning")
+    world.send("user", "DELETE", f"{CLAIMS}/a", {})
+
+
+def a_free_volume_that_is_said_to_be_released(world: World) -> None:
+    world.volume("v", phase="Released")
+
+
+def a_bound_volume_without_an_asset(world: World) -> None:
+    uid = world.claim("a", "v", **BOUND)
+    made_by = {"pv.kubernetes.io/provisioned-by": "alpha.sim"}
+    world.volume("v", {"name": "a", "uid": uid}, phase="Bound", **made_by)
+    world.send("user", "PATCH", f"{CLAIMS}/a/status", {"status": {"phase": "Bound"}})
+
+
+def a_scrubber_pod_that_is_left(world: World) -> None:
+    spec = {"containers": [{"name": "scrub", "image": "busybox"}]}
+    pod = {"metadata": {"name": "volplane-scrub-0123456789abcdef"}, "spec": spec}
+    world.send("user", "POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod, "Pod")
+
+
+def an_asset_of_nobody(world: World) -> None:
+    world.stage.safety.made("alpha.sim", "path:/alpha/lost", None)
+
+
+def a_claim_that_is_written_again_and_again(world: World) -> None:
+    world.pair()
+    for number in range(MOST_WRITES + 1):
+        world.send("p1", "PATCH", f"{CLAIMS}/a", {"metadata": {"annotations": {"number": str(number)}}})
+
+
+BY_HAND: Mapping[Build, str] = {
+    a_volume_taken_from_its_claim_and_given_to_another: "one-claim-per-volume",
+    a_claim_that_cannot_go: "no-stuck-finalizer",
+    a_free_volume_that_is_said_to_be_released: "phases-tell-the-truth",
+    a_bound_volume_without_an_asset: "no-ghost",
+    a_scrubber_pod_that_is_left: "nothing-left-over",
+    an_asset_of_nobody: "no-leak",
+    a_claim_that_is_written_again_and_again: "no-hot-loop",
+}
+
+
+def test_what_is_well_breaks_nothing() -> None:
+    assert broken_by(a_pair_at_rest) == ""
+
+
+@pytest.mark.parametrize(("build", "invariant"), BY_HAND.items(), ids=lambda each: getattr(each, "__name__", each))
+def test_what_is_wrong_breaks_its_invariant(build: Build, invariant: str) -> None:
+    assert broken_by(build) == invariant
+
+
+def test_an_error_inside_a_controller_is_a_violation() -> None:
+    with patch.object(claims, "settle", side_effect=ValueError("a bug")):
+        violation = simulate(Trial(generate(3))).violation
+    assert violation is not None
+    assert violation.invariant == "no-internal-error"
+
+
+def test_every_invariant_is_shown_to_fail() -> None:
+    text = "".join(path.read_text("utf-8") for path in Path(simulation.__file__).parent.glob("*.py"))
+    known = set(re.findall(r'(?:verdict\.broke\(|yield )\s*"([a-z]+(?:-[a-z]+)*)"', text))
+    assert known == {*BY_HAND.values(), *(invariant for _, invariant in CAUGHT.values()), "no-internal-error"}
