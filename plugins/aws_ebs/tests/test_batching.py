@@ -280,6 +280,21 @@ def test_callers_of_a_board_ride_along_with_a_fetch_that_is_under_way() -> None:
     assert fetches == [["a"]]
 
 
+def test_a_fetch_that_is_cut_off_leaves_nobody_waiting() -> None:
+    told: list[Any] = [SystemExit, {"a": 1}]
+
+    def fetch(_keys: Any) -> dict[str, int]:
+        answer = told.pop(0)
+        if answer is SystemExit:
+            raise SystemExit
+        return dict(answer)
+
+    board: Board[str, int] = Board(fetch, clock=lambda: 0.0, interval=1.0)
+    with pytest.raises(SystemExit):
+        board.ask_now("a")
+    assert board.ask_now("a").value == 1
+
+
 def test_a_board_forgets_what_nobody_asks_for_any_more() -> None:
     clock = Times()
     board: Board[str, int] = Board(lambda keys: dict.fromkeys(keys, 1), clock=clock, interval=0.5)

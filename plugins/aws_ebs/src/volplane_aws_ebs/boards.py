@@ -179,6 +179,11 @@ class Board(Generic[K, V]):
                 self._failures.update(dict.fromkeys(keys, (error, began)))
                 self._end(keys)
             return
+        except BaseException:
+            # This thread is told to end. Who rides along asks again; nobody waits for a fetch that never ends.
+            with self._changed:
+                self._end(())
+            raise
         with self._changed:
             for key in keys:
                 self._known[key] = Sighting(found.get(key), began, turn)
