@@ -32,7 +32,7 @@ check: lint types layers test ## Run what CI runs
 
 .PHONY: lint
 lint: $(STAMP) ## Style: ruff
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff check --no-cache .
 	@$(BIN)/ruff format --check .
 
 .PHONY: types

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from simulation.recorded import COVERING
-
 from volplane.testing.simulation.coverage import KINDS, Coverage
 from volplane.testing.simulation.plan import generate
 from volplane.testing.simulation.simulation import Trial, simulate
