@@ -35,6 +35,7 @@ from volplane.testing import Cluster, MemoryBackend, run
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 TUTORIAL = REPOSITORY / "docs" / "tutorial" / "write-a-backend.md"
+SIMULATING = REPOSITORY / "docs" / "how-to" / "simulate-a-backend.md"
 TESTING = REPOSITORY / "docs" / "how-to" / "test-a-backend.md"
 WRAPPING = REPOSITORY / "docs" / "how-to" / "wrap-every-backend.md"
 SECRETS = REPOSITORY / "docs" / "how-to" / "give-a-driver-a-secret.md"
@@ -178,9 +179,13 @@ def test_the_how_to_of_secrets_is_right() -> None:
     }
 
 
-@pytest.mark.parametrize("number", range(len(blocks(TESTING, "python"))))
-def test_the_how_to_of_tests_works_block_by_block(number: int, tmp_path: Path) -> None:
-    code = blocks(TESTING, "python")[number]
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [(page, number) for page in (TESTING, SIMULATING) for number in range(len(blocks(page, "python")))],
+    ids=lambda value: value.stem if isinstance(value, Path) else str(value),
+)
+def test_the_how_tos_of_tests_work_block_by_block(page: Path, number: int, tmp_path: Path) -> None:
+    code = blocks(page, "python")[number]
     is_test = "import pytest" in code
     (tmp_path / "test_block.py").write_text(code)
     shutil.copy(EXAMPLE / "volplane_folders.py", tmp_path)

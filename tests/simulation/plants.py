@@ -164,7 +164,8 @@ def choose_a_place_anew(stack: ExitStack) -> None:
         return declare(claim, storage_class, driver, None, world)
 
     _replace(stack, provision, "_declare", elsewhere)
-    _replace(stack, operations, "presumed_intent", lambda _claim, driver, _world: _blank(driver.name))
+    for module in (operations, provision):
+        _replace(stack, module, "presumed_intent", lambda _claim, driver, _world: _blank(driver.name))
     _replace(stack, World, "intent_of", _written)
 
 

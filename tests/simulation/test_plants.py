@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
-from simulation.recorded import CAUGHT
 
 from simulation.plants import PLANTS, planted
+from simulation.recorded import CAUGHT
 from volplane.testing.simulation.plan import generate
 from volplane.testing.simulation.simulation import Trial, simulate
 
@@ -14,6 +17,12 @@ def test_every_planted_bug_has_a_recorded_seed_below_2000() -> None:
     assert set(CAUGHT) == set(PLANTS)
     assert len(CAUGHT) >= 10
     assert all(seed < 2000 for seed, _ in CAUGHT.values())
+
+
+def test_the_documentation_names_every_bug_with_its_seed(repository: Path) -> None:
+    page = (repository / "docs" / "explanation" / "simulation.md").read_text("utf-8")
+    told = re.findall(r"^\| ([a-z ]+): .* \| (\d+) \| `([a-z-]+)` \|$", page, re.MULTILINE)
+    assert told == [(bug.replace("_", " "), str(seed), invariant) for bug, (seed, invariant) in CAUGHT.items()]
 
 
 @pytest.mark.parametrize("bug", PLANTS)

@@ -27,6 +27,7 @@ _PLACES: Final[Mapping[str, str]] = {
     "src/%%module%%/py.typed": "",
     "tests/test_conformance.py": "test_conformance.py.tmpl",
     "tests/test_cluster.py": "test_cluster.py.tmpl",
+    "tests/test_simulation.py": "test_simulation.py.tmpl",
 }
 """Path in the distribution -> template; "" = an empty file."""
 

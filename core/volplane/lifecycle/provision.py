@@ -313,11 +313,20 @@ def settle(claim: Claim, world: World) -> Action | None:
     used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)
     if used or (made is not None and holds_asset(made, claim, name)) or claim.uid in world.outcomes.discarded:
         return _end_intent(claim)
-    if intent is not None and world.sealer.open(claim.uid, claim.annotation(names.INTENT)) is None:
-        # Whoever works on it next may not know what this process knows.
-        body = {"metadata": {"annotations": {names.INTENT: world.sealer.seal(claim.uid, intent)}}}
-        return Patch(kind=CLAIMS, target=claim, body=body, why="restore the record of what was begun")
-    return _discard(claim, name, world)
+    return _restore_record(claim, name, intent, world) or _discard(claim, name, world)
+
+
+def _restore_record(claim: Claim, name: str, known: ClaimIntent | None, world: World) -> Patch | None:
+    """Write down where an asset is looked for, if a tenant has damaged that: looking may make it, where it was not yet.
+
+    known: what this process knows; whoever works on the claim next may know nothing.
+    """
+    driver = world.drivers.get(name)
+    if driver is None or world.sealer.open(claim.uid, claim.annotation(names.INTENT)) is not None:
+        return None
+    intent = known or presumed_intent(claim, driver, world)
+    body = {"metadata": {"annotations": {names.INTENT: world.sealer.seal(claim.uid, intent)}}}
+    return Patch(kind=CLAIMS, target=claim, body=body, why="restore the record of what was begun")
 
 
 def _end_intent(claim: Claim) -> Patch:

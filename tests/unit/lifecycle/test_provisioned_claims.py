@@ -271,6 +271,18 @@ def test_a_damaged_record_of_a_dying_claim_is_restored_before_its_asset_goes() -
     assert restored == made.outcomes.intents[item.uid]
 
 
+def test_a_record_that_nobody_knows_is_presumed_once_and_written_before_its_asset_is_looked_for() -> None:
+    """Found by the simulation: the place was presumed anew at each look, and a node was selected in between."""
+    made = world(storage_class(), _node("n", zone="b"), backends=(disk(topology_keys=("zone",)),))
+    item = with_intent(made, fast(deletionTimestamp=DYING))
+    item.metadata.annotations = {SELECTED: "n"}
+    made.claims.observe(item)
+    step = next_step(made)
+    assert isinstance(step, Patch)
+    presumed = made.sealer.open(item.uid, step.body["metadata"]["annotations"][INTENT])
+    assert presumed == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "b"})
+
+
 def test_a_dying_claim_whose_volume_exists_is_let_go_and_the_volume_is_released() -> None:
     made = prepared(volume("pvc-uid-c", claim=claim()), item=fast(deletionTimestamp=DYING))
     assert next_step(made).body["metadata"]["finalizers"] is None

@@ -169,7 +169,7 @@ class People:
         found = self._truth.claims.get(f"default/{claim}")
         if found is None or names.BIND_COMPLETED in annotations_of(found):
             return
-        begun = names.INTENT in annotations_of(found)
+        begun = names.INTENT in annotations_of(found) or found["metadata"]["uid"] in self._safety.forged
         if begun and annotations_of(found).get(names.SELECTED_NODE) != node:
             self._happened["user: moves a claim to another node"] += 1
             self._safety.moved.add(found["metadata"]["uid"])
@@ -184,7 +184,7 @@ class People:
         forged = self._forged(claim, variant, present)
         if forged != present:
             self._happened["user: strips an intent" if forged is None else f"user: forges an intent ({variant})"] += 1
-        self._safety.forged.add(found["metadata"]["uid"])
+        self._safety.forged.setdefault(found["metadata"]["uid"], asyncio.get_running_loop().time())
         if variant == "replayed":
             self.stripped.add(found["metadata"]["uid"])
         if present is not None:

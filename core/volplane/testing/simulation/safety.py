@@ -54,8 +54,10 @@ class Safety:
         """Two processes believe to lead."""
         self.overlap_ended = float("-inf")
         """Loop time until which two did."""
-        self.forged: set[str] = set()
-        """Uids of claims whose intent a tenant damaged."""
+        self.forged: dict[str, float] = {}
+        """Uids of claims whose intent a tenant damaged, and when that was done first."""
+        self.died = float("-inf")
+        """Loop time at which a process ended last: with it went what it knew."""
         self.moved: set[str] = set()
         """Uids of claims for which the scheduler chose another node after the first."""
         self._classless: set[str] = set()
@@ -93,11 +95,12 @@ class Safety:
 
     @property
     def lost(self) -> set[str]:
-        """Uids of claims whose record is damaged, and whose class or node changed as well.
+        """Uids of claims of which nobody can know any more which driver made their asset, or where.
 
-        Nobody can know any more which driver made their asset, or where.
+        Their record is damaged, and so is what else would tell: the class, or the node and whoever knew it.
         """
-        return self.forged & (self._classless | self.moved)
+        forgotten = {uid for uid, when in self.forged.items() if self.overlap or self.died >= when}
+        return (self.forged.keys() & self._classless) | (forgotten & self.moved)
 
     def _follow_volume(self, commit: Commit) -> None:
         new, old = commit.new, commit.old

@@ -217,6 +217,7 @@ class _Simulation:
 
     def _crash(self, process: Process, why: str) -> None:
         self._crashes += 1
+        self._safety.died = self._loop.time()
         self._trace.note("fault", f"{process.name} dies: {why}")
         self._living.remove(process)
         if self._safety.overlap:
