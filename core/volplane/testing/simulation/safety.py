@@ -56,8 +56,8 @@ class Safety:
         """Loop time until which two did."""
         self.forged: dict[str, float] = {}
         """Uids of claims whose intent a tenant damaged, and when that was done first."""
-        self.died = float("-inf")
-        """Loop time at which a process ended last: with it went what it knew."""
+        self.informed = float("inf")
+        """Loop time from which the process that began last surely knows what stood on a claim when it began."""
         self.moved: set[str] = set()
         """Uids of claims for which the scheduler chose another node after the first."""
         self._classless: set[str] = set()
@@ -99,7 +99,7 @@ class Safety:
 
         Their record is damaged, and so is what else would tell: the class, or the node and whoever knew it.
         """
-        forgotten = {uid for uid, when in self.forged.items() if self.overlap or self.died >= when}
+        forgotten = {uid for uid, when in self.forged.items() if self.overlap or when <= self.informed}
         return (self.forged.keys() & self._classless) | (forgotten & self.moved)
 
     def _follow_volume(self, commit: Commit) -> None:

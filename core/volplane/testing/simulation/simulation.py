@@ -41,6 +41,8 @@ RESTLESS: Final = 3600.0
 QUIET: Final = 100.0
 """Virtual seconds without a write after which a world that owes nothing counts as quiet."""
 MOST_CRASHES: Final = 5
+CAUGHT_UP: Final = 5.0
+"""Virtual seconds after which a process has looked at everything that was there when it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ class _Simulation:
         )
         self._trace.note(name, "starts")
         self._living.append(process)
+        self._safety.informed = self._loop.time() + CAUGHT_UP + self._plan.network.lag
         self._safety.overlap = len(self._living) > 1
         process.start()
 
@@ -217,7 +220,6 @@ class _Simulation:
 
     def _crash(self, process: Process, why: str) -> None:
         self._crashes += 1
-        self._safety.died = self._loop.time()
         self._trace.note("fault", f"{process.name} dies: {why}")
         self._living.remove(process)
         if self._safety.overlap:
