@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
 import shlex
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -80,7 +82,10 @@ class _Job:
 
     def __call__(self, seed: int) -> SeedReport:
         run = partial(simulate, backends=[_subject(chosen) for chosen in self.backends])
-        return judge_seed(seed, self.scenario, only=self.only, trials=self.trials, traced=self.traced, run=run)
+        report = judge_seed(seed, self.scenario, only=self.only, trials=self.trials, traced=self.traced, run=run)
+        begun = time.process_time()
+        gc.collect()
+        return replace(report, cpu_seconds=report.cpu_seconds + time.process_time() - begun)
 
 
 _subjects: Final[dict[str, Subject | MakeSubject]] = {}
@@ -205,7 +210,8 @@ def _run(console: Console, job: _Job, seeds: range, jobs: int, failures: int, *,
 def _reports(job: _Job, seeds: Sequence[int], jobs: int) -> Iterator[Iterator[SeedReport]]:
     """Reports in the order of the seeds, however many processes make them."""
     if jobs == 1:
-        yield map(job, seeds)
+        with _tidy():
+            yield map(job, seeds)
         return
     executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare)
     try:
@@ -218,6 +224,21 @@ def _prepare() -> None:
     """Ctrl-C is for the process that the user started; it ends the others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)
+    gc.disable()
+    gc.freeze()
+
+
+@contextmanager
+def _tidy() -> Iterator[None]:
+    """Collect garbage between seeds instead of within, and never what was there before: a fifth of the time."""
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 @contextmanager
