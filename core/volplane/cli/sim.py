@@ -216,6 +216,11 @@ def _reports(job: _Job, seeds: Sequence[int], jobs: int) -> Iterator[Iterator[Se
     executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare)
     try:
         yield executor.map(job, seeds, chunksize=max(1, min(CHUNK, len(seeds) // jobs)))
+    except (KeyboardInterrupt, SystemExit):
+        # Once is enough: the others end after the seeds that they have at hand.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        raise
     finally:
         executor.shutdown(cancel_futures=True)
 
