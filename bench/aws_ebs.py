@@ -210,7 +210,12 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
 
 def drive(given: argparse.Namespace, url: str, instances: Sequence[tuple[str, str]], ours: Any) -> dict[str, Any]:
     """The run proper."""
-    options = {"region": REGION, "endpoint": url, "mutations_per_second": given.rate, "mutation_burst": max(1, given.burst * 4 // 5)}
+    options = {
+        "region": REGION,
+        "endpoint": url,
+        "mutations_per_second": given.rate,
+        "mutation_burst": max(1, given.burst * 4 // 5),
+    }
     backend = AwsEbsBackend(options)
     backend.start(StartRequest(context=Context(driver=DRIVER, cluster_id="bench")))
     nodes = [

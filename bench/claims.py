@@ -3,13 +3,15 @@
     python -m bench.claims static 1000
     python -m bench.claims dynamic 10000 --runs 3 --json figures.json
     python -m bench.claims static 1000 --data
+    python -m bench.claims static 1000 --write-ms 1
 
 Every process on its own, as in real life: `volplane apiserver --memory` (with --data one that has every write on disk
-before it answers, as a cluster's has), the controllers (`--controllers all`) with a backend that only remembers, and this one, which creates the objects and watches the claims. All objects are created
-while the controllers are stopped. Then they go on; the time is that until the last claim is Bound, their CPU is that
-until they rest, events included. The floor is measured in the same way on a server of its own: the same objects, then
-a bare client sends the same writes with as many in flight, and no logic (`bench.floor`). Both alternate `--runs` times;
-medians are told, and the share is the median of the shares of the pairs.
+before it answers, as a cluster's has; with --write-ms one whose writes cost so much more), the controllers (`--controllers all`) with a backend that only remembers, and
+this one, which creates the objects and watches the claims. All objects are created while the controllers are stopped.
+Then they go on; the time is that until the last claim is Bound, their CPU is that until they rest, events included. The
+floor is measured in the same way on a server of its own: the same objects, then a bare client sends the same writes with
+as many in flight, and no logic (`bench.floor`); of events as many as the controllers sent until the last claim was
+Bound. Both alternate `--runs` times; medians are told, and the share is the median of the shares of the pairs.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import json
 import statistics
 import tempfile
 import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench import people, processes
@@ -32,7 +36,24 @@ __all__ = ["BUDGETS", "floor", "median_of", "ours"]
 
 BUDGETS = {"static": {"cpu_ms": 1.4, "writes": 4.0}, "dynamic": {"cpu_ms": 2.2, "writes": 5.0}}
 SHARE = 0.75
+KUBECONFIG = "kubeconfig"
 MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """Which API server. durable: every write is on disk before its answer. write_ms: see `bench.server`."""
+
+    durable: bool = False
+    write_ms: float = 0.0
+
+    def started(self, directory: Path) -> AbstractContextManager[processes.Process]:
+        """Run it with its files in `directory`."""
+        special = {"write_ms": self.write_ms} if self.write_ms else {}
+        return processes.server(directory / KUBECONFIG, directory / "data" if self.durable else None, **special)
+
+
+PLAIN = Server()
 
 
 async def _volumes(client: Client, count: int) -> None:
@@ -63,7 +84,7 @@ async def _ours(
     run.resume()
     await watching
     took = max(seen.at.values()) - begun
-    ended = api.usage()
+    ended, in_time = api.usage(), (await asyncio.to_thread(run.writes))[1] - written[1]
     after = await asyncio.to_thread(run.quiet)
     wrote = run.writes()
     return {
@@ -72,12 +93,13 @@ async def _ours(
         "server_cpu_ms": (ended.cpu - created.cpu) / count * 1000,
         "writes": (wrote[0] - written[0]) / count,
         "events": (wrote[1] - written[1]) / count,
+        "events_in_time": in_time / count,
         "memory_mib": after.memory / MIB,
         "peak_mib": after.peak / MIB,
     }
 
 
-def ours(kind: str, count: int, *, durable: bool = False) -> dict[str, float]:
+def ours(kind: str, count: int, *, server: Server = PLAIN) -> dict[str, float]:
     """One measurement of the controllers in fresh processes."""
 
     async def main(kubeconfig: Path, api: processes.Process, run: processes.Controller) -> dict[str, float]:
@@ -85,11 +107,8 @@ def ours(kind: str, count: int, *, durable: bool = False) -> dict[str, float]:
             return await _ours(kind, count, client, api, run)
 
     with tempfile.TemporaryDirectory() as name:
-        kubeconfig = Path(name) / "kubeconfig"
-        with (
-            processes.server(kubeconfig, Path(name) / "data" if durable else None) as api,
-            processes.controller(kubeconfig) as run,
-        ):
+        kubeconfig = Path(name) / KUBECONFIG
+        with server.started(Path(name)) as api, processes.controller(kubeconfig) as run:
             return asyncio.run(main(kubeconfig, api, run))
 
 
@@ -123,22 +142,25 @@ async def _observe(count: int, kubeconfig: Path, api: processes.Process, bare: p
     }
 
 
-def floor(kind: str, count: int, *, durable: bool = False) -> dict[str, float]:
-    """One measurement of the bare client in fresh processes."""
+def floor(kind: str, count: int, *, events: int = 0, server: Server = PLAIN) -> dict[str, float]:
+    """One measurement of the bare client in fresh processes. events: how many it sends besides the writes."""
     with tempfile.TemporaryDirectory() as name:
-        kubeconfig = Path(name) / "kubeconfig"
-        with processes.server(kubeconfig, Path(name) / "data" if durable else None) as api:
+        kubeconfig = Path(name) / KUBECONFIG
+        with server.started(Path(name)) as api:
             asyncio.run(_prepare_floor(kind, count, kubeconfig))
-            with processes.child("-m", "bench.floor", kind, str(count), str(kubeconfig)) as bare:
+            with processes.child(
+                "-m", "bench.floor", kind, str(count), str(kubeconfig), "--events", str(events)
+            ) as bare:
                 bare.line()
                 return asyncio.run(_observe(count, kubeconfig, api, bare))
 
 
-def measure(kind: str, count: int, runs: int, *, durable: bool = False) -> list[dict[str, float]]:
+def measure(kind: str, count: int, runs: int, *, server: Server = PLAIN) -> list[dict[str, float]]:
     """Controllers and floor in turn."""
     figures = []
     for _ in range(runs):
-        pair = {**ours(kind, count, durable=durable), **floor(kind, count, durable=durable)}
+        pair = ours(kind, count, server=server)
+        pair |= floor(kind, count, events=round(pair["events_in_time"] * count), server=server)
         pair["share_of_floor"] = pair["claims_per_second"] / pair["floor_per_second"]
         figures.append(pair)
     return figures
@@ -155,13 +177,18 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--data", action="store_true", help="the server is durable: every write waits for the disk")
+    parser.add_argument("--write-ms", type=float, default=0.0, help="CPU that each write costs the server besides")
     parser.add_argument("--json", type=Path, help="keep the figures of every run in this file")
     chosen = parser.parse_args()
+    if chosen.data and chosen.write_ms:
+        parser.error("--data and --write-ms exclude each other")
+    server = Server(durable=chosen.data, write_ms=chosen.write_ms)
     busy = processes.load()
-    figures = measure(chosen.kind, chosen.count, chosen.runs, durable=chosen.data)
+    figures = measure(chosen.kind, chosen.count, chosen.runs, server=server)
     median = median_of(figures)
     processes.report(
         f"{chosen.kind}, {chosen.count} claims, {'durable server, ' if chosen.data else ''}"
+        f"{f'{chosen.write_ms:g} ms more a write, ' if chosen.write_ms else ''}"
         f"median of {chosen.runs} ({processes.machine()}; {busy})",
         {
             "claims/s": median["claims_per_second"],
@@ -173,6 +200,7 @@ def main() -> None:
             "the same for the bare client": median["floor_server_cpu_ms"],
             f"API writes per claim ({BUDGETS[chosen.kind]['writes']:g})": median["writes"],
             "events written per claim": median["events"],
+            "of these before the last was Bound": median["events_in_time"],
             "controller memory, MiB": median["memory_mib"],
         },
     )

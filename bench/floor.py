@@ -1,10 +1,10 @@
 """A bare client: the writes of a bind or of a provisioning with no logic, no cache and no watch.
 
-python -m bench.floor static|dynamic COUNT KUBECONFIG
+python -m bench.floor static|dynamic COUNT KUBECONFIG [--events N]
 
 The objects exist already, named as in `bench.objects`. It prints `ready`, waits for a line, sends, and prints its wall
 and CPU seconds as JSON. Bodies are prepared before; of the answers only the status is looked at. The writes are those
-that the controllers send, less their preconditions and events, over the same transport.
+that the controllers send, less their preconditions, over the same transport; the first N claims get an event each.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ IN_FLIGHT = 64
 """As many as a runner of the controllers has workers."""
 CLAIMS = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 PATCH, CREATE = "application/merge-patch+json", "application/json"
 MARKS = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
 SEALED = json.dumps({"intent": {"v": 1, "driver": DRIVER}, "seal": "0" * 64})
@@ -112,6 +113,28 @@ def provision(number: int, uid: str) -> Iterator[Write]:
     yield from _end_of_bind(claim, volume, ended)
 
 
+def event(number: int, uid: str) -> Write:
+    """The event that a provisioned claim gets."""
+    name, now = claim_name(number), "2026-01-01T00:00:00Z"
+    about = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name, "namespace": NAMESPACE, "uid": uid}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{number:016x}", "namespace": NAMESPACE},
+        "involvedObject": {**about, "resourceVersion": "1"},
+        "type": "Normal",
+        "reason": "ProvisioningSucceeded",
+        "message": f"provisioned pvc-{uid} with {DRIVER}",
+        "count": 1,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "source": {"component": "volplane"},
+        "reportingComponent": "volplane",
+        "reportingInstance": "bench",
+    }
+    return Write("POST", EVENTS, CREATE, json.dumps(body).encode())
+
+
 class BareClient:
     """Our transport and no more."""
 
@@ -132,13 +155,16 @@ class BareClient:
         await self.request(write.method, write.path, write.content_type, write.body)
 
 
-async def _main(kind: str, count: int, kubeconfig: Path) -> None:
+async def _main(kind: str, count: int, kubeconfig: Path, events: int) -> None:
     transport = await HttpTransport.connect(kubeconfig)
     client = BareClient(transport)
     listed = json.loads(await client.request("GET", CLAIMS))
     uids = {item["metadata"]["name"]: item["metadata"]["uid"] for item in listed["items"]}
     make = bind if kind == "static" else provision
-    waiting = iter([list(make(number, uids[claim_name(number)])) for number in range(count)])
+    every = [list(make(number, uids[claim_name(number)])) for number in range(count)]
+    for number in range(events):
+        every[number].append(event(number, uids[claim_name(number)]))
+    waiting = iter(every)
 
     async def work() -> None:
         for writes in waiting:
@@ -161,5 +187,6 @@ if __name__ == "__main__":
     parser.add_argument("kind", choices=("static", "dynamic"))
     parser.add_argument("count", type=int)
     parser.add_argument("kubeconfig", type=Path)
+    parser.add_argument("--events", type=int, default=0, help="how many claims get an event, at most COUNT")
     chosen = parser.parse_args()
-    running.run(lambda _: _main(chosen.kind, chosen.count, chosen.kubeconfig))
+    running.run(lambda _: _main(chosen.kind, chosen.count, chosen.kubeconfig, min(chosen.events, chosen.count)))

@@ -145,13 +145,13 @@ def child(*command: str, kind: type[Process] = Process) -> Iterator[Any]:
 
 
 @contextmanager
-def server(kubeconfig: Path, data: Path | None = None, **filled: int) -> Iterator[Process]:
+def server(kubeconfig: Path, data: Path | None = None, **special: float) -> Iterator[Process]:
     """An API server that has written `kubeconfig`, in memory, or durable in the directory `data`.
 
-    filled: see `bench.server`; empty: `volplane apiserver`.
+    special: options of `bench.server`; none: `volplane apiserver`.
     """
-    if filled:
-        options = [text for name, count in filled.items() for text in (f"--{name}", str(count))]
+    if special:
+        options = [text for name, value in special.items() for text in (f"--{name.replace('_', '-')}", str(value))]
         command = ["-m", "bench.server", str(kubeconfig), *options]
     else:
         kept = ["--data", str(data)] if data is not None else ["--memory"]

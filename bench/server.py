@@ -1,18 +1,26 @@
-"""`volplane apiserver --memory` that holds many objects from its first moment.
+"""`volplane apiserver --memory` that holds many objects from its first moment, or is as dear as another one.
 
-python -m bench.server KUBECONFIG [--pairs N] [--volumes N]
+python -m bench.server KUBECONFIG [--pairs N] [--volumes N] [--write-ms MS]
 
-pairs: bound volumes with their claims, as a cluster holds them. volumes: free static ones of 1 GiB and no class.
+pairs: bound volumes with their claims, as a cluster holds them. volumes: free static ones of 1 GiB and no class. write-ms:
+CPU that every write costs besides, in threads of their own as in a server that uses all cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from bench.objects import bound_claim, bound_volume, free_volume
 
+from volplane.apiserver.requests import Answer
+from volplane.apiserver.server import ApiServer
 from volplane.apiserver.store import Store, key_of
 from volplane.cli import running
 from volplane.cli.embedded import Place, embedded_server
@@ -33,11 +41,37 @@ def _fill(store: Store, pairs: int, volumes: int) -> None:
     store.compact()
 
 
-async def _serve(kubeconfig: Path, pairs: int, volumes: int, stop: asyncio.Event) -> None:
+def _burn(rounds: int) -> None:
+    """Use CPU without the interpreter's lock."""
+    hashlib.pbkdf2_hmac("sha256", b"bench", b"volplane", rounds)
+
+
+def _rounds(seconds: float) -> int:
+    """How often to hash for so many CPU seconds on this machine."""
+    sample = 100_000
+    begun = time.thread_time()
+    _burn(sample)
+    return max(1, round(sample * seconds / (time.thread_time() - begun)))
+
+
+def _make_dear(server: ApiServer, seconds: float) -> None:
+    plain, rounds, threads = server.answer, _rounds(seconds), ThreadPoolExecutor(8)
+
+    async def answer(method: str, path: str, query: Any, headers: Mapping[str, str], body: bytes) -> Answer:
+        if method != "GET":
+            await asyncio.get_running_loop().run_in_executor(threads, _burn, rounds)
+        return await plain(method, path, query, headers, body)
+
+    server.answer = answer  # type: ignore[method-assign]
+
+
+async def _serve(kubeconfig: Path, pairs: int, volumes: int, write_ms: float, stop: asyncio.Event) -> None:
     ready = kubeconfig.with_suffix(".begun")
     place = Place(data=None, host="127.0.0.1", port=0, kubeconfig=ready)
     async with embedded_server(place, history=HISTORY) as embedded:
         _fill(embedded.server.store, pairs, volumes)
+        if write_ms:
+            _make_dear(embedded.server, write_ms / 1000)
         ready.rename(kubeconfig)
         await stop.wait()
 
@@ -47,5 +81,6 @@ if __name__ == "__main__":
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--volumes", type=int, default=0)
+    parser.add_argument("--write-ms", type=float, default=0.0)
     chosen = parser.parse_args()
-    running.run(lambda stop: _serve(chosen.kubeconfig, chosen.pairs, chosen.volumes, stop))
+    running.run(lambda stop: _serve(chosen.kubeconfig, chosen.pairs, chosen.volumes, chosen.write_ms, stop))

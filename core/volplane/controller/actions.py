@@ -78,12 +78,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Start an operation (a hook call) on `asset` of `driver` under `name`, unless one holds that asset.
 
     start: makes the awaitable that does the work; what it raises counts as the operation's failure. The object is
-    decided again when the operation ends, or when its back-off does.
+    decided again when the operation ends, or when its back-off does. group: see `OperationRegistry.start`.
     """
 
     name: str
     driver: str
     asset: str
+    group: str = ""
     start: Callable[[], Awaitable[None]]
 
 

@@ -17,6 +17,7 @@ import msgspec
 from volplane.controller import logs
 from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
 from volplane.controller.clock import LoopTime
+from volplane.controller.congestion import Congestion
 from volplane.controller.steps import NothingChanged, Steps
 from volplane.controller.workqueue import QueueMetrics, WorkQueue
 from volplane.errors import (
@@ -39,7 +40,9 @@ _LOG = logging.getLogger(__name__)
 
 _MOST_STEPS = 50
 _SHARE = 4
-"""A lane gets one worker in so many: whatever is in flight shares one core, and delays the others at each of its steps."""
+"""A lane gets at most one worker in so many."""
+_FEWEST = 4
+"""But so many, however busy the loop: one waits for the server, one for the loop, one for a hook's thread."""
 _MOST_CONFLICTS = 5
 _BREATH = 16
 """Passes after which everything else gets its turn."""
@@ -55,7 +58,14 @@ class Operations(Protocol):
     """The registry of running hook calls (see `volplane.operations`)."""
 
     def start(
-        self, name: str, *, driver: str, asset: str, run: Callable[[], Awaitable[None]], requeue: Callable[[], None]
+        self,
+        name: str,
+        *,
+        driver: str,
+        asset: str,
+        run: Callable[[], Awaitable[None]],
+        requeue: Callable[[], None],
+        group: str = "",
     ) -> None:
         """Start `run`, and call `requeue` when it has ended or its back-off has.
 
@@ -86,8 +96,8 @@ class Runner:
     """Keeps the objects of one kind as they should be.
 
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
-    written or read live goes into them. workers: keys in flight at once. lane: keys of different lanes take turns, and those of one never hold more than a quarter
-    of the workers.
+    written or read live goes into them. workers: keys in flight at once. lane: keys of different lanes take turns, and those
+    of one never hold more than a quarter of the workers, nor as many while the loop is busy (see `Congestion`).
     """
 
     def __init__(
@@ -113,8 +123,8 @@ class Runner:
         self._registry = registry
         self._workers = workers
         self._metrics = metrics
-        most = workers if lane is None else max(1, workers // _SHARE)
-        self._queue = WorkQueue(name, lane=lane or _one_lane, most=most, metrics=metrics)
+        congestion = None if lane is None else Congestion(most=max(1, workers // _SHARE), fewest=_FEWEST)
+        self._queue = WorkQueue(name, lane=lane or _one_lane, congestion=congestion, metrics=metrics)
         self._now = LoopTime()
         self._reasons: dict[str, str] = {}
         self._stopping = False
@@ -267,6 +277,7 @@ class Runner:
                 asset=action.asset,
                 run=action.start,
                 requeue=lambda: self._queue.add(key),
+                group=action.group,
             )
         except OperationInProgress:
             self._reasons[key] = f"another operation holds {action.asset}"

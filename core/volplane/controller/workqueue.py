@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import sys
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
 
 from volplane.controller.clock import LoopTime
+from volplane.controller.congestion import Congestion
 
 __all__ = ["QueueMetrics", "WorkQueue"]
 
 _FIRST = 0.005
 _LONGEST = 1000.0
+_SHORTEST = 0.001
+"""What is due in 1e-16 s is due now by the clock, and not yet to who subtracts: the key would come back without end."""
 
 
 class QueueMetrics(Protocol):
@@ -47,14 +49,16 @@ class WorkQueue:
         name: str,
         *,
         lane: Callable[[str], str] = lambda _key: "",
-        most: int = sys.maxsize,
+        congestion: Congestion | None = None,
         metrics: QueueMetrics | None = None,
     ) -> None:
-        """lane: which lane a key waits in, asked anew each time it is queued. most: keys of a lane in work at once."""
+        """lane: which lane a key waits in, asked anew each time it is queued. congestion: says how many keys of a lane may
+        be in work at once; None: any number.
+        """
         self._name = name
         self._lane = lane
         self._metrics = metrics
-        self._lanes = _Lanes(most)
+        self._lanes = _Lanes(congestion)
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Of workers for which there is no key."""
         self._queued: dict[str, float] = {}
@@ -84,7 +88,7 @@ class WorkQueue:
         if seconds <= 0:
             self.add(key)
         else:
-            self._delays.set(key, self._now() + seconds)
+            self._delays.set(key, self._now() + max(seconds, _SHORTEST))
 
     def retry(self, key: str, *, at_least: float = 0.0, at_most: float = _LONGEST) -> float:
         """Queue a key that failed after its back-off (5 ms doubling to 1000 s, within the bounds); the seconds."""
@@ -192,49 +196,47 @@ class WorkQueue:
 class _Lanes:
     """Keys by lane. Of the lanes that may have one more key in work, the one whose turn is longest ago is next."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, congestion: Congestion | None) -> None:
+        self._congestion = congestion
         self._waiting: dict[str, deque[str]] = {}
         self._working: Counter[str] = Counter()
-        self._order: deque[str] = deque()
+        self._order: OrderedDict[str, None] = OrderedDict()
         """Lanes with keys that may be taken."""
 
     def add(self, lane: str, key: str) -> bool:
         """Whether the key may be taken, as far as its lane is concerned."""
-        keys = self._waiting.get(lane)
-        free = self._working[lane] < self._most
-        if keys is not None:
-            keys.append(key)
-        else:
-            self._waiting[lane] = deque((key,))
-            if free:
-                self._order.append(lane)
-        return free
+        self._waiting.setdefault(lane, deque()).append(key)
+        return self._line_up(lane)
 
     def take(self) -> tuple[str, str] | None:
         """The next lane and key, in work from now on; None if there is none."""
         if not self._order:
             return None
-        lane = self._order.popleft()
+        lane, _ = self._order.popitem(last=False)
         keys = self._waiting[lane]
         key = keys.popleft()
-        self._working[lane] += 1
         if not keys:
             del self._waiting[lane]
-        elif self._working[lane] < self._most:
-            self._order.append(lane)
+        self._working[lane] += 1
+        self._line_up(lane)
+        if self._congestion is not None:
+            self._congestion.ask()
         return lane, key
 
     def leave(self, lane: str) -> bool:
-        """A key of the lane is in work no more: whether another of it may be taken only for that reason."""
-        left = self._working[lane] - 1
-        if left:
-            self._working[lane] = left
-        else:
+        """A key of the lane is in work no more: whether another of it may be taken now."""
+        self._working[lane] -= 1
+        if not self._working[lane]:
             del self._working[lane]
-        if left + 1 < self._most or lane not in self._waiting:
+        return self._line_up(lane)
+
+    def _line_up(self, lane: str) -> bool:
+        """Let the lane have a turn if it has keys and may have one more in work; whether it has."""
+        if lane not in self._waiting or (
+            self._congestion is not None and self._working[lane] >= self._congestion.allowed
+        ):
             return False
-        self._order.append(lane)
+        self._order.setdefault(lane)
         return True
 
 

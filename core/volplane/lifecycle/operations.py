@@ -80,6 +80,7 @@ class Operations:
             name=name,
             driver=driver.name,
             asset=volume_name_of(claim),
+            group=f"provision {storage_class.name}",
             start=lambda: self._provision(name, claim.key, claim.uid, storage_class, driver),
         )
 
@@ -164,6 +165,7 @@ class Operations:
             name=name,
             driver=driver.name,
             asset=volume_name_of(claim),
+            group="discard",
             start=lambda: self._discard(claim, driver),
         )
 
@@ -267,7 +269,11 @@ class Operations:
     def delete(self, volume: Volume, driver: Driver) -> Run:
         name = f"delete-{volume.name}[{volume.uid}]"
         return Run(
-            name=name, driver=driver.name, asset=asset_key(volume), start=lambda: self._delete(name, volume, driver)
+            name=name,
+            driver=driver.name,
+            asset=asset_key(volume),
+            group=f"delete {volume.spec.storage_class_name}",
+            start=lambda: self._delete(name, volume, driver),
         )
 
     async def _delete(self, name: str, volume: Volume, driver: Driver) -> None:
@@ -307,7 +313,11 @@ class Operations:
     def recycle(self, volume: Volume, driver: Driver) -> Run:
         name = f"recycle-{volume.name}[{volume.uid}]"
         return Run(
-            name=name, driver=driver.name, asset=asset_key(volume), start=lambda: self._recycle(name, volume, driver)
+            name=name,
+            driver=driver.name,
+            asset=asset_key(volume),
+            group=f"recycle {volume.spec.storage_class_name}",
+            start=lambda: self._recycle(name, volume, driver),
         )
 
     async def _recycle(self, name: str, volume: Volume, driver: Driver) -> None:

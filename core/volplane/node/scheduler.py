@@ -146,8 +146,16 @@ class _Bindings:
         self.tasks: asyncio.TaskGroup | None = None
 
     def start(
-        self, name: str, *, driver: str, asset: str, run: Callable[[], Awaitable[None]], requeue: Callable[[], None]
+        self,
+        name: str,
+        *,
+        driver: str,
+        asset: str,
+        run: Callable[[], Awaitable[None]],
+        requeue: Callable[[], None],
+        group: str = "",
     ) -> None:
+        """One by one per object is all that a binding needs: no limits, no groups."""
         if self.tasks is not None:
             self.tasks.create_task(self._run(name, run, requeue), name=name)
 

@@ -22,6 +22,7 @@ class Operation:
     driver: str
     asset: str
     node: str | None
+    group: str
     run: Callable[[], Awaitable[None]]
     requeue: Requeue
     since: float
@@ -49,18 +50,20 @@ class Operation:
 
 @dataclass(slots=True, eq=False)
 class Pause:
-    """What is left of an operation between two runs. failures is 0 after `Again`."""
+    """What is left of an operation between two runs. failures is 0 after `Again`. dropped: nobody waits for it any more."""
 
     name: str
     driver: str
     asset: str
     node: str | None
+    group: str
     since: float
     until: float
     failures: int
     error: str | None
     requeue: Requeue
     timer: asyncio.TimerHandle | None = None
+    dropped: bool = False
 
     def state(self) -> OperationState:
         return OperationState(

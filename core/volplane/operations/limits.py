@@ -35,11 +35,11 @@ class DriverLimits:
 
 
 class TokenBucket:
-    """`rate` tokens per second, at most one second's worth (but one) saved up. Times are seconds of any one clock."""
+    """`rate` tokens per second, at most `burst` saved up: a second's worth unless told. Times are seconds of any one clock."""
 
-    def __init__(self, rate: float, now: float) -> None:
+    def __init__(self, rate: float, now: float, *, burst: float | None = None) -> None:
         self._rate = rate
-        self._burst = max(1.0, rate)
+        self._burst = max(1.0, rate if burst is None else burst)
         self._tokens = self._burst
         self._filled = now
 
@@ -51,6 +51,14 @@ class TokenBucket:
     def take(self, now: float) -> None:
         self._fill(now)
         self._tokens -= 1.0
+
+    def give(self, tokens: float) -> None:
+        """Put some in."""
+        self._tokens = min(self._burst, self._tokens + tokens)
+
+    def full(self, now: float) -> bool:
+        self._fill(now)
+        return self._tokens >= self._burst
 
     def _fill(self, now: float) -> None:
         self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)

@@ -15,6 +15,7 @@ from volplane.errors import BackoffError, OperationError, OperationInProgress
 from volplane.operations.entries import Lane, Operation, Pause, Requeue
 from volplane.operations.held import holding
 from volplane.operations.limits import DriverLimits, TokenBucket, retry_delay
+from volplane.operations.pacing import RetryPace
 from volplane.operations.states import Again, Ended, OperationState, Phase
 
 __all__ = ["OperationRegistry"]
@@ -47,6 +48,7 @@ class OperationRegistry:
         self._pauses: dict[str, Pause] = {}
         self._paused: dict[tuple[str, str], set[str]] = {}
         self._lanes: dict[str, Lane] = {}
+        self._paces: dict[tuple[str, str], RetryPace] = {}
         self._closed = False
         self._stopped: set[str] = set()
         self._released = asyncio.Event()
@@ -60,11 +62,13 @@ class OperationRegistry:
         run: Callable[[], Awaitable[None]],
         requeue: Requeue,
         node: str | None = None,
+        group: str = "",
     ) -> None:
         """Run `run` as soon as the driver's limits allow, holding `asset` from now until every hook it called has returned.
 
         node: only where an asset may be attached to several nodes; then operations on different nodes do not exclude
-        each other, but those without a node exclude all.
+        each other, but those without a node exclude all. group: those of a driver that are likely to fail together, as
+        those of one storage class are; see `RetryPace`.
         When the run succeeds, `requeue` is called. What it raises is its failure: `requeue` is called when the back-off
         ends (see `retry_delay`). `Again` is no failure: `requeue` is called after its seconds.
         Raises OperationInProgress while another operation holds the asset (`requeue` is called when that one ends),
@@ -75,7 +79,7 @@ class OperationRegistry:
         self._refuse_busy(name, driver, asset, node, requeue)
         now = asyncio.get_running_loop().time()
         failures = self._end_pause(name, requeue, now)
-        operation = Operation(name, driver, asset, node, run, requeue, now, failures)
+        operation = Operation(name, driver, asset, node, group, run, requeue, now, failures)
         operation.context.run(logs.bind, operation=name, driver=driver)
         operation.context.run(_RUNNING.set, operation)
         self._reset_others(operation)
@@ -135,6 +139,8 @@ class OperationRegistry:
             self._stopped.add(driver)
         for pause in [p for p in self._pauses.values() if driver in (None, p.driver)]:
             self._drop(pause)
+        for group in [group for group in self._paces if driver in (None, group[0])]:
+            self._paces.pop(group).close()
         self._drop_queued(driver)
         try:
             async with asyncio.timeout(timeout):
@@ -194,11 +200,25 @@ class OperationRegistry:
         loop = asyncio.get_running_loop()
         now = loop.time()
         o = operation
-        pause = Pause(o.name, o.driver, o.asset, o.node, now, now + delay, failures, error, o.requeue)
-        pause.timer = loop.call_at(pause.until, self._resume_pause, pause)
+        pause = Pause(o.name, o.driver, o.asset, o.node, o.group, now, now + delay, failures, error, o.requeue)
+        pause.timer = loop.call_at(pause.until, self._back_off_ended, pause)
         self._pauses[o.name] = pause
         self._paused.setdefault((o.driver, o.asset), set()).add(o.name)
         return pause.until
+
+    def _back_off_ended(self, pause: Pause) -> None:
+        if not pause.failures:
+            self._resume_pause(pause)
+            return
+        group = pause.driver, pause.group
+        if group not in self._paces:
+            self._paces[group] = RetryPace(self._resume_pause)
+        self._paces[group].add(pause)
+
+    def _succeeded(self, operation: Operation) -> None:
+        group = operation.driver, operation.group
+        if group in self._paces and self._paces[group].succeeded():
+            del self._paces[group]
 
     def _resume_pause(self, pause: Pause) -> None:
         loop = asyncio.get_running_loop()
@@ -210,6 +230,7 @@ class OperationRegistry:
     def _drop(self, pause: Pause) -> None:
         if pause.timer is not None:
             pause.timer.cancel()
+        pause.dropped = True
         del self._pauses[pause.name]
         names = self._paused[pause.driver, pause.asset]
         names.discard(pause.name)
@@ -300,6 +321,7 @@ class OperationRegistry:
         if self._closed or operation.driver in self._stopped:
             return None
         if error is None:
+            self._succeeded(operation)
             loop.call_soon(operation.requeue)
             return None
         if isinstance(error, Again):

@@ -35,7 +35,14 @@ class Operations:
         self.waiting: list[Callable[[], None]] = []
 
     def start(
-        self, name: str, *, driver: str, asset: str, run: Callable[[], Awaitable[None]], requeue: Callable[[], None]
+        self,
+        name: str,
+        *,
+        driver: str,
+        asset: str,
+        run: Callable[[], Awaitable[None]],
+        requeue: Callable[[], None],
+        group: str = "",
     ) -> None:
         if self.refuse:
             self.waiting.append(requeue)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from volplane.controller.congestion import Congestion
 from volplane.controller.workqueue import WorkQueue
 from volplane.testing.clock import run
 
@@ -41,7 +42,7 @@ def test_lanes_take_turns_so_that_a_crowd_delays_nobody_else() -> None:
 
 def test_a_lane_has_no_more_keys_in_work_than_it_may_and_the_next_one_follows_the_first_that_ends() -> None:
     async def main() -> None:
-        queue = WorkQueue("claims", lane=lambda key: key[0], most=2)
+        queue = WorkQueue("claims", lane=lambda key: key[0], congestion=Congestion(most=2, fewest=1))
         for key in ("a1", "a2", "a3", "a4", "b1"):
             queue.add(key)
         assert [await queue.get() for _ in range(3)] == ["a1", "b1", "a2"]

@@ -1,0 +1,47 @@
+"""How much may be in flight: as much as helps. On a loop that is always busy more makes nothing faster, and all of it later."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+__all__ = ["Congestion"]
+
+_LONG: Final = 0.002
+_SHORT: Final = 0.001
+"""Seconds from asking for a turn of the loop to getting it: a loop at leisure needs a tenth of that."""
+_CUT: Final = 0.9
+_RAISE: Final = 0.25
+
+
+class Congestion:
+    """Asks the loop for a turn now and then, and lowers `allowed` as that takes long: additive increase, multiplicative decrease."""
+
+    def __init__(self, *, most: int, fewest: int) -> None:
+        """most, fewest: bounds of `allowed`, which begins with `most`."""
+        self._most = float(most)
+        self._fewest = float(min(fewest, most))
+        self._allowed = self._most
+        self._asked: float | None = None
+
+    @property
+    def allowed(self) -> int:
+        """How many may be in flight now."""
+        return int(self._allowed)
+
+    def ask(self) -> None:
+        """See how long a turn takes, unless that is under way. Call it when work begins: who has none need not know."""
+        if self._asked is None:
+            loop = asyncio.get_running_loop()
+            self._asked = loop.time()
+            loop.call_soon(self._answer, loop)
+
+    def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._asked is None:
+            return
+        took = loop.time() - self._asked
+        self._asked = None
+        if took > _LONG:
+            self._allowed = max(self._fewest, self._allowed * _CUT)
+        elif took < _SHORT:
+            self._allowed = min(self._most, self._allowed + _RAISE)
