@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Final
 
 __all__ = ["Congestion"]
 
 _LONG: Final = 0.002
 _SHORT: Final = 0.001
-"""Seconds from asking for a turn of the loop to getting it: a loop at leisure needs a tenth of that."""
+"""Seconds of work from asking for a turn of the loop to getting it: a loop at leisure has a tenth of that."""
 _CUT: Final = 0.9
 _RAISE: Final = 0.25
 
 
 class Congestion:
-    """Asks the loop for a turn now and then, and lowers `allowed` as that takes long: additive increase, multiplicative decrease."""
+    """Asks the loop for a turn now and then, and lowers `allowed` as that takes long: additive increase, multiplicative decrease.
+
+    Only what this thread itself computes until then counts, not the time for which it was denied a processor: with less
+    in flight it would not get one sooner. In a loop of virtual time no time passes.
+    """
 
     def __init__(self, *, most: int, fewest: int) -> None:
         """most, fewest: bounds of `allowed`, which begins with `most`."""
         self._most = float(most)
         self._fewest = float(min(fewest, most))
         self._allowed = self._most
-        self._asked: float | None = None
+        self._asked: tuple[float, float] | None = None
 
     @property
     def allowed(self) -> int:
@@ -33,13 +38,14 @@ class Congestion:
         """See how long a turn takes, unless that is under way. Call it when work begins: who has none need not know."""
         if self._asked is None:
             loop = asyncio.get_running_loop()
-            self._asked = loop.time()
+            self._asked = loop.time(), time.thread_time()
             loop.call_soon(self._answer, loop)
 
     def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._asked is None:
             return
-        took = loop.time() - self._asked
+        then, used = self._asked
+        took = min(loop.time() - then, time.thread_time() - used)
         self._asked = None
         if took > _LONG:
             self._allowed = max(self._fewest, self._allowed * _CUT)

@@ -39,7 +39,7 @@ __all__ = ["Operations", "Recorder", "Runner", "RunnerMetrics"]
 _LOG = logging.getLogger(__name__)
 
 _MOST_STEPS = 50
-_SHARE = 4
+_SHARE = 2
 """A lane gets at most one worker in so many."""
 _FEWEST = 4
 """But so many, however busy the loop: one waits for the server, one for the loop, one for a hook's thread."""
@@ -97,7 +97,7 @@ class Runner:
 
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
     written or read live goes into them. workers: keys in flight at once. lane: keys of different lanes take turns, and those
-    of one never hold more than a quarter of the workers, nor as many while the loop is busy (see `Congestion`).
+    of one never hold more than half of the workers, nor as many while the loop is busy (see `Congestion`).
     """
 
     def __init__(
