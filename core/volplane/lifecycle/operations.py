@@ -6,7 +6,7 @@ asset, and does nothing if they no longer justify it: the object is decided anew
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
@@ -267,14 +267,7 @@ class Operations:
     # --- delete and recycle -------------------------------------------------------------------------------------
 
     def delete(self, volume: Volume, driver: Driver) -> Run:
-        name = f"delete-{volume.name}[{volume.uid}]"
-        return Run(
-            name=name,
-            driver=driver.name,
-            asset=asset_key(volume),
-            group=f"delete {volume.spec.storage_class_name}",
-            start=lambda: self._delete(name, volume, driver),
-        )
+        return _run("delete", self._delete, volume, driver)
 
     async def _delete(self, name: str, volume: Volume, driver: Driver) -> None:
         live = await self._released_volume(volume)
@@ -311,14 +304,7 @@ class Operations:
             self._wake_volume(volume.key)
 
     def recycle(self, volume: Volume, driver: Driver) -> Run:
-        name = f"recycle-{volume.name}[{volume.uid}]"
-        return Run(
-            name=name,
-            driver=driver.name,
-            asset=asset_key(volume),
-            group=f"recycle {volume.spec.storage_class_name}",
-            start=lambda: self._recycle(name, volume, driver),
-        )
+        return _run("recycle", self._recycle, volume, driver)
 
     async def _recycle(self, name: str, volume: Volume, driver: Driver) -> None:
         live = await self._released_volume(volume)
@@ -390,3 +376,15 @@ class Operations:
             state=state,
             fence=self._fence(),
         )
+
+
+def _run(verb: str, start: Callable[[str, Volume, Driver], Awaitable[None]], volume: Volume, driver: Driver) -> Run:
+    """An operation on a volume's asset; `start` gets its name."""
+    name = f"{verb}-{volume.name}[{volume.uid}]"
+    return Run(
+        name=name,
+        driver=driver.name,
+        asset=asset_key(volume),
+        group=f"{verb} {volume.spec.storage_class_name}",
+        start=lambda: start(name, volume, driver),
+    )
