@@ -1,10 +1,10 @@
 """Whether one driver, object or volume that misbehaves delays the others: latencies from creation to Bound.
 
-    python -m bench.isolation hanging|storm|recycles|failing [--runs 3]
+    python -m bench.isolation hanging|storm|recycles|failing|burst [--runs 3]
 
 A stream of claims of four healthy drivers arrives at a fixed rate, undisturbed first, then disturbed:
 hanging: 100 claims of a driver whose `provision` never returns. failing: 10,000 claims of one whose `provision` always
-fails. storm: somebody patches the labels of 20 claims without a pause while they are bound, again and again; undisturbed,
+fails, each of which was tried once. burst: the same while all those are tried for the first time. storm: somebody patches the labels of 20 claims without a pause while they are bound, again and again; undisturbed,
 the same patches go to objects that nobody watches. recycles: 100 released volumes are scrubbed at once by pods that end
 in 50 ms. Told are median and 99th percentile of both, and the ratio of the latter.
 """
@@ -25,9 +25,10 @@ from bench import people, processes
 from bench.objects import claim, volume
 
 from volplane.errors import ApiError
+from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
-from volplane.kube.objects import KubeObject, Pod
+from volplane.kube.objects import Claim, KubeObject, Pod
 
 __all__ = ["SCENARIOS"]
 
@@ -83,6 +84,19 @@ async def _hanging(client: Client) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _failing(client: Client) -> AsyncIterator[None]:
+    async with _claims_of(client, "failing", 10_000):
+        while any(item.annotation(names.INTENT) is None for item in await _claims_named(client, "failing")):
+            await asyncio.sleep(2.0)
+        await asyncio.sleep(2.0)
+        yield
+
+
+async def _claims_named(client: Client, prefix: str) -> list[Claim]:
+    return [item for item in (await client.list(CLAIMS)).items if item.name.startswith(prefix)]
+
+
+@asynccontextmanager
+async def _burst(client: Client) -> AsyncIterator[None]:
     async with _claims_of(client, "failing", 10_000):
         yield
 
@@ -173,6 +187,7 @@ async def _recycles(client: Client) -> AsyncIterator[None]:
 SCENARIOS: dict[str, tuple[Any, Any]] = {
     "hanging": (_nothing, _hanging),
     "failing": (_nothing, _failing),
+    "burst": (_nothing, _burst),
     "storm": (_storm_elsewhere, _storm),
     "recycles": (_nothing, _recycles),
 }

@@ -94,6 +94,8 @@ the next try.
 - back-off: exponentially later, 0.5 s doubling to 2 min.
 - slow: every 5 minutes, and at once when the claim, the class or the driver's options change.
 - `retry_after=` of the error goes before both.
+- Where many fail at once: of one storage class on one driver a hundred are tried again at once, then ten a second, those that
+  failed least often first; each success allows two more. First tries are never held back.
 
 Where nothing proves that nothing was made, an asset may exist: volplane looks (`find`) or repeats the same call before it
 forgets the claim. A backend that is certain passes `nothing_done=True`."""

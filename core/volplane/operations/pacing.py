@@ -33,11 +33,16 @@ class RetryPace:
         self._added = 0
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def delay(self) -> float:
+        """Seconds that the last one waits, unless some succeed."""
+        return len(self._waiting) / RETRIES_PER_SECOND
+
     def add(self, pause: Pause) -> None:
         """Resume it now or later; until then `pause.until` is about when."""
         self._added += 1
         heapq.heappush(self._waiting, (pause.failures, self._added, pause))
-        pause.until = _now() + len(self._waiting) / RETRIES_PER_SECOND
+        pause.until = _now() + self.delay
         self._let_go()
 
     def succeeded(self) -> bool:

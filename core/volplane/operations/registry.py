@@ -107,7 +107,10 @@ class OperationRegistry:
     def next_delay(self, name: str, error: BaseException) -> float:
         """Seconds after which `name` would be tried again if its current run failed with `error`; for events."""
         known = self._operations.get(name) or self._pauses.get(name)
-        return retry_delay(error, (known.failures if known else 0) + 1)
+        if known is None:
+            return retry_delay(error, 1)
+        pace = self._paces.get((known.driver, known.group))
+        return retry_delay(error, known.failures + 1) + (pace.delay if pace is not None else 0.0)
 
     def attempt(self) -> int:
         """Which try of the operation it is that the caller is part of: one more than have failed in a row."""

@@ -111,6 +111,7 @@ def test_what_waits_for_its_turn_is_told_when_that_is_about_and_can_be_forgotten
         assert len(waiting) >= 190
         assert 15 < max(state.next_try or 0.0 for state in waiting) < 35
         last = max(waiting, key=lambda state: state.next_try or 0.0)
+        assert 15 < bench.registry.next_delay(last.name, Unavailable("the filer is down")) < 35
         bench.registry.forget(last.name)
         trying_again(bench, last.name, down)
         await asyncio.sleep(0.1)
