@@ -24,9 +24,9 @@ class Congestion:
 
     def __init__(self, *, most: int, fewest: int) -> None:
         """most, fewest: bounds of `allowed`, which begins with `most`."""
-        self._most = float(most)
+        self.most = most
         self._fewest = float(min(fewest, most))
-        self._allowed = self._most
+        self._allowed = float(most)
         self._asked: tuple[float, float] | None = None
 
     @property
@@ -50,4 +50,4 @@ class Congestion:
         if took > _LONG:
             self._allowed = max(self._fewest, self._allowed * _CUT)
         elif took < _SHORT:
-            self._allowed = min(self._most, self._allowed + _RAISE)
+            self._allowed = min(float(self.most), self._allowed + _RAISE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
@@ -20,6 +21,8 @@ __all__ = ["QueueMetrics", "WorkQueue"]
 
 _FIRST = 0.005
 _LONGEST = 1000.0
+_LATELY = 1.0
+"""Seconds for which a lane counts as there after its last key."""
 _SHORTEST = 0.001
 """What is due in 1e-16 s is due now by the clock, and not yet to who subtracts: the key would come back without end."""
 
@@ -58,7 +61,8 @@ class WorkQueue:
         self._name = name
         self._lane = lane
         self._metrics = metrics
-        self._lanes = _Lanes(congestion)
+        self._now = LoopTime()
+        self._lanes = _Lanes(congestion, self._now)
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Of workers for which there is no key."""
         self._queued: dict[str, float] = {}
@@ -66,7 +70,6 @@ class WorkQueue:
         """Since when, and in which lane."""
         self._again: dict[str, None] = {}
         self._failures: dict[str, int] = {}
-        self._now = LoopTime()
         self._delays = _Delays(self.add, self._now)
         self._closed = False
 
@@ -194,10 +197,17 @@ class WorkQueue:
 
 
 class _Lanes:
-    """Keys by lane. Of the lanes that may have one more key in work, the one whose turn is longest ago is next."""
+    """Keys by lane. Of the lanes that may have one more key in work, the one whose turn is longest ago is next.
 
-    def __init__(self, congestion: Congestion | None) -> None:
+    How many that are depends on the congestion of the loop, but only while there are several lanes: many at once are
+    cheaper than few, and a lane alone delays nobody.
+    """
+
+    def __init__(self, congestion: Congestion | None, now: Callable[[], float]) -> None:
         self._congestion = congestion
+        self._now = now
+        self._seen: OrderedDict[str, float] = OrderedDict()
+        """Lanes that had a key lately, and when, longest ago first."""
         self._waiting: dict[str, deque[str]] = {}
         self._working: Counter[str] = Counter()
         self._order: OrderedDict[str, None] = OrderedDict()
@@ -206,6 +216,7 @@ class _Lanes:
     def add(self, lane: str, key: str) -> bool:
         """Whether the key may be taken, as far as its lane is concerned."""
         self._waiting.setdefault(lane, deque()).append(key)
+        self._see(lane)
         return self._line_up(lane)
 
     def take(self) -> tuple[str, str] | None:
@@ -218,6 +229,7 @@ class _Lanes:
         if not keys:
             del self._waiting[lane]
         self._working[lane] += 1
+        self._see(lane)
         self._line_up(lane)
         if self._congestion is not None:
             self._congestion.ask()
@@ -232,12 +244,25 @@ class _Lanes:
 
     def _line_up(self, lane: str) -> bool:
         """Let the lane have a turn if it has keys and may have one more in work; whether it has."""
-        if lane not in self._waiting or (
-            self._congestion is not None and self._working[lane] >= self._congestion.allowed
-        ):
+        if lane not in self._waiting or self._working[lane] >= self._allowed():
             return False
         self._order.setdefault(lane)
         return True
+
+    def _allowed(self) -> int:
+        """How many keys of one lane may be in work now."""
+        if self._congestion is None:
+            return sys.maxsize
+        return self._congestion.allowed if len(self._seen) > 1 else self._congestion.most
+
+    def _see(self, lane: str) -> None:
+        if self._congestion is None:
+            return
+        now = self._now()
+        self._seen[lane] = now
+        self._seen.move_to_end(lane)
+        while now - next(iter(self._seen.values())) > _LATELY:
+            self._seen.popitem(last=False)
 
 
 class _Delays:

@@ -65,41 +65,76 @@ def test_fewer_than_the_fewest_workers_are_all_allowed() -> None:
     assert Congestion(most=2, fewest=4).allowed == 2
 
 
-def test_a_crowded_lane_shrinks_to_what_is_allowed_and_grows_again_without_losing_a_key() -> None:
-    class Told(Congestion):
-        now = 3
+class Told(Congestion):
+    """Allows what it is told to."""
 
-        @property
-        def allowed(self) -> int:
-            return self.now
+    now = 3
 
-    async def main() -> tuple[list[int], list[str]]:
+    @property
+    def allowed(self) -> int:
+        return self.now
+
+
+def in_work(queue: WorkQueue, lane: str) -> int:
+    return sum(key.startswith(lane) for key in queue.working)
+
+
+async def working(queue: WorkQueue, workers: int, seen: list[tuple[float, int]]) -> None:
+    """Work on every key for a second; write down how many keys of lane c are in work whenever one of them begins."""
+
+    async def work() -> None:
+        while (key := await queue.get()) is not None:
+            if key.startswith("c"):
+                seen.append((asyncio.get_running_loop().time(), in_work(queue, "c")))
+            await asyncio.sleep(1)
+            queue.done(key)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(workers):
+            group.create_task(work())
+
+
+def test_a_crowd_shrinks_to_what_is_allowed_while_others_have_work_and_loses_no_key() -> None:
+    async def main() -> list[tuple[float, int]]:
         congestion = Told(most=3, fewest=1)
-        queue = WorkQueue("claims", lane=lambda _key: "class", congestion=congestion)
-        in_work: list[int] = []
-        done: list[str] = []
-
-        async def work() -> None:
-            while (key := await queue.get()) is not None:
-                in_work.append(len(queue.working))
-                await asyncio.sleep(1)
-                done.append(key)
-                queue.done(key)
-
-        workers = [asyncio.ensure_future(work()) for _ in range(5)]
-        for number in range(20):
-            queue.add(f"k{number}")
-        await asyncio.sleep(1.5)
-        congestion.now = 1
-        await asyncio.sleep(4)
-        congestion.now = 3
-        await asyncio.sleep(30)
+        queue = WorkQueue("claims", lane=lambda key: key[0], congestion=congestion)
+        seen: list[tuple[float, int]] = []
+        crowd = asyncio.ensure_future(working(queue, 5, seen))
+        for number in range(50):
+            queue.add(f"c{number}")
+        for number in range(60):
+            queue.add(f"other{number}")
+            congestion.now = 1 if 10 <= number < 30 else 3
+            await asyncio.sleep(0.5)
         queue.close()
-        await asyncio.gather(*workers)
-        return in_work, done
+        await crowd
+        return seen
 
-    in_work, done = run(main())
-    assert sorted(done) == sorted(f"k{number}" for number in range(20))
-    assert max(in_work[:3]) == 3
-    assert in_work[8] == 1
-    assert in_work[-1] == 3
+    seen = run(main())
+    assert len(seen) == 50
+    assert {count for at, count in seen if at < 5} == {1, 2, 3}
+    assert {count for at, count in seen if 7 <= at < 15} == {1}
+    assert max(count for at, count in seen if at >= 16) == 3
+
+
+def test_a_crowd_that_is_alone_may_have_the_most_however_busy_the_loop() -> None:
+    async def main() -> list[tuple[float, int]]:
+        congestion = Told(most=3, fewest=1)
+        congestion.now = 1
+        queue = WorkQueue("claims", lane=lambda key: key[0], congestion=congestion)
+        seen: list[tuple[float, int]] = []
+        crowd = asyncio.ensure_future(working(queue, 5, seen))
+        for number in range(25):
+            queue.add(f"c{number}")
+        await asyncio.sleep(2.5)
+        queue.add("other")
+        await asyncio.sleep(20)
+        queue.close()
+        await crowd
+        return seen
+
+    seen = run(main())
+    assert len(seen) == 25
+    assert max(count for at, count in seen if at < 2.5) == 3
+    assert {count for at, count in seen if 3 <= at < 4} <= {1}, "for the moment there is somebody to delay"
+    assert max(count for at, count in seen if at > 5) == 3
