@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clocks import SteppedClock
 from volplane import Absent, Asset, DeleteRequest, Done, DriverInfo, FindRequest, InProgress, ProvisionRequest, hookimpl
 from volplane.assets import AccessMode, Ownership
 from volplane.errors import ConfigurationError
@@ -20,17 +21,6 @@ from volplane.testing.simulation.report import SeedReport, judge_seed
 from volplane.testing.simulation.simulation import Trial, simulate
 
 NOBODY = Ownership(cluster_id="", claim_uid="", volume_name="")
-
-
-class SteppedClock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def on(kind: type[MemoryBackend], *, delay: float = 3.0, made_before: int = 0, **fields: Any) -> MakeSubject:

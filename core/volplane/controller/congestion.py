@@ -25,9 +25,10 @@ class Congestion:
     def __init__(self, *, most: int, fewest: int) -> None:
         """most, fewest: bounds of `allowed`, which begins with `most`."""
         self.most = most
+        """How many may be in flight where nobody is delayed by it."""
         self._fewest = float(min(fewest, most))
         self._allowed = float(most)
-        self._asked: tuple[float, float] | None = None
+        self._asking = False
 
     @property
     def allowed(self) -> int:
@@ -36,17 +37,14 @@ class Congestion:
 
     def ask(self) -> None:
         """See how long a turn takes, unless that is under way. Call it when work begins: who has none need not know."""
-        if self._asked is None:
+        if not self._asking:
+            self._asking = True
             loop = asyncio.get_running_loop()
-            self._asked = loop.time(), time.thread_time()
-            loop.call_soon(self._answer, loop)
+            loop.call_soon(self._answer, loop, loop.time(), time.thread_time())
 
-    def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._asked is None:
-            return
-        then, used = self._asked
+    def _answer(self, loop: asyncio.AbstractEventLoop, then: float, used: float) -> None:
+        self._asking = False
         took = min(loop.time() - then, time.thread_time() - used)
-        self._asked = None
         if took > _LONG:
             self._allowed = max(self._fewest, self._allowed * _CUT)
         elif took < _SHORT:

@@ -8,6 +8,7 @@ volume exists never gets one: `settle` deletes the asset, then lets the claim go
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 from zlib import crc32
@@ -272,15 +273,21 @@ def _keep_state(claim: Claim, intent: ClaimIntent, state: dict[str, Any], world:
     told = ClaimIntent(
         v=INTENT_VERSION, driver=intent.driver, generation=intent.generation, segment=intent.segment, state=state
     )
-    body = {"metadata": {"annotations": {names.INTENT: world.sealer.seal(claim.uid, told)}}}
-    return Patch(kind=CLAIMS, target=claim, body=body, why="keep the driver's state")
+    return _record(claim, told, world, why="keep the driver's state")
 
 
 def _reschedule(claim: Claim, intent: ClaimIntent, world: World) -> Patch:
     """Nothing is in the full segment: give the claim back to the scheduler and forget the place."""
     fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
-    annotations = {names.INTENT: world.sealer.seal(claim.uid, fresh), names.SELECTED_NODE: None}
-    return Patch(kind=CLAIMS, target=claim, body={"metadata": {"annotations": annotations}}, why="ask for another node")
+    return _record(claim, fresh, world, why="ask for another node", others={names.SELECTED_NODE: None})
+
+
+def _record(
+    claim: Claim, intent: ClaimIntent, world: World, *, why: str, others: Mapping[str, str | None] | None = None
+) -> Patch:
+    """Write an intent over the one before. others: annotations that change with it."""
+    annotations = {names.INTENT: world.sealer.seal(claim.uid, intent), **(others or {})}
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": {"annotations": annotations}}, why=why)
 
 
 # --- the end of an intent ---------------------------------------------------------------------------------------
@@ -325,8 +332,7 @@ def _restore_record(claim: Claim, name: str, known: ClaimIntent | None, world: W
     if driver is None or world.sealer.open(claim.uid, claim.annotation(names.INTENT)) is not None:
         return None
     intent = known or presumed_intent(claim, driver, world)
-    body = {"metadata": {"annotations": {names.INTENT: world.sealer.seal(claim.uid, intent)}}}
-    return Patch(kind=CLAIMS, target=claim, body=body, why="restore the record of what was begun")
+    return _record(claim, intent, world, why="restore the record of what was begun")
 
 
 def _end_intent(claim: Claim) -> Patch:

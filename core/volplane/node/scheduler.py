@@ -145,17 +145,8 @@ class _Bindings:
     def __init__(self) -> None:
         self.tasks: asyncio.TaskGroup | None = None
 
-    def start(
-        self,
-        name: str,
-        *,
-        driver: str,
-        asset: str,
-        run: Callable[[], Awaitable[None]],
-        requeue: Callable[[], None],
-        group: str = "",
-    ) -> None:
-        """One by one per object is all that a binding needs: no limits, no groups."""
+    def start(self, name: str, *, run: Callable[[], Awaitable[None]], requeue: Callable[[], None], **_: str) -> None:
+        """Of what the runner tells besides, a binding needs nothing: no driver limits it."""
         if self.tasks is not None:
             self.tasks.create_task(self._run(name, run, requeue), name=name)
 

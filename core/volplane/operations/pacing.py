@@ -7,6 +7,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
+from volplane.controller.clock import LoopTime
 from volplane.operations.entries import Pause
 from volplane.operations.limits import TokenBucket
 
@@ -28,7 +29,8 @@ class RetryPace:
     def __init__(self, resume: Callable[[Pause], None]) -> None:
         """resume: runs a pause's operation again; called in the loop, soon."""
         self._resume = resume
-        self._bucket = TokenBucket(RETRIES_PER_SECOND, _now(), burst=RETRIES_AT_ONCE)
+        self._now = LoopTime()
+        self._bucket = TokenBucket(RETRIES_PER_SECOND, self._now(), burst=RETRIES_AT_ONCE)
         self._waiting: list[tuple[int, int, Pause]] = []
         self._added = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -42,14 +44,14 @@ class RetryPace:
         """Resume it now or later; until then `pause.until` is about when."""
         self._added += 1
         heapq.heappush(self._waiting, (pause.failures, self._added, pause))
-        pause.until = _now() + self.delay
+        pause.until = self._now() + self.delay
         self._let_go()
 
     def succeeded(self) -> bool:
         """An operation of the group did; whether there is nothing left to pace."""
         self._bucket.give(_PER_SUCCESS)
         self._let_go()
-        return not self._waiting and self._bucket.full(_now())
+        return not self._waiting and self._bucket.full(self._now())
 
     def close(self) -> None:
         """Resume nothing more."""
@@ -58,7 +60,7 @@ class RetryPace:
 
     def _let_go(self) -> None:
         self._stop_timer()
-        now = _now()
+        now = self._now()
         while self._waiting:
             if self._waiting[0][2].dropped:
                 heapq.heappop(self._waiting)
@@ -73,7 +75,3 @@ class RetryPace:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

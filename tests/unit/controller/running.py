@@ -35,19 +35,12 @@ class Operations:
         self.waiting: list[Callable[[], None]] = []
 
     def start(
-        self,
-        name: str,
-        *,
-        driver: str,
-        asset: str,
-        run: Callable[[], Awaitable[None]],
-        requeue: Callable[[], None],
-        group: str = "",
+        self, name: str, *, run: Callable[[], Awaitable[None]], requeue: Callable[[], None], **limited_by: str
     ) -> None:
         if self.refuse:
             self.waiting.append(requeue)
             raise self.refuse.pop(0)
-        self.started.append((name, driver, asset))
+        self.started.append((name, limited_by["driver"], limited_by["asset"]))
         self.task = asyncio.ensure_future(run())
         self.task.add_done_callback(lambda _: requeue())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 from volplane.controller.congestion import Congestion
 from volplane.controller.workqueue import WorkQueue
@@ -75,42 +76,47 @@ class Told(Congestion):
         return self.now
 
 
-def in_work(queue: WorkQueue, lane: str) -> int:
-    return sum(key.startswith(lane) for key in queue.working)
+def crowd_of(
+    keys: int, allowed: int, meanwhile: Callable[[WorkQueue, Told], Awaitable[None]]
+) -> list[tuple[float, int]]:
+    """Five workers on a crowd in lane c, a second a key, while something else happens.
 
-
-async def working(queue: WorkQueue, workers: int, seen: list[tuple[float, int]]) -> None:
-    """Work on every key for a second; write down how many keys of lane c are in work whenever one of them begins."""
+    When each of the crowd's keys was begun, and how many of them were in work then.
+    """
+    congestion = Told(most=3, fewest=1)
+    congestion.now = allowed
+    queue = WorkQueue("claims", lane=lambda key: key[0], congestion=congestion)
+    seen: list[tuple[float, int]] = []
 
     async def work() -> None:
         while (key := await queue.get()) is not None:
             if key.startswith("c"):
-                seen.append((asyncio.get_running_loop().time(), in_work(queue, "c")))
+                at_once = sum(each.startswith("c") for each in queue.working)
+                seen.append((asyncio.get_running_loop().time(), at_once))
             await asyncio.sleep(1)
             queue.done(key)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(workers):
-            group.create_task(work())
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5):
+                group.create_task(work())
+            for number in range(keys):
+                queue.add(f"c{number}")
+            await meanwhile(queue, congestion)
+            queue.close()
+
+    run(main())
+    return seen
 
 
 def test_a_crowd_shrinks_to_what_is_allowed_while_others_have_work_and_loses_no_key() -> None:
-    async def main() -> list[tuple[float, int]]:
-        congestion = Told(most=3, fewest=1)
-        queue = WorkQueue("claims", lane=lambda key: key[0], congestion=congestion)
-        seen: list[tuple[float, int]] = []
-        crowd = asyncio.ensure_future(working(queue, 5, seen))
-        for number in range(50):
-            queue.add(f"c{number}")
+    async def others_come(queue: WorkQueue, congestion: Told) -> None:
         for number in range(60):
             queue.add(f"other{number}")
             congestion.now = 1 if 10 <= number < 30 else 3
             await asyncio.sleep(0.5)
-        queue.close()
-        await crowd
-        return seen
 
-    seen = run(main())
+    seen = crowd_of(50, 3, others_come)
     assert len(seen) == 50
     assert {count for at, count in seen if at < 5} == {1, 2, 3}
     assert {count for at, count in seen if 7 <= at < 15} == {1}
@@ -118,22 +124,12 @@ def test_a_crowd_shrinks_to_what_is_allowed_while_others_have_work_and_loses_no_
 
 
 def test_a_crowd_that_is_alone_may_have_the_most_however_busy_the_loop() -> None:
-    async def main() -> list[tuple[float, int]]:
-        congestion = Told(most=3, fewest=1)
-        congestion.now = 1
-        queue = WorkQueue("claims", lane=lambda key: key[0], congestion=congestion)
-        seen: list[tuple[float, int]] = []
-        crowd = asyncio.ensure_future(working(queue, 5, seen))
-        for number in range(25):
-            queue.add(f"c{number}")
+    async def another_comes(queue: WorkQueue, _: Told) -> None:
         await asyncio.sleep(2.5)
         queue.add("other")
         await asyncio.sleep(20)
-        queue.close()
-        await crowd
-        return seen
 
-    seen = run(main())
+    seen = crowd_of(25, 1, another_comes)
     assert len(seen) == 25
     assert max(count for at, count in seen if at < 2.5) == 3
     assert {count for at, count in seen if 3 <= at < 4} <= {1}, "for the moment there is somebody to delay"

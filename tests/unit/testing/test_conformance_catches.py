@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clocks import SteppedClock
 from unit.testing.planted import BUGS, SECRET, SLOW_BUGS
 from volplane import (
     Asset,
@@ -17,19 +18,8 @@ from volplane.testing.memory import DRIVER, ZONE, MemoryBackend
 from volplane.testing.memory_storage import MemoryStorage
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> Subject:
-    clock = Clock()
+    clock = SteppedClock()
     memory = MemoryStorage(capacity_bytes=100 << 30, page=3, clock=clock, **storage)
 
     def inspect() -> object:
