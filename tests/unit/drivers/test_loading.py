@@ -9,9 +9,9 @@ import pytest
 
 from volplane import BackendSpec, Declined, DriverInfo, Parameter, ParameterSchema, hookimpl
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
-from volplane.loading import assembly
-from volplane.loading.assembly import load_drivers
-from volplane.loading.discovery import GivenPlugins
+from volplane.drivers import assembly
+from volplane.drivers.discovery import GivenPlugins
+from volplane.drivers.loading import load_drivers
 from volplane.operations import DriverLimits
 
 

@@ -25,7 +25,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.loading.contract import Plugin
+from volplane.drivers.contract import Plugin
 from volplane.requests import ClaimIdentity
 
 
