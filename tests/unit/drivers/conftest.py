@@ -1,4 +1,4 @@
-"""A backend, and what is needed to load and call it, for all tests of loading."""
+"""A backend, and what is needed to load and call it, for all tests of drivers."""
 
 from __future__ import annotations
 
