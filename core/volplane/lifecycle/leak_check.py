@@ -14,7 +14,7 @@ from random import Random
 from typing import Protocol
 
 from volplane.controller import logs
-from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -109,7 +109,7 @@ class LeakCheck:
                 pause = INTERVAL if await self.check(driver) else AFTER_FAILURE
                 await asyncio.sleep(pause * self._random.uniform(1.0, 1.0 + JITTER))
 
-    async def check(self, driver: Driver) -> bool:
+    async def check(self, driver: DriverView) -> bool:
         """One check; whether it was complete. What an incomplete one saw counts for nothing."""
         try:
             await self._check(driver)
@@ -129,7 +129,7 @@ class LeakCheck:
         if self._metrics is not None:
             self._metrics.leak_checked(name, None)
 
-    async def _check(self, driver: Driver) -> None:
+    async def _check(self, driver: DriverView) -> None:
         clock = asyncio.get_running_loop().time
         known = await self._known(driver.name)
         began = clock()

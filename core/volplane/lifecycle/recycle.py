@@ -11,7 +11,7 @@ from typing import Any
 
 from volplane.binding.steps import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, Notice, Patch, Read, Reads, Wait
-from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
@@ -148,7 +148,7 @@ def _failed_step(volume: Volume, message: str) -> Patch | None:
     return volume_phase_step(volume, "Failed", message, notices=(notice,))
 
 
-def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, reads: Reads) -> Action:
+def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, world: World, reads: Reads) -> Action:
     pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
     if pod is not None and not belongs(pod, volume, intent):
         return _remove_pod(pod, why="left from an earlier scrub, or forged")
