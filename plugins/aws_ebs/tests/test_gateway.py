@@ -25,7 +25,7 @@ from volplane import (
     StopRequest,
     Unavailable,
 )
-from volplane_aws_ebs import AwsEbsBackend
+from volplane_aws_ebs import AwsEbsBackend, api
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, Fault, FaultKind
 
 REGION = "eu-test-1"
