@@ -14,7 +14,7 @@ import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -127,7 +127,7 @@ def pytest_fixture_setup(
     generator = inspect.isasyncgenfunction(function)
     if _RUNNER not in request.fixturenames or not (generator or inspect.iscoroutinefunction(function)):
         return (yield)
-    runner: CoroutineRunner = request.getfixturevalue(_RUNNER)
+    runner = cast("CoroutineRunner", request.getfixturevalue(_RUNNER))
 
     @wraps(function)
     def value(**arguments: Any) -> Any:
