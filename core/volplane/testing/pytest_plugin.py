@@ -154,7 +154,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a coroutine test to its end."""
     if _RUNNER not in pyfuncitem.funcargs or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    runner: CoroutineRunner = pyfuncitem.funcargs[_RUNNER]
+    runner = cast("CoroutineRunner", pyfuncitem.funcargs[_RUNNER])
     real = pyfuncitem.get_closest_marker(_REAL_TIME)
     seconds = real.kwargs.get("seconds", _REAL_SECONDS) if real else None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
