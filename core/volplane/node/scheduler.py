@@ -99,7 +99,8 @@ class Scheduler:
         step = placement.step
         if isinstance(step, Bind):
             self._binding[key] = pod.uid
-            return Run(name=f"bind-{key}", driver="", asset=key, start=lambda: self._bind(step))
+            self._steps[key] = step
+            return Run(verb="bind", key=key, uid=pod.uid, driver="", asset=key)
         return step
 
     def _world(self) -> World:

@@ -1,5 +1,7 @@
 """Operations: hook calls that run beside the reconciling, one at a time per asset, within the limits of their driver."""
 
+from volplane.operations.dispatcher import Dispatcher, Handler
+from volplane.operations.entries import Work
 from volplane.operations.executor import HookCall, HookExecutor, InlineExecutor, Latency, ThreadExecutor
 from volplane.operations.limits import DriverLimits
 from volplane.operations.registry import OperationRegistry
@@ -7,8 +9,10 @@ from volplane.operations.states import Again, Ended, OperationState, Phase
 
 __all__ = [
     "Again",
+    "Dispatcher",
     "DriverLimits",
     "Ended",
+    "Handler",
     "HookCall",
     "HookExecutor",
     "InlineExecutor",
@@ -17,4 +21,5 @@ __all__ = [
     "OperationState",
     "Phase",
     "ThreadExecutor",
+    "Work",
 ]

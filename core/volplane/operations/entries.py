@@ -8,22 +8,22 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from volplane.controller.actions import Run
 from volplane.operations.limits import DriverLimits, TokenBucket
 from volplane.operations.states import OperationState, Phase
 
-__all__ = ["Lane", "Operation", "Pause", "Requeue"]
+__all__ = ["Lane", "Operation", "Pause", "Requeue", "Work"]
 
 Requeue = Callable[[], None]
+Work = Callable[[], Awaitable[str | None]]
+"""Does what a `Run` says; what it returns is what was done, in words. Raises the failure, or `Again` to go on later."""
 
 
 @dataclass(slots=True, eq=False)
 class Operation:
+    run: Run
     name: str
-    driver: str
-    asset: str
-    node: str | None
-    group: str
-    run: Callable[[], Awaitable[None]]
+    work: Work
     requeue: Requeue
     since: float
     failures: int
@@ -37,10 +37,8 @@ class Operation:
 
     def state(self) -> OperationState:
         return OperationState(
+            run=self.run,
             name=self.name,
-            driver=self.driver,
-            asset=self.asset,
-            node=self.node,
             phase=self.phase,
             since=self.since,
             failures=self.failures,
@@ -52,11 +50,8 @@ class Operation:
 class Pause:
     """What is left of an operation between two runs. failures is 0 after `Again`. dropped: nobody waits for it any more."""
 
+    run: Run
     name: str
-    driver: str
-    asset: str
-    node: str | None
-    group: str
     since: float
     until: float
     failures: int
@@ -67,10 +62,8 @@ class Pause:
 
     def state(self) -> OperationState:
         return OperationState(
+            run=self.run,
             name=self.name,
-            driver=self.driver,
-            asset=self.asset,
-            node=self.node,
             phase=Phase.WAITING,
             since=self.since,
             next_try=self.until,

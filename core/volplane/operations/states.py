@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from volplane.controller.actions import Run
 from volplane.errors import OperationError
 
 __all__ = ["Again", "Ended", "OperationState", "Phase"]
@@ -35,10 +36,8 @@ class Phase(StrEnum):
 class OperationState:
     """One operation now. Times are loop times in seconds; failures counts those in a row; error is the last one's text."""
 
+    run: Run
     name: str
-    driver: str
-    asset: str
-    node: str | None
     phase: Phase
     since: float
     next_try: float | None = None
@@ -50,10 +49,7 @@ class OperationState:
 class Ended:
     """One run that is over. seconds: from leaving the queue to the release of the asset. error: None for success and `Again`."""
 
-    name: str
-    driver: str
-    asset: str
-    node: str | None
+    run: Run
     seconds: float
     error: BaseException | None
     next_try: float | None
