@@ -13,9 +13,9 @@ from tools.reference_fields import MARK, contract
 
 from volplane.cli import main as frame
 from volplane.controller.metrics import Metrics
-from volplane.loading.building import build_driver, options_schema
-from volplane.loading.discovery import InstalledPlugins
-from volplane.loading.reference import markdown
+from volplane.drivers.building import build_driver, options_schema
+from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.reference import markdown
 
 WIDTH = 100
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from volplane.assets import ListedAsset, Ownership
+from volplane.drivers.driver import Driver
 from volplane.errors import ApiNotFound, ConfigurationError, Unavailable, Unsupported, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -19,7 +20,6 @@ from volplane.lifecycle.errands import Errand, Errands, Outcome
 from volplane.lifecycle.identity import asset_key, context_of, volume_identity
 from volplane.lifecycle.listing import assets_of
 from volplane.lifecycle.world import World
-from volplane.loading.driver import Driver
 from volplane.requests import AdoptRequest
 
 __all__ = ["Adoptable", "Adoption"]

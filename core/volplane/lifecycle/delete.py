@@ -9,13 +9,13 @@ from __future__ import annotations
 from volplane.assets import VolumeSource
 from volplane.binding.steps import volume_phase_step
 from volplane.controller.actions import Action, Delete, Done, Patch, Wait
+from volplane.drivers.driver import Driver
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.lifecycle.finalizers import held_for_reclaim, is_in_tree, reclaim_finalizer, without_finalizer
 from volplane.lifecycle.intents import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
 from volplane.lifecycle.world import Pending, World, source_of, warning
-from volplane.loading.driver import Driver
 
 __all__ = ["NO_PLUGIN", "Attribution", "decide_delete", "driver_of", "volume_source"]
 

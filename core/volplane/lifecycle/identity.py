@@ -10,6 +10,7 @@ import msgspec
 
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.binding.matching import capacity_of, request_of
+from volplane.drivers.driver import Driver
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.lifecycle.delete import volume_source
@@ -17,7 +18,6 @@ from volplane.lifecycle.intents import ClaimIntent
 from volplane.lifecycle.made import split_parameters, volume_name_of
 from volplane.lifecycle.provision import allowed_segments
 from volplane.lifecycle.sources import handle_in
-from volplane.loading.driver import Driver
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 
 __all__ = [

@@ -14,6 +14,7 @@ from random import Random
 from typing import Protocol
 
 from volplane.controller import logs
+from volplane.drivers.driver import Driver
 from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -22,7 +23,6 @@ from volplane.lifecycle.identity import segments_of
 from volplane.lifecycle.leaks import Comparison, Finding, Observations, Verdict
 from volplane.lifecycle.listing import assets_of, each, feed_cached, feed_live, findings_of
 from volplane.lifecycle.world import World
-from volplane.loading.driver import Driver
 
 __all__ = ["INTERVAL", "CheckStatus", "LeakCheck", "LeakMetrics"]
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TypeVar
 
 from volplane.assets import ListedAsset
+from volplane.drivers.driver import Driver
 from volplane.errors import OutcomeUnknown, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
@@ -14,7 +15,6 @@ from volplane.kube.objects import KubeObject
 from volplane.lifecycle.identity import context_of
 from volplane.lifecycle.leaks import Comparison, Finding
 from volplane.lifecycle.world import World
-from volplane.loading.driver import Driver
 from volplane.requests import ListRequest
 
 __all__ = ["assets_of", "each", "feed_cached", "feed_live", "findings_of"]

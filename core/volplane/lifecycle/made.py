@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from volplane.assets import Asset
+from volplane.drivers.driver import Driver
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass
@@ -14,7 +15,6 @@ from volplane.kube.quantity import format_bytes
 from volplane.lifecycle.finalizers import is_in_tree, reclaim_finalizer
 from volplane.lifecycle.intents import ClaimIntent
 from volplane.lifecycle.sources import handle_in
-from volplane.loading.driver import Driver
 
 __all__ = ["split_parameters", "volume_body", "volume_name_of"]
 

@@ -15,14 +15,14 @@ from volplane.assets import Asset, Done, VolumeSource
 from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Action, Patch, Reads
 from volplane.controller.inventory import InventoryMetrics, count_inventory
+from volplane.drivers.driver import Driver
+from volplane.drivers.registry import HookRequest
 from volplane.errors import BackendError, PluginError
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
 from volplane.lifecycle.world import Drivers
-from volplane.loading.driver import Driver
-from volplane.loading.registry import HookRequest
 from volplane.requests import DeleteRequest, ProvisionRequest
 
 __all__ = ["CountedAssignments", "LifecycleMetrics", "MeasuredDrivers"]

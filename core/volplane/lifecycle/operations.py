@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Notice, Run
+from volplane.drivers.driver import Driver
 from volplane.errors import ApiNotFound, BackendError, OutcomeUnknown, ResourceExhausted, VolumeInUse
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -32,7 +33,6 @@ from volplane.lifecycle.outliving import can_never_be_bound, outlived
 from volplane.lifecycle.provision import holds_asset, presumed_intent
 from volplane.lifecycle.recycle import recycles
 from volplane.lifecycle.world import Drivers, Pending, Reschedule, ScrubPlan, World
-from volplane.loading.driver import Driver
 from volplane.operations import Again, OperationRegistry
 from volplane.requests import Context, DeleteRequest, FindRequest, ProvisionRequest, RecycleRequest, ValidateRequest
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from volplane.assets import Asset, Segment
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Wait
+from volplane.drivers.driver import Driver
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -27,7 +28,6 @@ from volplane.lifecycle.made import split_parameters, volume_body, volume_name_o
 from volplane.lifecycle.migration import csi_driver_of
 from volplane.lifecycle.outliving import can_never_be_bound, outlive
 from volplane.lifecycle.world import Pending, Reschedule, World
-from volplane.loading.driver import Driver
 
 __all__ = [
     "allowed_segments",

@@ -11,6 +11,7 @@ from typing import Any
 
 from volplane.binding.steps import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, Notice, Patch, Read, Reads, Wait
+from volplane.drivers.driver import Driver
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
@@ -24,7 +25,6 @@ from volplane.lifecycle.intents import (
 )
 from volplane.lifecycle.scrubber import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
 from volplane.lifecycle.world import Pending, ScrubPlan, World, on_release, warning
-from volplane.loading.driver import Driver
 
 __all__ = ["abandon_scrub", "decide_recycle", "finished", "recycles", "remove_stray_pod"]
 

@@ -12,12 +12,12 @@ from volplane.binding.index import FreeVolumes, WaitingClaims
 from volplane.binding.matching import Demand
 from volplane.controller.actions import Action, Notice
 from volplane.controller.config import ScrubberSettings
+from volplane.drivers.driver import Driver
+from volplane.drivers.registry import HookRequest
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.lifecycle.intents import ClaimIntent, Sealer
-from volplane.loading.driver import Driver
-from volplane.loading.registry import HookRequest
 
 __all__ = [
     "Drivers",

@@ -2,7 +2,6 @@
 
 from volplane.operations.dispatcher import Dispatcher, Handler
 from volplane.operations.entries import Work
-from volplane.operations.executor import HookCall, HookExecutor, InlineExecutor, Latency, ThreadExecutor
 from volplane.operations.limits import DriverLimits
 from volplane.operations.registry import OperationRegistry
 from volplane.operations.states import Again, Ended, OperationState, Phase
@@ -13,13 +12,8 @@ __all__ = [
     "DriverLimits",
     "Ended",
     "Handler",
-    "HookCall",
-    "HookExecutor",
-    "InlineExecutor",
-    "Latency",
     "OperationRegistry",
     "OperationState",
     "Phase",
-    "ThreadExecutor",
     "Work",
 ]

@@ -7,14 +7,12 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from typing import Final
 
 from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name
 from volplane.errors import BackoffError, OperationError, OperationInProgress
-from volplane.operations.entries import Lane, Operation, Pause, Requeue, Work
-from volplane.operations.held import holding
+from volplane.operations.entries import RUNNING, Lane, Operation, Pause, Requeue, Work
 from volplane.operations.limits import DriverLimits, TokenBucket, retry_delay
 from volplane.operations.pacing import RetryPace
 from volplane.operations.states import Again, Ended, OperationState, Phase
@@ -26,7 +24,6 @@ log = logging.getLogger(__name__)
 KEEP_FAILURES: Final = 600.0
 """Seconds after its next try was due that an operation's failures are forgotten if nobody started it again."""
 CANCEL_GRACE: Final = 1.0
-_RUNNING: Final[ContextVar[Operation]] = ContextVar("volplane_operation")
 
 
 class OperationRegistry:
@@ -75,7 +72,7 @@ class OperationRegistry:
         failures = self._end_pause(name, requeue, now)
         operation = Operation(run, name, work, requeue, now, failures)
         operation.context.run(logs.bind, operation=name, driver=run.driver)
-        operation.context.run(_RUNNING.set, operation)
+        operation.context.run(RUNNING.set, operation)
         self._reset_others(operation)
         self._operations[name] = operation
         self._holders.setdefault((run.driver, run.asset), {})[run.node] = operation
@@ -106,7 +103,7 @@ class OperationRegistry:
 
     def attempt(self) -> int:
         """Which try of the operation it is that the caller is part of: one more than have failed in a row."""
-        operation = _RUNNING.get(None)
+        operation = RUNNING.get(None)
         return operation.failures + 1 if operation is not None else 1
 
     def snapshot(self) -> tuple[OperationState, ...]:
@@ -257,7 +254,6 @@ class OperationRegistry:
         self._pump(lane)
 
     async def _drive(self, operation: Operation) -> None:
-        holding(operation.held)
         await operation.work()
 
     def _run_ended(self, operation: Operation, task: asyncio.Task[None]) -> None:

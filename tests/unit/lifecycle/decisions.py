@@ -10,6 +10,7 @@ from typing import Any
 from scenarios.backends import ScriptedBackend
 from volplane.assets import VolumeSource
 from volplane.controller.actions import Notice, Reads
+from volplane.drivers.driver import Driver
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
@@ -19,7 +20,6 @@ from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXE
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.world import Settings, World
-from volplane.loading.driver import Driver
 from volplane.operations import OperationRegistry
 from volplane.requests import Context, OwnsRequest
 

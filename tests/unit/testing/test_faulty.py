@@ -19,10 +19,10 @@ from volplane import (
     StartRequest,
     Throttled,
 )
+from volplane.drivers.building import build_driver
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver
 from volplane.errors import ConfigurationError, OutcomeUnknown
-from volplane.loading.building import build_driver
-from volplane.loading.contract import Plugin
-from volplane.loading.driver import Driver
 from volplane.testing import (
     Answer,
     FailAfter,

@@ -21,10 +21,10 @@ from volplane import (
     Unavailable,
     hookimpl,
 )
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.registry import DriverRegistry, HookRequest
 from volplane.errors import OutcomeUnknown
-from volplane.loading.contract import Plugin
-from volplane.loading.driver import Driver, Extension
-from volplane.loading.registry import DriverRegistry, HookRequest
 from volplane.testing.simulation.loop import WHO
 from volplane.testing.simulation.safety import BEGAN
 from volplane.testing.simulation.stage import Stage

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
+from volplane.drivers.building import build_driver, build_extension, options_schema
+from volplane.drivers.contract import Plugin
+from volplane.drivers.discovery import IMPORT_DEADLINE, PluginSource
+from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.registry import BrokenDriver, LoadedDrivers
 from volplane.errors import PluginError, VolplaneError
-from volplane.loading.building import build_driver, build_extension, options_schema
-from volplane.loading.contract import Plugin
-from volplane.loading.discovery import IMPORT_DEADLINE, PluginSource
-from volplane.loading.driver import Driver, Extension
-from volplane.loading.registry import BrokenDriver, LoadedDrivers
 from volplane.operations import DriverLimits
 
 __all__ = ["default_drivers", "load_drivers"]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from volplane import BackendSpec, Done, DriverInfo, Parameter, ParameterSchema, hookimpl
+from volplane.drivers.building import build_driver, build_extension
+from volplane.drivers.contract import HOOKS, driver_name_flaw
 from volplane.errors import ConfigurationError, PluginError
-from volplane.loading.building import build_driver, build_extension
-from volplane.loading.contract import HOOKS, driver_name_flaw
 
 NAME = "d.example.com"
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from volplane.assets import AccessMode, VolumeMode
+from volplane.drivers.contract import Plugin, backend_flaws, driver_name_flaw, extension_flaws
+from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.parameters import driver_options, schema_flaws
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
-from volplane.loading.contract import Plugin, backend_flaws, driver_name_flaw, extension_flaws
-from volplane.loading.driver import Driver, Extension
-from volplane.loading.parameters import driver_options, schema_flaws
 from volplane.requests import Context, DescribeRequest
 from volplane.schemas import HOOKSPEC_VERSION, DriverInfo, ParameterSchema
 from volplane.secret import Secret, redacted

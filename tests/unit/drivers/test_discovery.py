@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from volplane.drivers.contract import Plugin
+from volplane.drivers.discovery import GivenPlugins, InstalledPlugins, installed
 from volplane.errors import PluginError
-from volplane.loading.contract import Plugin
-from volplane.loading.discovery import GivenPlugins, InstalledPlugins, installed
 
 Distribute = Callable[..., None]
 

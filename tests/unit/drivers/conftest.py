@@ -1,4 +1,4 @@
-"""A backend, and what is needed to load and call it, for all tests of loading."""
+"""A backend, and what is needed to load and call it, for all tests of drivers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.loading.contract import Plugin
+from volplane.drivers.contract import Plugin
 from volplane.requests import ClaimIdentity
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from volplane import BackendSpec, Declined, DriverInfo, Parameter, ParameterSchema, hookimpl
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
-from volplane.loading import assembly
-from volplane.loading.assembly import load_drivers
-from volplane.loading.discovery import GivenPlugins
+from volplane.drivers import loading
+from volplane.drivers.discovery import GivenPlugins
+from volplane.drivers.loading import load_drivers
 from volplane.operations import DriverLimits
 
 
@@ -67,7 +67,7 @@ def test_a_backend_that_hangs_while_it_is_made_is_reported(kit: Any, monkeypatch
     def hang(options: Any) -> Any:
         release.wait(30)
 
-    monkeypatch.setattr(assembly, "BUILD_DEADLINE", 0.05)
+    monkeypatch.setattr(loading, "BUILD_DEADLINE", 0.05)
     plugins = GivenPlugins([kit.backend(kit.Memory), kit.backend(hang, "hang")])
     loaded = load_drivers(Configuration(drivers=(settings("hang", "hang"), settings("good"))), plugins)
     release.set()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from volplane.errors import OutcomeUnknown, Unavailable
-from volplane.operations.held import hold_until
+from volplane.operations.entries import hold_until
 from volplane.operations.limits import DriverLimits
 
 __all__ = ["HookCall", "HookExecutor", "InlineExecutor", "Latency", "ThreadExecutor"]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from volplane import Done, Unavailable, VolumeSource, hookimpl
+from volplane.drivers.building import build_driver
+from volplane.drivers.driver import Driver
+from volplane.drivers.executor import InlineExecutor
+from volplane.drivers.registry import BrokenDriver, DriverRegistry, DriverState, LoadedDrivers
 from volplane.errors import OutcomeUnknown
-from volplane.loading.building import build_driver
-from volplane.loading.driver import Driver
-from volplane.loading.registry import BrokenDriver, DriverRegistry, DriverState, LoadedDrivers
-from volplane.operations import DriverLimits, InlineExecutor
+from volplane.operations import DriverLimits
 from volplane.testing.clock import run
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from volplane.controller import logs
+from volplane.drivers.executor import InlineExecutor, ThreadExecutor
 from volplane.errors import OutcomeUnknown, Throttled, Unavailable
-from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry, Phase, ThreadExecutor
+from volplane.operations import DriverLimits, OperationRegistry, Phase
 from volplane.testing.clock import run
 
 ONE = {"d": DriverLimits(concurrency=1)}
@@ -181,7 +182,7 @@ def test_a_hung_hook_does_not_keep_the_process_from_exiting() -> None:
     program = """
         import asyncio, threading
         from volplane.errors import OutcomeUnknown
-        from volplane.operations import ThreadExecutor
+        from volplane.drivers.executor import ThreadExecutor
 
         async def main():
             try:

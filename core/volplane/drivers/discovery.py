@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import IO, Any, Final, Protocol
 
 from volplane.controller.spelling import nearest
+from volplane.drivers.contract import Plugin
 from volplane.errors import PluginError
-from volplane.loading.contract import Plugin
 
 __all__ = ["GROUPS", "IMPORT_DEADLINE", "GivenPlugins", "Installed", "InstalledPlugins", "PluginSource", "installed"]
 

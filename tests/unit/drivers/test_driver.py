@@ -24,11 +24,11 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
+from volplane.drivers.building import build_driver, build_extension
+from volplane.drivers.contract import HOOKS
+from volplane.drivers.driver import Driver
+from volplane.drivers.results import RESULTS
 from volplane.errors import InvalidArgument, OutcomeUnknown, PluginError, Unsupported
-from volplane.loading.building import build_driver, build_extension
-from volplane.loading.contract import HOOKS
-from volplane.loading.driver import Driver
-from volplane.loading.results import RESULTS
 from volplane.requests import (
     AttachRequest,
     DeleteRequest,

@@ -24,11 +24,11 @@ from volplane.assets import (
     PodScrub,
     Snapshot,
 )
+from volplane.drivers.contract import HOOKS, Plugin
+from volplane.drivers.parameters import class_parameters
+from volplane.drivers.results import result_flaw
 from volplane.errors import BackendError, InvalidArgument, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
-from volplane.loading.contract import HOOKS, Plugin
-from volplane.loading.parameters import class_parameters
-from volplane.loading.results import result_flaw
 from volplane.requests import (
     AdoptRequest,
     AttachRequest,
@@ -81,7 +81,7 @@ class Driver:
     Every method calls the hook of its name in the caller's thread, and returns what the contract promises or raises
     BackendError: what the hook raised of it, `OutcomeUnknown` for any other exception and for a result of a wrong type
     (`PluginError` for describe and owns), `Unsupported` for an optional hook that the backend does not implement.
-    Checks of the plugin itself are made by `volplane.loading.building`, which makes drivers.
+    Checks of the plugin itself are made by `volplane.drivers.building`, which makes drivers.
     """
 
     def __init__(

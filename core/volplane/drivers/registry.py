@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from volplane.assets import InProgress, VolumeSource
 from volplane.controller import logs
+from volplane.drivers.driver import Driver
+from volplane.drivers.executor import HookExecutor
 from volplane.errors import BackendError, PluginError
-from volplane.loading.driver import Driver
-from volplane.operations import DriverLimits, HookExecutor
+from volplane.operations import DriverLimits
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
@@ -51,7 +52,7 @@ class BrokenDriver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDrivers:
-    """What `volplane.loading.assembly` made of a configuration."""
+    """What `volplane.drivers.loading` made of a configuration."""
 
     drivers: tuple[Driver, ...] = ()
     broken: tuple[BrokenDriver, ...] = ()

@@ -28,6 +28,12 @@ from volplane import (
 )
 from volplane.controller import logs
 from volplane.controller.config import parse_configuration
+from volplane.drivers.building import build_driver, build_extension
+from volplane.drivers.cluster_secrets import ClusterSecrets
+from volplane.drivers.driver import Driver
+from volplane.drivers.executor import InlineExecutor
+from volplane.drivers.parameters import schema_flaws
+from volplane.drivers.registry import DriverRegistry, DriverState, LoadedDrivers
 from volplane.errors import (
     ApiError,
     ApiNotFound,
@@ -40,12 +46,6 @@ from volplane.errors import (
     PluginError,
 )
 from volplane.extensions.call_log import CallLog
-from volplane.loading.building import build_driver, build_extension
-from volplane.loading.cluster_secrets import ClusterSecrets
-from volplane.loading.driver import Driver
-from volplane.loading.parameters import schema_flaws
-from volplane.loading.registry import DriverRegistry, DriverState, LoadedDrivers
-from volplane.operations import InlineExecutor
 from volplane.requests import Context, StartRequest
 from volplane.testing.clock import run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from volplane.loading.parameters import default_text, type_text
+from volplane.drivers.parameters import default_text, type_text
 from volplane.schemas import ParameterSchema
 
 __all__ = ["Entry", "entries", "markdown"]
