@@ -15,7 +15,20 @@ import msgspec
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Action", "Create", "Decide", "Delete", "Done", "Notice", "Patch", "Read", "Reads", "Run", "Wait", "operation_name"]
+__all__ = [
+    "Action",
+    "Create",
+    "Decide",
+    "Delete",
+    "Done",
+    "Notice",
+    "Patch",
+    "Read",
+    "Reads",
+    "Run",
+    "Wait",
+    "operation_name",
+]
 
 
 class Notice(msgspec.Struct, frozen=True):

@@ -38,9 +38,8 @@ class Operation:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
     def state(self) -> OperationState:
-        return OperationState(
-            run=self.run,
-            name=self.name,
+        return OperationState.of(
+            self.run,
             phase=self.phase,
             since=self.since,
             failures=self.failures,
@@ -63,9 +62,8 @@ class Pause:
     dropped: bool = False
 
     def state(self) -> OperationState:
-        return OperationState(
-            run=self.run,
-            name=self.name,
+        return OperationState.of(
+            self.run,
             phase=Phase.WAITING,
             since=self.since,
             next_try=self.until,

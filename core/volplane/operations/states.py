@@ -36,13 +36,45 @@ class Phase(StrEnum):
 class OperationState:
     """One operation now. Times are loop times in seconds; failures counts those in a row; error is the last one's text."""
 
-    run: Run
     name: str
+    verb: str
+    key: str
+    uid: str
+    driver: str
+    asset: str
+    node: str
     phase: Phase
     since: float
     next_try: float | None = None
     failures: int = 0
     error: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        *,
+        phase: Phase,
+        since: float,
+        failures: int,
+        error: str | None,
+        next_try: float | None = None,
+    ) -> OperationState:
+        """Of this operation."""
+        return cls(
+            name=run.name,
+            verb=run.verb,
+            key=run.key,
+            uid=run.uid,
+            driver=run.driver,
+            asset=run.asset,
+            node=run.node,
+            phase=phase,
+            since=since,
+            next_try=next_try,
+            failures=failures,
+            error=error,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
