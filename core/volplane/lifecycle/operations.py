@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
+from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Notice, Run
 from volplane.errors import ApiNotFound, BackendError, OutcomeUnknown, ResourceExhausted, VolumeInUse
@@ -39,7 +40,7 @@ from volplane.requests import Context, DeleteRequest, FindRequest, ProvisionRequ
 __all__ = ["Operations"]
 
 MOST_CLASSES = 1_000
-SECOND_LOOK = 1.0
+SECOND_LOOK = LIVE_STATE_FORBIDS.delay()
 """Seconds after which an object is decided again whose live state forbade what was decided: by then the cache knows it."""
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from volplane.assets import InProgress, VolumeSource
+from volplane.backoff import DRIVER_NOT_STARTED
 from volplane.controller import logs
 from volplane.errors import BackendError, PluginError
 from volplane.loading.driver import Driver
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 START_TIMEOUT: Final = 30.0
 PROBE_TIMEOUT: Final = 10.0
 PROBE_INTERVAL: Final = 30.0
-FIRST_RESTART: Final = 1.0
-LONGEST_RESTART: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,15 +316,15 @@ class DriverRegistry:
             self._turn(entry, DriverState.READY, "")
 
     async def _keep_one(self, entry: _Entry) -> None:
-        restart = FIRST_RESTART
+        failures = 1
         while entry.state is not DriverState.STOPPED:
             if entry.state is DriverState.READY:
-                restart = FIRST_RESTART
+                failures = 1
                 await asyncio.sleep(PROBE_INTERVAL)
                 await self._probe(entry)
             else:
-                await asyncio.sleep(restart)
-                restart = min(restart * 2, LONGEST_RESTART)
+                await asyncio.sleep(DRIVER_NOT_STARTED.delay(failures))
+                failures += 1
                 await self._start(entry)
 
     async def _probe(self, entry: _Entry) -> None:
