@@ -22,6 +22,11 @@ from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import Configuration
 from volplane.controller.leader import Elector, Leadership
 from volplane.controller.metrics import Metrics
+from volplane.drivers.cluster_secrets import ClusterSecrets
+from volplane.drivers.discovery import InstalledPlugins, PluginSource
+from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.loading import load_drivers
+from volplane.drivers.registry import DriverRegistry, DriverStatus, LoadedDrivers, status_of_broken
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -34,11 +39,7 @@ from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leak_repair import LeakRepair
 from volplane.lifecycle.world import Settings
-from volplane.loading.assembly import load_drivers
-from volplane.loading.cluster_secrets import ClusterSecrets
-from volplane.loading.discovery import InstalledPlugins, PluginSource
-from volplane.loading.registry import DriverRegistry, DriverStatus, LoadedDrivers, status_of_broken
-from volplane.operations import Ended, OperationRegistry, OperationState, ThreadExecutor
+from volplane.operations import Ended, OperationRegistry, OperationState
 from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
 
 __all__ = ["LEASE", "ControllerProcess", "Options", "Upkeep"]

@@ -26,10 +26,10 @@ from volplane import (
 )
 from volplane.cli.new_backend import distribution_files
 from volplane.controller.config import parse_configuration
-from volplane.loading.building import build_driver, build_extension, options_schema
-from volplane.loading.contract import Plugin
-from volplane.loading.discovery import InstalledPlugins
-from volplane.loading.parameters import check
+from volplane.drivers.building import build_driver, build_extension, options_schema
+from volplane.drivers.contract import Plugin
+from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.parameters import check
 from volplane.testing import Cluster, MemoryBackend, run
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from volplane.backoff import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane.controller import logs
+from volplane.drivers.view import DriverView
 from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -23,7 +24,6 @@ from volplane.lifecycle.identity import segments_of
 from volplane.lifecycle.leaks import Comparison, Finding, Observations, Verdict
 from volplane.lifecycle.listing import assets_of, each, feed_cached, feed_live, findings_of
 from volplane.lifecycle.world import World
-from volplane.loading.driver import Driver
 
 __all__ = ["INTERVAL", "CheckStatus", "LeakCheck", "LeakMetrics"]
 
@@ -110,7 +110,7 @@ class LeakCheck:
                 else:
                     await asyncio.sleep(LEAK_CHECK_FAILED.delay(random=self._random))
 
-    async def check(self, driver: Driver) -> bool:
+    async def check(self, driver: DriverView) -> bool:
         """One check; whether it was complete. What an incomplete one saw counts for nothing."""
         try:
             await self._check(driver)
@@ -130,7 +130,7 @@ class LeakCheck:
         if self._metrics is not None:
             self._metrics.leak_checked(name, None)
 
-    async def _check(self, driver: Driver) -> None:
+    async def _check(self, driver: DriverView) -> None:
         clock = asyncio.get_running_loop().time
         known = await self._known(driver.name)
         began = clock()

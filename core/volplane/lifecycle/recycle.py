@@ -12,6 +12,7 @@ from typing import Any
 from volplane.backoff import SCRUB_FAILED
 from volplane.binding.steps import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, Notice, Patch, Read, Reads, Wait
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
@@ -25,7 +26,6 @@ from volplane.lifecycle.intents import (
 )
 from volplane.lifecycle.scrubber import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
 from volplane.lifecycle.world import Pending, ScrubPlan, World, on_release, warning
-from volplane.loading.driver import Driver
 
 __all__ = ["abandon_scrub", "decide_recycle", "finished", "recycles", "remove_stray_pod"]
 
@@ -145,7 +145,7 @@ def _failed_step(volume: Volume, message: str) -> Patch | None:
     return volume_phase_step(volume, "Failed", message, notices=(notice,))
 
 
-def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, reads: Reads) -> Action:
+def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, world: World, reads: Reads) -> Action:
     pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
     if pod is not None and not belongs(pod, volume, intent):
         return _remove_pod(pod, why="left from an earlier scrub, or forged")
