@@ -38,7 +38,7 @@ def backend_page(name: str) -> Iterator[str]:
     yield markdown(options)
     yield "## Parameters of a class\n"
     yield "In `parameters` of a StorageClass. Names are compared without regard to case.\n"
-    yield markdown(driver.info.parameters)
+    yield markdown(driver.view.info.parameters)
 
 
 def metrics_page() -> Iterator[str]:

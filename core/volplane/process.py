@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import Configuration
 from volplane.controller.leader import Elector, Leadership
@@ -50,7 +51,6 @@ STEP_SECONDS = 1.5
 DRAIN_SECONDS = 3.0
 HOOK_SECONDS = 1.5
 EVENT_SECONDS = 1.0
-RETRY_SECONDS = 1.0
 COMPLAIN_SECONDS = 30.0
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
@@ -241,8 +241,8 @@ class ControllerProcess:
                 self._trouble = str(error)
                 if loop.time() >= complained + COMPLAIN_SECONDS:
                     complained = loop.time()
-                    log.warning("waiting for the API server, trying again every %g s: %s", RETRY_SECONDS, error)
-                await asyncio.sleep(max(RETRY_SECONDS, error.retry_after or 0.0))
+                    log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
+                await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
             except ApiError as error:
                 raise _refused_at_start(error) from error
             else:

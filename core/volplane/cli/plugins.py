@@ -118,11 +118,11 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
     except PluginError as refused:
         error = str(refused)
     if kind == "backend":
-        made = [d for d in drivers.drivers if d.backend == name]
+        made = [d for d in drivers.drivers if d.view.backend == name]
         if not made and not error:
             error = _newer(installed, name)
         mine = [d.name for d in made] + [f"{b.name} (broken)" for b in drivers.broken if name == b.backend != b.name]
-        hooks = made[0].capabilities if made else hooks
+        hooks = made[0].view.hooks if made else hooks
     return _Row(kind, name, distribution, ", ".join(mine) or "-", ", ".join(sorted(hooks)) or "-", error)
 
 
@@ -169,9 +169,11 @@ def _show_backend(console: Console, plugin: Plugin, configuration: Configuration
         console.heading("Class parameters")
         console.note(f"  not known: {error}")
         return
-    _show_schema(console, f"Class parameters (schema version {driver.info.parameters.version})", driver.info.parameters)
+    _show_schema(
+        console, f"Class parameters (schema version {driver.view.info.parameters.version})", driver.view.info.parameters
+    )
     console.heading("Driver")
-    for label, value in _facts(driver.info):
+    for label, value in _facts(driver.view.info):
         console.line(f"  {label:<18} {value}")
 
 

@@ -12,9 +12,10 @@ from volplane.assets import AccessMode, VolumeMode
 from volplane.drivers.contract import Plugin, backend_flaws, driver_name_flaw, extension_flaws
 from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.parameters import driver_options, schema_flaws
+from volplane.drivers.view import DriverView
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.requests import Context, DescribeRequest
-from volplane.schemas import HOOKSPEC_VERSION, DriverInfo, ParameterSchema
+from volplane.schemas import HOOKSPEC_VERSION, ParameterSchema
 from volplane.secret import Secret, redacted
 
 __all__ = ["build_driver", "build_extension", "newer_flaw", "options_schema"]
@@ -51,7 +52,7 @@ def build_driver(
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
     driver = Driver(name, plugin, backend, extensions, options=schema, secrets=_secrets(values))
-    wrong = _info_flaws(driver, driver.info)
+    wrong = _info_flaws(driver.view)
     if wrong:
         raise PluginError(f"{plugin}: hook describe: {'; '.join(wrong)}")
     return driver
@@ -118,7 +119,8 @@ def _version_flaw(info: object) -> str | None:
     return f"is built for hookspec version {version}, this volplane knows {HOOKSPEC_VERSION}; upgrade volplane"
 
 
-def _info_flaws(driver: Driver, info: DriverInfo) -> list[str]:
+def _info_flaws(driver: DriverView) -> list[str]:
+    info = driver.info
     version = _version_flaw(info)
     if version is not None:
         return [version]

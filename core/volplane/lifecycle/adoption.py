@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from volplane.assets import ListedAsset, Ownership
 from volplane.controller.actions import Run
 from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, ConfigurationError, Unavailable, Unsupported, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -84,7 +85,7 @@ class Adoption:
             if asset.owner is not None and asset.owner.cluster_id == former
         ]
 
-    def _adoptable(self, driver: Driver, asset: ListedAsset, owner: Ownership) -> Adoptable:
+    def _adoptable(self, driver: DriverView, asset: ListedAsset, owner: Ownership) -> Adoptable:
         volume = self._world.volumes.get(owner.volume_name)
         obstacle = "" if driver.supports("adopt") else f"backend {driver.backend} does not implement the hook adopt"
         return Adoptable(

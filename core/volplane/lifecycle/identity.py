@@ -10,7 +10,7 @@ import msgspec
 
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.binding.matching import capacity_of, request_of
-from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.lifecycle.delete import volume_source
@@ -35,7 +35,7 @@ _ACCESS_MODES = frozenset(AccessMode)
 
 
 def context_of(
-    driver: Driver,
+    driver: DriverView,
     cluster_id: str,
     *,
     generation: int = 1,
@@ -71,7 +71,7 @@ def _modes(names_of_modes: list[str] | None) -> tuple[AccessMode, ...]:
 def provision_request(
     claim: Claim,
     storage_class: StorageClass,
-    driver: Driver,
+    driver: DriverView,
     intent: ClaimIntent,
     context: Context,
     *,

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
+from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Notice, Run
 from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, BackendError, OperationError, OutcomeUnknown, ResourceExhausted, VolumeInUse
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -38,7 +40,7 @@ from volplane.requests import Context, DeleteRequest, FindRequest, ProvisionRequ
 __all__ = ["Operations"]
 
 MOST_CLASSES = 1_000
-SECOND_LOOK = 1.0
+SECOND_LOOK = LIVE_STATE_FORBIDS.delay()
 """Seconds after which an object is decided again whose live state forbade what was decided: by then the cache knows it."""
 
 
@@ -89,7 +91,7 @@ class Operations:
             raise _gone(run)
         return lambda: self._provision(run, storage_class, driver)
 
-    async def _provision(self, run: Run, storage_class: StorageClass, driver: Driver) -> None:
+    async def _provision(self, run: Run, storage_class: StorageClass, driver: DriverView) -> None:
         uid = run.uid
         claim = self.world.claims.get(run.key)
         if claim is None or claim.uid != uid:
@@ -123,7 +125,7 @@ class Operations:
             raise
         self._keep(claim, self._kept(result) if isinstance(result, InProgress) else result)
 
-    async def _validate(self, driver: Driver, request: ProvisionRequest) -> None:
+    async def _validate(self, driver: DriverView, request: ProvisionRequest) -> None:
         """Ask the backend about a class's parameters before it is first used; again only for others."""
         given = (driver.name, repr(sorted(request.parameters.items())))
         if given in self._valid or not driver.supports("validate"):
@@ -144,7 +146,7 @@ class Operations:
         message = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in {delay:.3g} s'
         self._recorder.record(Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message))
 
-    async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: Driver, error: BackendError) -> bool:
+    async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         """Whether the scheduler shall choose another node: the place is full; as in-tree plugins do it, always.
 
         Another segment may be tried only once nothing is, or will be, in this one.
@@ -153,7 +155,7 @@ class Operations:
             return False
         return intent.segment is None or await self._proves_absence(claim, intent, driver, error)
 
-    async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: Driver, error: BackendError) -> bool:
+    async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         if error.nothing_done:
             return True
         if not driver.supports("find") or driver.info.settle_seconds > 0:
@@ -171,7 +173,7 @@ class Operations:
             raise _gone(run)
         return lambda: self._discard(claim, driver)
 
-    async def _discard(self, claim: Claim, driver: Driver) -> None:
+    async def _discard(self, claim: Claim, driver: DriverView) -> None:
         """Make sure that no asset of the claim is left, though one may have been made."""
         live = await self._live_volume(volume_name_of(claim))
         if await self._still_wanted(claim, driver) or (live is not None and holds_asset(live, claim, driver.name)):
@@ -193,7 +195,7 @@ class Operations:
         if claim.key in self.world.claims:
             self.world.outcomes.discarded.add(claim.uid)
 
-    async def _still_wanted(self, claim: Claim, driver: Driver) -> bool:
+    async def _still_wanted(self, claim: Claim, driver: DriverView) -> bool:
         try:
             live = await self._client.get(CLAIMS, claim.key)
         except ApiNotFound:
@@ -206,7 +208,7 @@ class Operations:
         superseded = storage_class is not None and storage_class.provisioner != driver.name
         return not (live.terminating or elsewhere or superseded)
 
-    async def _asset_of(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
+    async def _asset_of(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
         made = self.world.outcomes.made.get(claim.uid)
         if isinstance(made, Asset):
             return made
@@ -218,14 +220,14 @@ class Operations:
             return None
         return await self._provision_once_more(claim, intent, driver)
 
-    def _wait_until_settled(self, claim: Claim, driver: Driver) -> None:
+    def _wait_until_settled(self, claim: Claim, driver: DriverView) -> None:
         """`Absent` is proof only so long after the last attempt; one before our start counts from our first look."""
         since = self.world.outcomes.attempted.setdefault(claim.uid, self.world.monotonic())
         left = since + driver.info.settle_seconds - self.world.monotonic()
         if left > 0:
             raise Again(after=left)
 
-    async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
+    async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
         """Without `find`, an unknown outcome is resolved by the same call: it returns what it made before."""
         class_name = class_of_claim(claim) or ""
         storage_class = self.world.classes.get(class_name)
@@ -247,7 +249,7 @@ class Operations:
             raise Again(after=result.retry_after)
         return result
 
-    async def _find(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | Absent:
+    async def _find(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | Absent:
         context = self._context(driver, intent.generation, intent.state)
         request = FindRequest(
             context=context,
@@ -257,7 +259,7 @@ class Operations:
         )
         return await self._drivers.call(driver, Driver.find, request)
 
-    async def _delete_asset(self, claim: Claim, intent: ClaimIntent, driver: Driver, asset: Asset) -> None:
+    async def _delete_asset(self, claim: Claim, intent: ClaimIntent, driver: DriverView, asset: Asset) -> None:
         context = self._context(driver, intent.generation, self.world.outcomes.discarding.get(claim.uid))
         owner: Ownership = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
@@ -272,7 +274,7 @@ class Operations:
         volume, driver = self._asked_for(run)
         return lambda: self._delete(run, volume, driver)
 
-    async def _delete(self, run: Run, volume: Volume, driver: Driver) -> None:
+    async def _delete(self, run: Run, volume: Volume, driver: DriverView) -> None:
         live = await self._released_volume(volume)
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise Again(after=SECOND_LOOK)
@@ -310,7 +312,7 @@ class Operations:
         volume, driver = self._asked_for(run)
         return lambda: self._recycle(run, volume, driver)
 
-    async def _recycle(self, run: Run, volume: Volume, driver: Driver) -> None:
+    async def _recycle(self, run: Run, volume: Volume, driver: DriverView) -> None:
         live = await self._released_volume(volume)
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
         if live is None or live.terminating or not recycles(live) or intent is None:
@@ -339,7 +341,7 @@ class Operations:
             case Erased():
                 return None
 
-    def _asked_for(self, run: Run) -> tuple[Volume, Driver]:
+    def _asked_for(self, run: Run) -> tuple[Volume, DriverView]:
         volume, driver = self.world.volumes.get(run.key), self.world.drivers.get(run.driver)
         if volume is None or driver is None:
             raise _gone(run)
@@ -376,7 +378,7 @@ class Operations:
         never = can_never_be_bound(live, claim) and outlived(live, claim, self.world.sealer)
         return live if claim.uid != reference.uid or bound_elsewhere or never else None
 
-    def _context(self, driver: Driver, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
+    def _context(self, driver: DriverView, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
         """Of a call that the running operation makes."""
         return context_of(
             driver,

@@ -14,6 +14,7 @@ from volplane.controller.actions import Notice
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.driver import Driver
 from volplane.drivers.registry import HookRequest
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
@@ -40,16 +41,16 @@ T = TypeVar("T")
 class Drivers(Protocol):
     """The configured drivers."""
 
-    def get(self, name: str) -> Driver | None:
+    def get(self, name: str) -> DriverView | None:
         """The working driver of this name."""
 
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
-    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
         """The one driver that says a static volume is its own; else None and the reason ("": all of them say no)."""
 
-    async def call(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
         """Call a hook in the driver's own threads, within its deadline."""
 
 

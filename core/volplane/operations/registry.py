@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from volplane.backoff import HOOK_FAILED
 from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name
 from volplane.errors import BackoffError, OperationError, OperationInProgress
@@ -21,8 +22,6 @@ __all__ = ["OperationRegistry"]
 
 log = logging.getLogger(__name__)
 
-KEEP_FAILURES: Final = 600.0
-"""Seconds after its next try was due that an operation's failures are forgotten if nobody started it again."""
 CANCEL_GRACE: Final = 1.0
 
 
@@ -208,7 +207,7 @@ class OperationRegistry:
         loop = asyncio.get_running_loop()
         # A timer may ring a clock tick early; refused then, the object would not be queued again.
         pause.until = min(pause.until, loop.time())
-        pause.timer = loop.call_later(KEEP_FAILURES, self._drop, pause)
+        pause.timer = loop.call_later(HOOK_FAILED.forget_after, self._drop, pause)
         loop.call_soon(pause.requeue)
 
     def _drop(self, pause: Pause) -> None:

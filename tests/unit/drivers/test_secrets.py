@@ -181,7 +181,7 @@ def test_a_backend_whose_classes_would_hold_secrets_is_refused(kit: Any) -> None
 @pytest.mark.parametrize("key", ["password", "Password"])
 def test_a_secret_in_a_class_is_refused_and_not_repeated(filer: tuple[Driver, Filer], key: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        filer[0].typed_parameters({key: PASSWORD})
+        filer[0].view.typed_parameters({key: PASSWORD})
     assert str(refused.value) == (
         f"driver {NAME}: parameter {key!r} must not stand in a class, which many may read: secrets are options of the "
         "driver, by reference"
@@ -414,7 +414,7 @@ def test_a_driver_waits_for_its_secret_follows_its_rotation_and_outlives_its_los
         await drivers._start(drivers._entries[NAME])
         secret = driver.secrets["option password"]
         assert secret.reveal() == PASSWORD
-        assert drivers.get(NAME) is driver
+        assert drivers.get(NAME) is driver.view
 
         api.data["ns/filer"] = {"password": "rotated"}
         assert await drivers.probe(NAME) == ""
@@ -424,7 +424,7 @@ def test_a_driver_waits_for_its_secret_follows_its_rotation_and_outlives_its_los
         assert await drivers.probe(NAME) == (
             "probe failed: option password: Secret ns/filer does not exist; create it with the key password"
         )
-        assert drivers.get(NAME) is driver, "what runs goes on with the last value"
+        assert drivers.get(NAME) is driver.view, "what runs goes on with the last value"
         assert secret.reveal() == "rotated"
 
     run(main())

@@ -214,7 +214,7 @@ def test_our_backends_work_within_all_of_them_and_not_behind_their_back(backend:
     driver.start(StartRequest(context=FIELDS["context"]))
     demand = dataclasses.replace(
         request_of("provision"),
-        parameters=driver.typed_parameters({}),
+        parameters=driver.view.typed_parameters({}),
         access_modes=(AccessMode.READ_WRITE_ONCE,),
     )
     first = driver.provision(demand)

@@ -10,6 +10,7 @@ from scenarios.backends import ScriptedBackend
 from volplane.assets import VolumeSource
 from volplane.controller.actions import Reads
 from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Pod, StorageClass, Volume
@@ -28,20 +29,21 @@ class Drivers:
         self._drivers = {backend.name: backend.driver() for backend in backends}
         self._broken = dict(broken or {})
 
-    def get(self, name: str) -> Driver | None:
-        return self._drivers.get(name)
+    def get(self, name: str) -> DriverView | None:
+        driver = self._drivers.get(name)
+        return driver.view if driver is not None else None
 
     def broken(self, name: str) -> str:
         return self._broken.get(name, "")
 
-    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
         for name, driver in self._drivers.items():
             if driver.owns(OwnsRequest(context=Context(driver=name, cluster_id=""), source=source)):
-                return driver, ""
+                return driver.view, ""
         return None, ""
 
-    async def call(self, driver: Driver, hook: Callable[[Driver, Any], Any], request: Any) -> Any:
-        return hook(driver, request)
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Any], Any], request: Any) -> Any:
+        return hook(self._drivers[driver.name], request)
 
 
 def bare_world(*backends: ScriptedBackend, broken: Mapping[str, str] | None = None, **settings: Any) -> World:

@@ -138,7 +138,7 @@ class Instance:
     def find(self, request: FindRequest) -> Asset | None:
         """None is proof: absent, and still so after `settle_seconds`."""
         found = self.patiently("find", request)
-        settle = self.driver.info.settle_seconds
+        settle = self.driver.view.info.settle_seconds
         if isinstance(found, Absent) and settle > 0:
             self.subject.advance(settle)
             found = self.patiently("find", request)

@@ -43,7 +43,7 @@ class Guest:
         self._known: dict[str, tuple[Asset, ProvisionRequest]] = {}
         self._now = asyncio.get_running_loop().time()
         self._built = self.build(())
-        self.info = self._built.info
+        self.info = self._built.view.info
         self._own = OwnCode(self._kept.instance, subject.storage_modules, spare=not subject.real_crashes)
         self._check_modes()
 

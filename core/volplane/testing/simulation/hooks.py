@@ -24,6 +24,7 @@ from volplane import (
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.registry import DriverRegistry, HookRequest
+from volplane.drivers.view import DriverView
 from volplane.errors import OutcomeUnknown
 from volplane.testing.simulation.loop import WHO
 from volplane.testing.simulation.safety import BEGAN
@@ -211,7 +212,7 @@ class TimedDrivers(DriverRegistry):
 
     async def call(
         self,
-        driver: Driver,
+        driver: DriverView,
         hook: Callable[[Driver, Q], T],
         request: Q,
         *,
