@@ -26,7 +26,8 @@ from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
-from volplane.drivers.registry import DriverRegistry, DriverStatus, LoadedDrivers, status_of_broken
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder

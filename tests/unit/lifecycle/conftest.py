@@ -37,7 +37,8 @@ from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import InlineExecutor
-from volplane.drivers.registry import DriverRegistry, LoadedDrivers
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
