@@ -14,7 +14,8 @@ from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
 from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
 from volplane.drivers.executor import InlineExecutor, Latency
-from volplane.drivers.registry import BrokenDriver, DriverRegistry, LoadedDrivers
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.transport import Transport

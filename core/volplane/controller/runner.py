@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
 
+from volplane import backoff
+from volplane.backoff import Backoff
 from volplane.controller import logs
 from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
 from volplane.controller.clock import LoopTime
@@ -34,7 +36,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Operations", "Recorder", "Runner", "RunnerMetrics"]
+__all__ = ["Dispatcher", "Recorder", "Runner", "RunnerMetrics"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,28 +48,16 @@ _FEWEST = 4
 _MOST_CONFLICTS = 5
 _BREATH = 16
 """Passes after which everything else gets its turn."""
-_UNAVAILABLE_AT_MOST = 30.0
-_REFUSED_AT_LEAST = 5.0
-_REFUSED_AT_MOST = 300.0
 _COMPLAIN_EVERY = 5.0
 _TRIES_UNTOLD = 5
 """Failures of the server (500) in a row after which a create that has a complaint makes it."""
 
 
-class Operations(Protocol):
-    """The registry of running hook calls (see `volplane.operations`)."""
+class Dispatcher(Protocol):
+    """Starts operations (see `volplane.operations.dispatcher`)."""
 
-    def start(
-        self,
-        name: str,
-        *,
-        driver: str,
-        asset: str,
-        run: Callable[[], Awaitable[None]],
-        requeue: Callable[[], None],
-        group: str = "",
-    ) -> None:
-        """Start `run`, and call `requeue` when it has ended or its back-off has.
+    def start(self, run: Run, requeue: Callable[[], None]) -> None:
+        """Start the operation, and call `requeue` when it has ended or its back-off has.
 
         Raises OperationInProgress while another holds the asset and BackoffError; requeue is called after either.
         """
@@ -109,7 +99,7 @@ class Runner:
         caches: Mapping[str, Cache[Any]],
         client: Client,
         recorder: Recorder,
-        registry: Operations,
+        dispatcher: Dispatcher,
         workers: int = 64,
         lane: Callable[[str], str] | None = None,
         metrics: RunnerMetrics | None = None,
@@ -120,7 +110,7 @@ class Runner:
         self._caches = caches
         self._steps = Steps(client, caches)
         self._recorder = recorder
-        self._registry = registry
+        self._dispatcher = dispatcher
         self._workers = workers
         self._metrics = metrics
         congestion = None if lane is None else Congestion(most=max(1, workers // _SHARE), fewest=_FEWEST)
@@ -190,11 +180,11 @@ class Runner:
             self._queue.forget(key)
         except ApiConflict as error:
             result = "conflict"
-            self._come_back(key, error, level=logging.INFO)
+            self._come_back(key, error, backoff.RECONCILE_FAILED, level=logging.INFO)
         except ApiUnavailable as error:
             result = "unavailable"
             level = self._complaint()
-            self._come_back(key, error, level=level, at_least=error.retry_after or 0.0, at_most=_UNAVAILABLE_AT_MOST)
+            self._come_back(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
             if error.status == 500 and self._queue.failures(key) >= _TRIES_UNTOLD:
                 self._complain(key, f"{error}; trying again")
         except ApiError as error:
@@ -202,10 +192,10 @@ class Runner:
             self._refused(key, error)
         except (NothingChanged, _Unsettled) as error:
             result = "unsettled"
-            self._come_back(key, error, level=logging.ERROR)
+            self._come_back(key, error, backoff.RECONCILE_FAILED, level=logging.ERROR)
         except Exception as error:  # noqa: BLE001 -- a decision that fails may not stop the other keys
             result = "error"
-            seconds = self._queue.retry(key)
+            seconds = self._queue.retry(key, backoff.RECONCILE_FAILED)
             self._reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
         if self._metrics is not None:
@@ -271,21 +261,14 @@ class Runner:
 
     def _start(self, key: str, action: Run) -> None:
         try:
-            self._registry.start(
-                action.name,
-                driver=action.driver,
-                asset=action.asset,
-                run=action.start,
-                requeue=lambda: self._queue.add(key),
-                group=action.group,
-            )
+            self._dispatcher.start(action, lambda: self._queue.add(key))
         except OperationInProgress:
             self._reasons[key] = f"another operation holds {action.asset}"
         except BackoffError as error:
             self._reasons[key] = str(error)
         except OperationError as error:
             self._reasons[key] = str(error)
-            self._queue.retry(key, at_least=1.0)
+            self._queue.retry(key, backoff.REGISTRY_CLOSED)
         else:
             self._reasons[key] = f"{action.name} is running"
 
@@ -297,22 +280,20 @@ class Runner:
         self,
         key: str,
         error: Exception,
+        row: Backoff,
         *,
-        at_least: float = 0.0,
-        at_most: float = 1000.0,
-        level: int = logging.WARNING,
+        asked: float | None = None,
+        level: int,
     ) -> float:
         """Queue a key that failed, say why, remember why; seconds until then."""
-        seconds = self._queue.retry(key, at_least=at_least, at_most=at_most)
+        seconds = self._queue.retry(key, row, asked=asked)
         self._reasons[key] = str(error)
         _LOG.log(level, "trying again in %.3g s: %s", seconds, error)
         return seconds
 
     def _refused(self, key: str, error: ApiError) -> None:
         """The server will answer the same until somebody changes something: say so where people look."""
-        doubled = _REFUSED_AT_LEAST * 2.0 ** min(self._queue.failures(key), 10)
-        pause = min(doubled, _REFUSED_AT_MOST)
-        seconds = self._come_back(key, error, at_least=pause, at_most=_REFUSED_AT_MOST, level=logging.ERROR)
+        seconds = self._come_back(key, error, backoff.API_REFUSED, level=logging.ERROR)
         if self._complain(key, f"{error}; trying again in {seconds:.0f} s"):
             return
         cache = self._caches.get(self._kind.plural)
