@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
-from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.transport import Transport
 from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer
 from volplane.lifecycle.world import Settings
 from volplane.loading.registry import BrokenDriver, DriverRegistry, LoadedDrivers
 from volplane.operations import DriverLimits, InlineExecutor, Latency, OperationRegistry
 from volplane.plane import ControlPlane, Parts
-from volplane.testing import clock
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
 
 T = TypeVar("T")
 Json = dict[str, Any]

@@ -31,11 +31,9 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
 from volplane.controller.metrics import Metrics
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.lifecycle.adoption import Adoption
 from volplane.lifecycle.errands import Errands
@@ -48,7 +46,9 @@ from volplane.loading.driver import Driver
 from volplane.loading.registry import DriverRegistry, LoadedDrivers
 from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry
 from volplane.plane import ControlPlane, Parts
-from volplane.testing import clock
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
 
 DRIVER = "shelf.example.com"
 CLUSTER = "here"

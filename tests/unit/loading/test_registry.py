@@ -14,7 +14,7 @@ from volplane.loading.building import build_driver
 from volplane.loading.driver import Driver
 from volplane.loading.registry import BrokenDriver, DriverRegistry, DriverState, LoadedDrivers
 from volplane.operations import DriverLimits, InlineExecutor
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 class World:

@@ -47,7 +47,7 @@ from volplane.loading.parameters import schema_flaws
 from volplane.loading.registry import DriverRegistry, DriverState, LoadedDrivers
 from volplane.operations import InlineExecutor
 from volplane.requests import Context, StartRequest
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from volplane.operations import DriverLimits, Ended, OperationRegistry, Phase
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 Run = Callable[[], Awaitable[None]]
 

@@ -13,7 +13,7 @@ import pytest
 from volplane.controller import logs
 from volplane.errors import OutcomeUnknown, Throttled, Unavailable
 from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry, Phase, ThreadExecutor
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 ONE = {"d": DriverLimits(concurrency=1)}
 SOON = 0.02

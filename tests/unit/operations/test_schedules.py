@@ -10,7 +10,7 @@ import pytest
 
 from volplane.errors import InvalidArgument, OperationError, Throttled, Unavailable
 from volplane.operations import Again, DriverLimits, InlineExecutor, OperationRegistry
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 LIMITS = {"d": DriverLimits(concurrency=3), "e": DriverLimits(concurrency=2, rate=1.5)}
 

@@ -23,7 +23,7 @@ from volplane.errors import ConfigurationError, OutcomeUnknown
 from volplane.loading.building import build_driver
 from volplane.loading.contract import Plugin
 from volplane.loading.driver import Driver
-from volplane.testing import (
+from volplane_testing import (
     Answer,
     FailAfter,
     FailBefore,
