@@ -23,7 +23,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.loading.contract import Plugin
+from volplane.drivers.contract import Plugin
 
 __all__ = ["PLUGINS", "FailingBackend", "HangingBackend", "MemoryBackend"]
 

@@ -19,9 +19,9 @@ from volplane.cli.framework.serving import HttpAddress, serving
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
+from volplane.drivers.discovery import GivenPlugins
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
-from volplane.loading.discovery import GivenPlugins
 from volplane.process import ControllerProcess, Options
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/reference from the code they describe.
+"""Write the generated pages of docs/ from the code they describe.
 
 python -m tools.reference            write them
 python -m tools.reference --check    write nothing; exit 1 if a page is not what the code says (a test runs this)
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.reference_contract import errors_page, hooks_page
+from tools.reference_delays import delays_page
 from tools.reference_kit import conformance_page, kit_page
 from tools.reference_products import backend_page, commands_page, extensions_page, metrics_page
 
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     pages |= {"testing.md": kit_page(), "extensions.md": extensions_page()}
     for name in sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")):
         pages[f"{name}.md"] = backend_page(name)
+    pages["../explanation/delays.md"] = delays_page()
     stale = []
     for name, lines in pages.items():
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"

@@ -13,6 +13,10 @@ from random import Random
 
 from volplane.controller.clock import SystemClock
 from volplane.controller.config import Configuration
+from volplane.drivers.discovery import InstalledPlugins, PluginSource
+from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.loading import load_drivers
+from volplane.drivers.registry import DriverRegistry
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -20,10 +24,7 @@ from volplane.lifecycle.bootstrap import cluster_id_of, find_sealer
 from volplane.lifecycle.explain import Explanation
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.world import Settings
-from volplane.loading.assembly import load_drivers
-from volplane.loading.discovery import InstalledPlugins, PluginSource
-from volplane.loading.registry import DriverRegistry
-from volplane.operations import OperationRegistry, ThreadExecutor
+from volplane.operations import OperationRegistry
 from volplane.plane import ControlPlane, Parts
 from volplane.process import Options
 

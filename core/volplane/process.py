@@ -17,10 +17,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import Configuration
 from volplane.controller.leader import Elector, Leadership
 from volplane.controller.metrics import Metrics
+from volplane.drivers.cluster_secrets import ClusterSecrets
+from volplane.drivers.discovery import InstalledPlugins, PluginSource
+from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.loading import load_drivers
+from volplane.drivers.registry import DriverRegistry, DriverStatus, LoadedDrivers, status_of_broken
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -33,11 +39,7 @@ from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leak_repair import LeakRepair
 from volplane.lifecycle.world import Settings
-from volplane.loading.assembly import load_drivers
-from volplane.loading.cluster_secrets import ClusterSecrets
-from volplane.loading.discovery import InstalledPlugins, PluginSource
-from volplane.loading.registry import DriverRegistry, DriverStatus, LoadedDrivers, status_of_broken
-from volplane.operations import Ended, OperationRegistry, OperationState, ThreadExecutor
+from volplane.operations import Ended, OperationRegistry, OperationState
 from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
 
 __all__ = ["LEASE", "ControllerProcess", "Options", "Upkeep"]
@@ -50,7 +52,6 @@ STEP_SECONDS = 1.5
 DRAIN_SECONDS = 3.0
 HOOK_SECONDS = 1.5
 EVENT_SECONDS = 1.0
-RETRY_SECONDS = 1.0
 COMPLAIN_SECONDS = 30.0
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
@@ -241,8 +242,8 @@ class ControllerProcess:
                 self._trouble = str(error)
                 if loop.time() >= complained + COMPLAIN_SECONDS:
                     complained = loop.time()
-                    log.warning("waiting for the API server, trying again every %g s: %s", RETRY_SECONDS, error)
-                await asyncio.sleep(max(RETRY_SECONDS, error.retry_after or 0.0))
+                    log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
+                await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
             except ApiError as error:
                 raise _refused_at_start(error) from error
             else:

@@ -28,10 +28,10 @@ from volplane import (
 from volplane.cli.permissions import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
+from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound, Unavailable
 from volplane.kube.kinds import CLAIMS, SECRETS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.transport import Response
-from volplane.loading.contract import Plugin
 from volplane.plane import ALL_CONTROLLERS
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")

@@ -23,8 +23,8 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.loading.contract import Plugin
-from volplane.loading.driver import Driver
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver
 from volplane.requests import (
     DeleteRequest,
     DescribeRequest,

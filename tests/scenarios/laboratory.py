@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
 from volplane.controller.actions import Notice
+from volplane.drivers.executor import InlineExecutor, Latency
+from volplane.drivers.registry import BrokenDriver, DriverRegistry, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.transport import Transport
 from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer
 from volplane.lifecycle.world import Settings
-from volplane.loading.registry import BrokenDriver, DriverRegistry, LoadedDrivers
-from volplane.operations import DriverLimits, InlineExecutor, Latency, OperationRegistry
+from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport

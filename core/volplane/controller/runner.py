@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from volplane import backoff
+from volplane.backoff import Backoff
 from volplane.controller import logs
 from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
 from volplane.controller.clock import LoopTime
@@ -46,9 +48,6 @@ _FEWEST = 4
 _MOST_CONFLICTS = 5
 _BREATH = 16
 """Passes after which everything else gets its turn."""
-_UNAVAILABLE_AT_MOST = 30.0
-_REFUSED_AT_LEAST = 5.0
-_REFUSED_AT_MOST = 300.0
 _COMPLAIN_EVERY = 5.0
 _TRIES_UNTOLD = 5
 """Failures of the server (500) in a row after which a create that has a complaint makes it."""
@@ -190,11 +189,11 @@ class Runner:
             self._queue.forget(key)
         except ApiConflict as error:
             result = "conflict"
-            self._come_back(key, error, level=logging.INFO)
+            self._come_back(key, error, backoff.RECONCILE_FAILED, level=logging.INFO)
         except ApiUnavailable as error:
             result = "unavailable"
             level = self._complaint()
-            self._come_back(key, error, level=level, at_least=error.retry_after or 0.0, at_most=_UNAVAILABLE_AT_MOST)
+            self._come_back(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
             if error.status == 500 and self._queue.failures(key) >= _TRIES_UNTOLD:
                 self._complain(key, f"{error}; trying again")
         except ApiError as error:
@@ -202,10 +201,10 @@ class Runner:
             self._refused(key, error)
         except (NothingChanged, _Unsettled) as error:
             result = "unsettled"
-            self._come_back(key, error, level=logging.ERROR)
+            self._come_back(key, error, backoff.RECONCILE_FAILED, level=logging.ERROR)
         except Exception as error:  # noqa: BLE001 -- a decision that fails may not stop the other keys
             result = "error"
-            seconds = self._queue.retry(key)
+            seconds = self._queue.retry(key, backoff.RECONCILE_FAILED)
             self._reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
         if self._metrics is not None:
@@ -285,7 +284,7 @@ class Runner:
             self._reasons[key] = str(error)
         except OperationError as error:
             self._reasons[key] = str(error)
-            self._queue.retry(key, at_least=1.0)
+            self._queue.retry(key, backoff.REGISTRY_CLOSED)
         else:
             self._reasons[key] = f"{action.name} is running"
 
@@ -297,22 +296,20 @@ class Runner:
         self,
         key: str,
         error: Exception,
+        row: Backoff,
         *,
-        at_least: float = 0.0,
-        at_most: float = 1000.0,
-        level: int = logging.WARNING,
+        asked: float | None = None,
+        level: int,
     ) -> float:
         """Queue a key that failed, say why, remember why; seconds until then."""
-        seconds = self._queue.retry(key, at_least=at_least, at_most=at_most)
+        seconds = self._queue.retry(key, row, asked=asked)
         self._reasons[key] = str(error)
         _LOG.log(level, "trying again in %.3g s: %s", seconds, error)
         return seconds
 
     def _refused(self, key: str, error: ApiError) -> None:
         """The server will answer the same until somebody changes something: say so where people look."""
-        doubled = _REFUSED_AT_LEAST * 2.0 ** min(self._queue.failures(key), 10)
-        pause = min(doubled, _REFUSED_AT_MOST)
-        seconds = self._come_back(key, error, at_least=pause, at_most=_REFUSED_AT_MOST, level=logging.ERROR)
+        seconds = self._come_back(key, error, backoff.API_REFUSED, level=logging.ERROR)
         if self._complain(key, f"{error}; trying again in {seconds:.0f} s"):
             return
         cache = self._caches.get(self._kind.plural)

@@ -14,13 +14,12 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
 
+from volplane.backoff import Backoff
 from volplane.controller.clock import LoopTime
 from volplane.controller.congestion import Congestion
 
 __all__ = ["QueueMetrics", "WorkQueue"]
 
-_FIRST = 0.005
-_LONGEST = 1000.0
 _LATELY = 1.0
 """Seconds for which a lane counts as there after its last key."""
 _SHORTEST = 0.001
@@ -93,11 +92,14 @@ class WorkQueue:
         else:
             self._delays.set(key, self._now() + max(seconds, _SHORTEST))
 
-    def retry(self, key: str, *, at_least: float = 0.0, at_most: float = _LONGEST) -> float:
-        """Queue a key that failed after its back-off (5 ms doubling to 1000 s, within the bounds); the seconds."""
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        seconds = max(at_least, min(at_most, _FIRST * 2.0 ** min(failures, 30)))
+    def retry(self, key: str, backoff: Backoff, *, asked: float | None = None) -> float:
+        """Queue a key that failed after the delay of `backoff`; returns the delay in seconds.
+
+        The failures of a key are counted together, whatever their back-off. asked: what the other side asked for.
+        """
+        failures = self._failures.get(key, 0) + 1
+        self._failures[key] = failures
+        seconds = backoff.delay(failures, asked=asked)
         if self._metrics is not None:
             self._metrics.queue_retried(self._name)
         self.add_after(key, seconds)

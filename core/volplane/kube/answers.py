@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from volplane.backoff import LONGEST_ASKED_BY_SERVER
 from volplane.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 
 __all__ = ["Status", "refusal"]
@@ -36,9 +37,6 @@ class Status(msgspec.Struct, gc=False):
     code: int = 0
     details: Details | None = None
 
-
-_LONGEST_RETRY_AFTER = 300.0
-"""A server that asks for more is asked again after this: so much silence already looks like a broken controller."""
 
 _DECODER = msgspec.json.Decoder(Status)
 
@@ -82,4 +80,4 @@ def _retry_after(headers: Mapping[str, str], status: Status) -> float | None:
             asked = float(headers["retry-after"])
         except (KeyError, ValueError):
             return None
-    return min(asked, _LONGEST_RETRY_AFTER) if asked > 0 else None
+    return min(asked, LONGEST_ASKED_BY_SERVER) if asked > 0 else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from volplane.backoff import EVENT_NOT_WRITTEN
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
@@ -33,8 +35,6 @@ _REFILL_SECONDS = 300.0
 _REMEMBERED = 4096
 _QUEUE = 1000
 _WRITERS = 2
-_TRIES = 5
-_PAUSE = 2.0
 _LONGEST_MESSAGE = 1024
 _LONGEST_NAME = 253
 
@@ -226,18 +226,18 @@ class EventRecorder:
                 self._queue.task_done()
 
     async def _write_patiently(self, series: _Series) -> None:
-        for attempt in range(1, _TRIES + 1):
+        for attempt in itertools.count(1):
             series.queued = False
             count = series.count
             try:
                 await self._write(series)
             except ApiUnavailable as error:
-                if attempt == _TRIES:
+                if attempt == EVENT_NOT_WRITTEN.tries:
                     self._drop("unavailable")
                     _LOG.info("an event on %s was given up: %s", series.about.key, error)
                     return
                 series.queued = True
-                await asyncio.sleep(max(_PAUSE * attempt, error.retry_after or 0.0))
+                await asyncio.sleep(EVENT_NOT_WRITTEN.delay(attempt, asked=error.retry_after))
             except ApiError as error:
                 self._drop("refused")
                 _LOG.info("an event on %s was refused: %s", series.about.key, error)

@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from volplane.backoff import CIRCUIT_OPEN
 from volplane.errors import ApiUnavailable
 
 __all__ = ["Patience"]
 
-_IN_A_ROW = 10
-"""Calls without a usable answer after which the server, not the object, is taken to be the cause."""
-_FIRST = 0.1
-_LONGEST = 1.0
-_GROWTH = 1.5
-_LONGEST_RETRY_AFTER = 25.0
 _TICK = 0.001
 
 
@@ -27,7 +22,7 @@ class Patience:
     def __init__(self) -> None:
         self.troubled = False
         self._failures = 0
-        self._pause = _FIRST
+        self._pause = 0.0
         self._next = 0.0
         self._over = asyncio.Event()
 
@@ -36,20 +31,19 @@ class Patience:
         self._failures = 0
         if self.troubled:
             self.troubled = False
-            self._pause = _FIRST
             self._over.set()
 
     def failed(self, retry_after: float | None = None) -> None:
         """A call had none: no connection, 429 or 5xx. retry_after: the seconds the server asked for."""
         self._failures += 1
-        if self._failures < _IN_A_ROW:
+        if self._failures < CIRCUIT_OPEN.threshold:
             return
         now = asyncio.get_running_loop().time()
         if not self.troubled:
             self.troubled = True
             self._over.clear()
-        self._pause = min(_LONGEST, self._pause * _GROWTH)
-        self._next = now + max(self._pause, min(retry_after or 0.0, _LONGEST_RETRY_AFTER))
+        self._pause = CIRCUIT_OPEN.delay(self._failures)
+        self._next = now + CIRCUIT_OPEN.delay(self._failures, asked=retry_after)
 
     async def turn(self, seconds: float, call: str) -> float:
         """Wait until the call may go; the seconds that are left of its time. Raises ApiUnavailable if there are none."""

@@ -11,8 +11,8 @@ import logging
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
+from volplane.backoff import WATCH_ENDED
 from volplane.errors import ApiError, ApiGone
-from volplane.kube.backoff import Backoff
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.objects import KubeObject
@@ -66,7 +66,7 @@ class Reflector(Generic[T]):
         self._labels = label_selector
         self._fields = field_selector
         self._metrics = metrics
-        self._backoff = Backoff(0.8, 30.0, random=random)
+        self._failures = 0
         self.failing = ""
         """Why the last try failed; empty while all is well."""
 
@@ -157,16 +157,17 @@ class Reflector(Generic[T]):
 
     def _healthy(self) -> None:
         self.failing = ""
-        self._backoff.reset()
+        self._failures = 0
 
     def _ended(self, why: str) -> None:
         if self._metrics is not None:
             self._metrics.watch_ended(self._kind.plural, why)
 
     async def _pause(self, error: ApiError | None) -> None:
-        pause = self._backoff.next()
+        self._failures += 1
+        asked = error.retry_after if error is not None else None
+        pause = WATCH_ENDED.delay(self._failures, asked=asked, random=self._random)
         if error is not None:
-            pause = max(pause, error.retry_after or 0.0)
             self.failing = str(error)
             _LOG.warning("%s: trying again in %.1f s: %s", self._kind.plural, pause, error)
         await asyncio.sleep(pause)

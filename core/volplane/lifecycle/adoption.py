@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from volplane.assets import ListedAsset, Ownership
+from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, ConfigurationError, Unavailable, Unsupported, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -19,7 +21,6 @@ from volplane.lifecycle.errands import Errand, Errands, Outcome
 from volplane.lifecycle.identity import asset_key, context_of, volume_identity
 from volplane.lifecycle.listing import assets_of
 from volplane.lifecycle.world import World
-from volplane.loading.driver import Driver
 from volplane.requests import AdoptRequest
 
 __all__ = ["Adoptable", "Adoption"]
@@ -80,7 +81,7 @@ class Adoption:
             if asset.owner is not None and asset.owner.cluster_id == former
         ]
 
-    def _adoptable(self, driver: Driver, asset: ListedAsset, owner: Ownership) -> Adoptable:
+    def _adoptable(self, driver: DriverView, asset: ListedAsset, owner: Ownership) -> Adoptable:
         volume = self._world.volumes.get(owner.volume_name)
         obstacle = "" if driver.supports("adopt") else f"backend {driver.backend} does not implement the hook adopt"
         return Adoptable(

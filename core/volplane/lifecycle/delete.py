@@ -9,19 +9,19 @@ from __future__ import annotations
 from volplane.assets import VolumeSource
 from volplane.binding.steps import volume_phase_step
 from volplane.controller.actions import Action, Delete, Done, Patch, Wait
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.lifecycle.finalizers import held_for_reclaim, is_in_tree, reclaim_finalizer, without_finalizer
 from volplane.lifecycle.intents import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
 from volplane.lifecycle.world import Pending, World, source_of, warning
-from volplane.loading.driver import Driver
 
 __all__ = ["NO_PLUGIN", "Attribution", "decide_delete", "driver_of", "volume_source"]
 
 NO_PLUGIN = "no volume plugin matched"
 
-Attribution = tuple[Driver | None, str]
+Attribution = tuple[DriverView | None, str]
 """The driver that works on a volume's asset; or None and why, "" if the volume is somebody else's on purpose."""
 
 
@@ -69,7 +69,7 @@ def decide_delete(volume: Volume, world: World) -> Action:
     return without_finalizer(volume, why="the asset is gone")
 
 
-def _let_nobody_use_it(volume: Volume, driver: Driver) -> Action:
+def _let_nobody_use_it(volume: Volume, driver: DriverView) -> Action:
     """The object is deleted before its asset, and held by our finalizer."""
     if held_for_reclaim(volume):
         return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
@@ -78,7 +78,7 @@ def _let_nobody_use_it(volume: Volume, driver: Driver) -> Action:
     return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
 
 
-def _go_on(volume: Volume, driver: Driver, pending: Pending, world: World) -> Action:
+def _go_on(volume: Volume, driver: DriverView, pending: Pending, world: World) -> Action:
     """A long deletion: what the driver wants to be told is kept on the volume, then the hook is called again."""
     known = read_delete_intent(volume.annotation(names.INTENT))
     if pending.state and (known is None or known.delete_state != pending.state):

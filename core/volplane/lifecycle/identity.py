@@ -10,6 +10,7 @@ import msgspec
 
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.binding.matching import capacity_of, request_of
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.lifecycle.delete import volume_source
@@ -17,7 +18,6 @@ from volplane.lifecycle.intents import ClaimIntent
 from volplane.lifecycle.made import split_parameters, volume_name_of
 from volplane.lifecycle.provision import allowed_segments
 from volplane.lifecycle.sources import handle_in
-from volplane.loading.driver import Driver
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 
 __all__ = [
@@ -36,7 +36,7 @@ _ACCESS_MODES = frozenset(AccessMode)
 
 
 def context_of(
-    driver: Driver,
+    driver: DriverView,
     cluster_id: str,
     *,
     generation: int = 1,
@@ -72,7 +72,7 @@ def _modes(names_of_modes: list[str] | None) -> tuple[AccessMode, ...]:
 def provision_request(
     claim: Claim,
     storage_class: StorageClass,
-    driver: Driver,
+    driver: DriverView,
     intent: ClaimIntent,
     context: Context,
     *,

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from volplane.backoff import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane.controller import logs
+from volplane.drivers.view import DriverView
 from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -22,14 +24,11 @@ from volplane.lifecycle.identity import segments_of
 from volplane.lifecycle.leaks import Comparison, Finding, Observations, Verdict
 from volplane.lifecycle.listing import assets_of, each, feed_cached, feed_live, findings_of
 from volplane.lifecycle.world import World
-from volplane.loading.driver import Driver
 
 __all__ = ["INTERVAL", "CheckStatus", "LeakCheck", "LeakMetrics"]
 
 INTERVAL = 600.0
 JITTER = 0.1
-AFTER_FAILURE = 60.0
-NOT_THERE = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +100,17 @@ class LeakCheck:
             while True:
                 driver = self._world.drivers.get(name)
                 if driver is None:
-                    await asyncio.sleep(NOT_THERE)
+                    await asyncio.sleep(LEAK_CHECK_WITHOUT_DRIVER.delay())
                     continue
                 if not driver.supports("list_assets"):
                     self._status[name] = CheckStatus(driver=name, can_list=False)
                     return
-                pause = INTERVAL if await self.check(driver) else AFTER_FAILURE
-                await asyncio.sleep(pause * self._random.uniform(1.0, 1.0 + JITTER))
+                if await self.check(driver):
+                    await asyncio.sleep(INTERVAL * self._random.uniform(1.0, 1.0 + JITTER))
+                else:
+                    await asyncio.sleep(LEAK_CHECK_FAILED.delay(random=self._random))
 
-    async def check(self, driver: Driver) -> bool:
+    async def check(self, driver: DriverView) -> bool:
         """One check; whether it was complete. What an incomplete one saw counts for nothing."""
         try:
             await self._check(driver)
@@ -129,7 +130,7 @@ class LeakCheck:
         if self._metrics is not None:
             self._metrics.leak_checked(name, None)
 
-    async def _check(self, driver: Driver) -> None:
+    async def _check(self, driver: DriverView) -> None:
         clock = asyncio.get_running_loop().time
         known = await self._known(driver.name)
         began = clock()

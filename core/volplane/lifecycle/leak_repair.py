@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from volplane.assets import InProgress, ListedAsset, Ownership, VolumeSource
+from volplane.drivers.driver import Driver
 from volplane.errors import ApiNotFound, Unavailable, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES
@@ -21,7 +22,6 @@ from volplane.lifecycle.identity import context_of
 from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leaks import Comparison, Finding, Verdict
 from volplane.lifecycle.listing import feed_live
-from volplane.loading.driver import Driver
 from volplane.operations import Again
 from volplane.requests import DeleteRequest, VolumeIdentity
 

@@ -15,14 +15,15 @@ from volplane.assets import Asset, Done, VolumeSource
 from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Action, Patch, Reads
 from volplane.controller.inventory import InventoryMetrics, count_inventory
+from volplane.drivers.driver import Driver
+from volplane.drivers.registry import HookRequest
+from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
 from volplane.lifecycle.world import Drivers
-from volplane.loading.driver import Driver
-from volplane.loading.registry import HookRequest
 from volplane.requests import DeleteRequest, ProvisionRequest
 
 __all__ = ["CountedAssignments", "LifecycleMetrics", "MeasuredDrivers"]
@@ -65,16 +66,16 @@ class MeasuredDrivers:
         """Take back what is counted of the caches: another process has them from now on."""
         self._stop_counting()
 
-    def get(self, name: str) -> Driver | None:
+    def get(self, name: str) -> DriverView | None:
         return self._inner.get(name)
 
     def broken(self, name: str) -> str:
         return self._inner.broken(name)
 
-    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
         return self._inner.owner_of(source)
 
-    async def call(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
         match request:
             case ProvisionRequest():
                 return await self._provision(driver, hook, request, request)
@@ -84,7 +85,7 @@ class MeasuredDrivers:
                 return await self._inner.call(driver, hook, request)
 
     async def _provision(
-        self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, demand: ProvisionRequest
+        self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q, demand: ProvisionRequest
     ) -> T:
         claim = self._claims.get(f"{demand.claim.namespace}/{demand.claim.name}")
         if claim is None or claim.uid != demand.claim.uid or claim.terminating:
@@ -105,7 +106,7 @@ class MeasuredDrivers:
                 self._metrics.provision_succeeded(class_name, _now() - began, source=source)
         return result
 
-    async def _delete(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, demand: DeleteRequest) -> T:
+    async def _delete(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q, demand: DeleteRequest) -> T:
         volume = self._volumes.get(demand.volume.name)
         if volume is None or volume.uid != demand.volume.uid:
             return await self._inner.call(driver, hook, request)  # Of an asset that never became a volume.

@@ -10,8 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
+from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Notice, Run
+from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, BackendError, OutcomeUnknown, ResourceExhausted, VolumeInUse
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -32,14 +35,13 @@ from volplane.lifecycle.outliving import can_never_be_bound, outlived
 from volplane.lifecycle.provision import holds_asset, presumed_intent
 from volplane.lifecycle.recycle import recycles
 from volplane.lifecycle.world import Drivers, Pending, Reschedule, ScrubPlan, World
-from volplane.loading.driver import Driver
 from volplane.operations import Again, OperationRegistry
 from volplane.requests import Context, DeleteRequest, FindRequest, ProvisionRequest, RecycleRequest, ValidateRequest
 
 __all__ = ["Operations"]
 
 MOST_CLASSES = 1_000
-SECOND_LOOK = 1.0
+SECOND_LOOK = LIVE_STATE_FORBIDS.delay()
 """Seconds after which an object is decided again whose live state forbade what was decided: by then the cache knows it."""
 
 
@@ -74,7 +76,7 @@ class Operations:
 
     # --- provision ----------------------------------------------------------------------------------------------
 
-    def provision(self, claim: Claim, storage_class: StorageClass, driver: Driver) -> Run:
+    def provision(self, claim: Claim, storage_class: StorageClass, driver: DriverView) -> Run:
         name = f"provision-{claim.key}[{claim.uid}]"
         return Run(
             name=name,
@@ -84,7 +86,7 @@ class Operations:
             start=lambda: self._provision(name, claim.key, claim.uid, storage_class, driver),
         )
 
-    async def _provision(self, name: str, key: str, uid: str, storage_class: StorageClass, driver: Driver) -> None:
+    async def _provision(self, name: str, key: str, uid: str, storage_class: StorageClass, driver: DriverView) -> None:
         claim = self.world.claims.get(key)
         if claim is None or claim.uid != uid:
             return
@@ -117,7 +119,7 @@ class Operations:
             raise
         self._keep(claim, self._kept(result) if isinstance(result, InProgress) else result)
 
-    async def _validate(self, driver: Driver, request: ProvisionRequest) -> None:
+    async def _validate(self, driver: DriverView, request: ProvisionRequest) -> None:
         """Ask the backend about a class's parameters before it is first used; again only for others."""
         given = (driver.name, repr(sorted(request.parameters.items())))
         if given in self._valid or not driver.supports("validate"):
@@ -138,7 +140,7 @@ class Operations:
         message = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in {delay:.3g} s'
         self._recorder.record(Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message))
 
-    async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: Driver, error: BackendError) -> bool:
+    async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         """Whether the scheduler shall choose another node: the place is full; as in-tree plugins do it, always.
 
         Another segment may be tried only once nothing is, or will be, in this one.
@@ -147,7 +149,7 @@ class Operations:
             return False
         return intent.segment is None or await self._proves_absence(claim, intent, driver, error)
 
-    async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: Driver, error: BackendError) -> bool:
+    async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         if error.nothing_done:
             return True
         if not driver.supports("find") or driver.info.settle_seconds > 0:
@@ -159,7 +161,7 @@ class Operations:
 
     # --- discard ------------------------------------------------------------------------------------------------
 
-    def discard(self, claim: Claim, driver: Driver) -> Run:
+    def discard(self, claim: Claim, driver: DriverView) -> Run:
         name = f"discard-{claim.key}[{claim.uid}]"
         return Run(
             name=name,
@@ -169,7 +171,7 @@ class Operations:
             start=lambda: self._discard(claim, driver),
         )
 
-    async def _discard(self, claim: Claim, driver: Driver) -> None:
+    async def _discard(self, claim: Claim, driver: DriverView) -> None:
         """Make sure that no asset of the claim is left, though one may have been made."""
         live = await self._live_volume(volume_name_of(claim))
         if await self._still_wanted(claim, driver) or (live is not None and holds_asset(live, claim, driver.name)):
@@ -191,7 +193,7 @@ class Operations:
         if claim.key in self.world.claims:
             self.world.outcomes.discarded.add(claim.uid)
 
-    async def _still_wanted(self, claim: Claim, driver: Driver) -> bool:
+    async def _still_wanted(self, claim: Claim, driver: DriverView) -> bool:
         try:
             live = await self._client.get(CLAIMS, claim.key)
         except ApiNotFound:
@@ -204,7 +206,7 @@ class Operations:
         superseded = storage_class is not None and storage_class.provisioner != driver.name
         return not (live.terminating or elsewhere or superseded)
 
-    async def _asset_of(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
+    async def _asset_of(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
         made = self.world.outcomes.made.get(claim.uid)
         if isinstance(made, Asset):
             return made
@@ -216,14 +218,14 @@ class Operations:
             return None
         return await self._provision_once_more(claim, intent, driver)
 
-    def _wait_until_settled(self, claim: Claim, driver: Driver) -> None:
+    def _wait_until_settled(self, claim: Claim, driver: DriverView) -> None:
         """`Absent` is proof only so long after the last attempt; one before our start counts from our first look."""
         since = self.world.outcomes.attempted.setdefault(claim.uid, self.world.monotonic())
         left = since + driver.info.settle_seconds - self.world.monotonic()
         if left > 0:
             raise Again(after=left)
 
-    async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
+    async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
         """Without `find`, an unknown outcome is resolved by the same call: it returns what it made before."""
         class_name = class_of_claim(claim) or ""
         storage_class = self.world.classes.get(class_name)
@@ -245,7 +247,7 @@ class Operations:
             raise Again(after=result.retry_after)
         return result
 
-    async def _find(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | Absent:
+    async def _find(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | Absent:
         context = self._context(driver, intent.generation, intent.state)
         request = FindRequest(
             context=context,
@@ -255,7 +257,7 @@ class Operations:
         )
         return await self._drivers.call(driver, Driver.find, request)
 
-    async def _delete_asset(self, claim: Claim, intent: ClaimIntent, driver: Driver, asset: Asset) -> None:
+    async def _delete_asset(self, claim: Claim, intent: ClaimIntent, driver: DriverView, asset: Asset) -> None:
         context = self._context(driver, intent.generation, self.world.outcomes.discarding.get(claim.uid))
         owner: Ownership = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
@@ -266,10 +268,10 @@ class Operations:
 
     # --- delete and recycle -------------------------------------------------------------------------------------
 
-    def delete(self, volume: Volume, driver: Driver) -> Run:
+    def delete(self, volume: Volume, driver: DriverView) -> Run:
         return _run("delete", self._delete, volume, driver)
 
-    async def _delete(self, name: str, volume: Volume, driver: Driver) -> None:
+    async def _delete(self, name: str, volume: Volume, driver: DriverView) -> None:
         live = await self._released_volume(volume)
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise Again(after=SECOND_LOOK)
@@ -303,10 +305,10 @@ class Operations:
             self.world.outcomes.unsaid.add(volume.uid)
             self._wake_volume(volume.key)
 
-    def recycle(self, volume: Volume, driver: Driver) -> Run:
+    def recycle(self, volume: Volume, driver: DriverView) -> Run:
         return _run("recycle", self._recycle, volume, driver)
 
-    async def _recycle(self, name: str, volume: Volume, driver: Driver) -> None:
+    async def _recycle(self, name: str, volume: Volume, driver: DriverView) -> None:
         live = await self._released_volume(volume)
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
         if live is None or live.terminating or not recycles(live) or intent is None:
@@ -366,7 +368,7 @@ class Operations:
         never = can_never_be_bound(live, claim) and outlived(live, claim, self.world.sealer)
         return live if claim.uid != reference.uid or bound_elsewhere or never else None
 
-    def _context(self, driver: Driver, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
+    def _context(self, driver: DriverView, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
         """Of a call that the running operation makes."""
         return context_of(
             driver,
@@ -378,7 +380,9 @@ class Operations:
         )
 
 
-def _run(verb: str, start: Callable[[str, Volume, Driver], Awaitable[None]], volume: Volume, driver: Driver) -> Run:
+def _run(
+    verb: str, start: Callable[[str, Volume, DriverView], Awaitable[None]], volume: Volume, driver: DriverView
+) -> Run:
     """An operation on a volume's asset; `start` gets its name."""
     name = f"{verb}-{volume.name}[{volume.uid}]"
     return Run(

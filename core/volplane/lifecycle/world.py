@@ -12,12 +12,13 @@ from volplane.binding.index import FreeVolumes, WaitingClaims
 from volplane.binding.matching import Demand
 from volplane.controller.actions import Action, Notice
 from volplane.controller.config import ScrubberSettings
+from volplane.drivers.driver import Driver
+from volplane.drivers.registry import HookRequest
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.lifecycle.intents import ClaimIntent, Sealer
-from volplane.loading.driver import Driver
-from volplane.loading.registry import HookRequest
 
 __all__ = [
     "Drivers",
@@ -41,16 +42,16 @@ T = TypeVar("T")
 class Drivers(Protocol):
     """The configured drivers."""
 
-    def get(self, name: str) -> Driver | None:
+    def get(self, name: str) -> DriverView | None:
         """The working driver of this name."""
 
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
-    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
         """The one driver that says a static volume is its own; else None and the reason ("": all of them say no)."""
 
-    async def call(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
         """Call a hook in the driver's own threads, within its deadline."""
 
 
@@ -151,13 +152,13 @@ class Outcomes:
 class OperationStarter(Protocol):
     """Makes the `Run` actions: hook calls with their live checks. Implemented by `lifecycle.operations`."""
 
-    def provision(self, claim: Claim, storage_class: StorageClass, driver: Driver) -> Action: ...
+    def provision(self, claim: Claim, storage_class: StorageClass, driver: DriverView) -> Action: ...
 
-    def discard(self, claim: Claim, driver: Driver) -> Action: ...
+    def discard(self, claim: Claim, driver: DriverView) -> Action: ...
 
-    def delete(self, volume: Volume, driver: Driver) -> Action: ...
+    def delete(self, volume: Volume, driver: DriverView) -> Action: ...
 
-    def recycle(self, volume: Volume, driver: Driver) -> Action: ...
+    def recycle(self, volume: Volume, driver: DriverView) -> Action: ...
 
 
 @dataclass(slots=True, kw_only=True)

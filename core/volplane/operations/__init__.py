@@ -1,6 +1,5 @@
 """Operations: hook calls that run beside the reconciling, one at a time per asset, within the limits of their driver."""
 
-from volplane.operations.executor import HookCall, HookExecutor, InlineExecutor, Latency, ThreadExecutor
 from volplane.operations.limits import DriverLimits
 from volplane.operations.registry import OperationRegistry
 from volplane.operations.states import Again, Ended, OperationState, Phase
@@ -9,12 +8,7 @@ __all__ = [
     "Again",
     "DriverLimits",
     "Ended",
-    "HookCall",
-    "HookExecutor",
-    "InlineExecutor",
-    "Latency",
     "OperationRegistry",
     "OperationState",
     "Phase",
-    "ThreadExecutor",
 ]

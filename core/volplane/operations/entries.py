@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Final
 
 from volplane.operations.limits import DriverLimits, TokenBucket
 from volplane.operations.states import OperationState, Phase
 
-__all__ = ["Lane", "Operation", "Pause", "Requeue"]
+__all__ = ["RUNNING", "Lane", "Operation", "Pause", "Requeue", "hold_until"]
 
 Requeue = Callable[[], None]
 
@@ -88,3 +90,17 @@ class Lane:
     queue: deque[Operation] = field(default_factory=deque)
     running: int = 0
     timer: asyncio.TimerHandle | None = None
+
+
+RUNNING: Final[ContextVar[Operation]] = ContextVar("volplane_operation")
+"""The operation that the current task belongs to; unset outside operations."""
+
+
+def hold_until(returned: asyncio.Future[None]) -> None:
+    """Keep the asset of the current operation taken until `returned` is done. Does nothing outside operations.
+
+    A context variable carries the operation, because the code between the registry and the executor may catch any error.
+    """
+    operation = RUNNING.get(None)
+    if operation is not None:
+        operation.held.append(returned)

@@ -7,13 +7,12 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextvars import ContextVar
 from typing import Final
 
+from volplane.backoff import HOOK_FAILED
 from volplane.controller import logs
 from volplane.errors import BackoffError, OperationError, OperationInProgress
-from volplane.operations.entries import Lane, Operation, Pause, Requeue
-from volplane.operations.held import holding
+from volplane.operations.entries import RUNNING, Lane, Operation, Pause, Requeue
 from volplane.operations.limits import DriverLimits, TokenBucket, retry_delay
 from volplane.operations.pacing import RetryPace
 from volplane.operations.states import Again, Ended, OperationState, Phase
@@ -22,10 +21,7 @@ __all__ = ["OperationRegistry"]
 
 log = logging.getLogger(__name__)
 
-KEEP_FAILURES: Final = 600.0
-"""Seconds after its next try was due that an operation's failures are forgotten if nobody started it again."""
 CANCEL_GRACE: Final = 1.0
-_RUNNING: Final[ContextVar[Operation]] = ContextVar("volplane_operation")
 
 
 class OperationRegistry:
@@ -81,7 +77,7 @@ class OperationRegistry:
         failures = self._end_pause(name, requeue, now)
         operation = Operation(name, driver, asset, node, group, run, requeue, now, failures)
         operation.context.run(logs.bind, operation=name, driver=driver)
-        operation.context.run(_RUNNING.set, operation)
+        operation.context.run(RUNNING.set, operation)
         self._reset_others(operation)
         self._operations[name] = operation
         self._holders.setdefault((driver, asset), {})[node] = operation
@@ -114,7 +110,7 @@ class OperationRegistry:
 
     def attempt(self) -> int:
         """Which try of the operation it is that the caller is part of: one more than have failed in a row."""
-        operation = _RUNNING.get(None)
+        operation = RUNNING.get(None)
         return operation.failures + 1 if operation is not None else 1
 
     def snapshot(self) -> tuple[OperationState, ...]:
@@ -227,7 +223,7 @@ class OperationRegistry:
         loop = asyncio.get_running_loop()
         # A timer may ring a clock tick early; refused then, the object would not be queued again.
         pause.until = min(pause.until, loop.time())
-        pause.timer = loop.call_later(KEEP_FAILURES, self._drop, pause)
+        pause.timer = loop.call_later(HOOK_FAILED.forget_after, self._drop, pause)
         loop.call_soon(pause.requeue)
 
     def _drop(self, pause: Pause) -> None:
@@ -273,7 +269,6 @@ class OperationRegistry:
         self._pump(lane)
 
     async def _drive(self, operation: Operation) -> None:
-        holding(operation.held)
         await operation.run()
 
     def _run_ended(self, operation: Operation, task: asyncio.Task[None]) -> None:

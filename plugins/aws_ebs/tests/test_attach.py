@@ -22,7 +22,7 @@ from volplane import (
     VolumeMode,
 )
 from volplane_aws_ebs.devices import NAMES, Devices
-from volplane_aws_ebs.seen import InstanceSeen
+from volplane_aws_ebs.resources import InstanceSeen
 from volplane_aws_ebs.testing import FaultKind
 
 GIB = 1 << 30

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from volplane import Done, InProgress, PermissionDenied, Throttled
-from volplane_aws_ebs.boards import Board
-from volplane_aws_ebs.calls import Call
-from volplane_aws_ebs.pacing import Pacer
+from volplane_aws_ebs.api import Call
+from volplane_aws_ebs.polling import Board
+from volplane_aws_ebs.rate_limits import Pacer
 from volplane_aws_ebs.testing import EC2_LIMITS, Behaviour, FaultKind, Rate
 
 GIB = 1 << 30

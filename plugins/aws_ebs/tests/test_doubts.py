@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from volplane import Absent, BackendError, Done, InProgress, Unavailable
-from volplane_aws_ebs.marks import client_token
+from volplane_aws_ebs.ownership_tags import client_token
 from volplane_aws_ebs.testing import Behaviour, FaultKind
 
 GIB = 1 << 30

@@ -19,11 +19,10 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane_aws_ebs import failures
-from volplane_aws_ebs.calls import Call
-from volplane_aws_ebs.failures import leaves_doubt, translated
-from volplane_aws_ebs.marks import client_token
-from volplane_aws_ebs.refusals import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, AwsRefusal
+from volplane_aws_ebs import errors
+from volplane_aws_ebs.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, AwsRefusal, Call
+from volplane_aws_ebs.errors import leaves_doubt, translated
+from volplane_aws_ebs.ownership_tags import client_token
 from volplane_aws_ebs.testing import Behaviour, FaultKind
 
 GIB = 1 << 30
@@ -323,7 +322,7 @@ def test_the_rest_of_the_table(code: str, kind: type[BackendError]) -> None:
 def test_every_code_of_the_table_stands_in_this_file() -> None:
     """A row without a test would be a guess."""
     tests = Path(__file__).read_text("utf-8")
-    codes = {code for row in failures._TABLE for code in row.codes} - {NO_ANSWER, NOT_SENT, NO_CREDENTIALS}
+    codes = {code for row in errors._TABLE for code in row.codes} - {NO_ANSWER, NOT_SENT, NO_CREDENTIALS}
     assert [code for code in sorted(codes) if f'"{code.rstrip("*")}' not in tests] == []
 
 

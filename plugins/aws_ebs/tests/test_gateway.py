@@ -25,7 +25,7 @@ from volplane import (
     StopRequest,
     Unavailable,
 )
-from volplane_aws_ebs import AwsEbsBackend, gateway
+from volplane_aws_ebs import AwsEbsBackend, api
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, Fault, FaultKind
 
 REGION = "eu-test-1"
@@ -55,7 +55,7 @@ def server() -> Iterator[FakeEC2Server]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK makes one attempt: its pause between two would be a real one."""
-    monkeypatch.setattr(gateway, "_ATTEMPTS", 1)
+    monkeypatch.setattr(api, "_ATTEMPTS", 1)
 
 
 def backend(server: FakeEC2Server, **options: Any) -> AwsEbsBackend:

@@ -26,7 +26,7 @@ from volplane import (
     StopRequest,
     VolumeIdentity,
 )
-from volplane_aws_ebs import AwsEbsBackend, gateway
+from volplane_aws_ebs import AwsEbsBackend, api
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, InProcess
 
 GIB = 1 << 30
@@ -65,7 +65,7 @@ def backend(monkeypatch: pytest.MonkeyPatch, fake: FakeEC2, clock: Hurried) -> I
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with FakeEC2Server(fake) as server:
         options = {"region": "eu-test-1", "endpoint": server.url, "mutations_per_second": 1000}
-        driver = AwsEbsBackend(options, connect_to=gateway.connect, clock=clock)
+        driver = AwsEbsBackend(options, connect_to=api.connect, clock=clock)
         driver.start(StartRequest(context=CONTEXT))
         yield driver
         driver.stop(StopRequest(context=CONTEXT))

@@ -12,8 +12,8 @@ import pytest
 
 import volplane_aws_ebs
 from volplane import AccessMode, AdoptRequest, DeleteSnapshotRequest, VolumeMode
-from volplane_aws_ebs.calls import Call
-from volplane_aws_ebs.policy import iam_policy
+from volplane_aws_ebs.api import Call
+from volplane_aws_ebs.iam_policy import iam_policy
 
 GIB = 1 << 30
 PACKAGE = Path(volplane_aws_ebs.__file__).parent
@@ -40,7 +40,7 @@ def test_the_document_is_what_the_code_says() -> None:
     if not DOCUMENT.parent.is_dir():
         pytest.skip("not in the repository")
     assert json.loads(DOCUMENT.read_text("utf-8")) == iam_policy(), (
-        "python -m volplane_aws_ebs.policy > docs/reference/aws-ebs-iam.json"
+        "python -m volplane_aws_ebs.iam_policy > docs/reference/aws-ebs-iam.json"
     )
 
 

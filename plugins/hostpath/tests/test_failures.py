@@ -17,7 +17,7 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane_hostpath.failures import shown, translated
+from volplane_hostpath.errors import shown, translated
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from volplane import Done, InvalidArgument
-from volplane_hostpath.naming import DEFAULT_TEMPLATE, PathTemplate
+from volplane_hostpath.path_template import DEFAULT_TEMPLATE, PathTemplate
 
 UID = "0f0e0d0c-1111-4222-8333-444455556666"
 values = st.one_of(

@@ -150,7 +150,7 @@ def test_removal_itself_does_not_cross_into_a_mount_that_nobody_reported(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asset = site.provision()
-    monkeypatch.setattr("volplane_hostpath.deletion.read_mounts", list)
+    monkeypatch.setattr("volplane_hostpath.delete.read_mounts", list)
     for arguments in (("-t", "tmpfs", "none"), ("--bind", str(site.root.parent))):
         with mounted(*arguments, point=site.path(asset) / "mounted-unseen"):
             with pytest.raises(VolumeInUse):

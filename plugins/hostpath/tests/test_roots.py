@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from volplane import Done, InvalidArgument, PermissionDenied, ResourceExhausted, Unavailable
-from volplane_hostpath.initialising import unmounted_above
 from volplane_hostpath.mounts import parse_fstab
+from volplane_hostpath.root import unmounted_above
 
 MIB = 1 << 20
 

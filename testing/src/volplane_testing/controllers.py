@@ -11,14 +11,15 @@ from random import Random
 from typing import Any
 
 from volplane.controller.config import ScrubberSettings
+from volplane.drivers.building import build_driver, build_extension
+from volplane.drivers.contract import Plugin
+from volplane.drivers.executor import InlineExecutor
+from volplane.drivers.registry import DriverRegistry, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
 from volplane.lifecycle.world import Settings
-from volplane.loading.building import build_driver, build_extension
-from volplane.loading.contract import Plugin
-from volplane.loading.registry import DriverRegistry, LoadedDrivers
-from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry, OperationState, Phase
+from volplane.operations import DriverLimits, OperationRegistry, OperationState, Phase
 from volplane.plane import ControlPlane, Parts
 from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock

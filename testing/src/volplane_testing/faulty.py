@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from volplane.drivers.contract import HOOKS, marks
 from volplane.errors import ConfigurationError
 from volplane.hookspecs import hookimpl
-from volplane.loading.contract import HOOKS, marks
 from volplane.schemas import ParameterSchema
 
 __all__ = [

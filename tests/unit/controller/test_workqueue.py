@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from volplane import backoff
 from volplane.controller.congestion import Congestion
 from volplane.controller.workqueue import WorkQueue
 from volplane_testing.clock import run
@@ -145,14 +146,14 @@ def test_delays_that_end_together_come_in_the_order_they_were_set() -> None:
 def test_failures_double_the_pause_up_to_its_bound_until_they_are_forgotten() -> None:
     async def main() -> None:
         queue = WorkQueue("claims")
-        pauses = [queue.retry("a") for _ in range(25)]
+        pauses = [queue.retry("a", backoff.RECONCILE_FAILED) for _ in range(25)]
         assert pauses[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
         assert pauses[-1] == 1000
         assert queue.failures("a") == 25
-        assert queue.retry("a", at_most=30) == 30
-        assert queue.retry("b", at_least=5) == 5
+        assert queue.retry("a", backoff.API_UNAVAILABLE) == 30
+        assert queue.retry("b", backoff.API_REFUSED) == 5
         queue.forget("a")
-        assert queue.retry("a") == pytest.approx(0.005)
+        assert queue.retry("a", backoff.RECONCILE_FAILED) == pytest.approx(0.005)
 
     run(main())
 
@@ -217,7 +218,7 @@ def test_depth_waiting_work_and_retries_are_counted() -> None:
         await asyncio.sleep(2)
         await queue.get()
         await asyncio.sleep(3)
-        queue.retry("a")
+        queue.retry("a", backoff.RECONCILE_FAILED)
         queue.done("a")
         return counts.seen
 

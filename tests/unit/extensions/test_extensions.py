@@ -38,13 +38,13 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
+from volplane.drivers.building import build_driver, build_extension
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver
 from volplane.errors import ConfigurationError
 from volplane.extensions.call_log import CallLog
 from volplane.extensions.dry_run import DryRun
 from volplane.extensions.quota import Quota
-from volplane.loading.building import build_driver, build_extension
-from volplane.loading.contract import Plugin
-from volplane.loading.driver import Driver
 
 GIB = 2**30
 SOURCE = VolumeSource(kind="hostPath", fields={"path": "/x"})

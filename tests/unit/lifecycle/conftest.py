@@ -33,6 +33,10 @@ from volplane import (
 )
 from volplane.controller.actions import Notice
 from volplane.controller.metrics import Metrics
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver
+from volplane.drivers.executor import InlineExecutor
+from volplane.drivers.registry import DriverRegistry, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.lifecycle.adoption import Adoption
@@ -41,10 +45,7 @@ from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leak_repair import LeakRepair
 from volplane.lifecycle.world import Settings
-from volplane.loading.contract import Plugin
-from volplane.loading.driver import Driver
-from volplane.loading.registry import DriverRegistry, LoadedDrivers
-from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry
+from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport

@@ -10,6 +10,8 @@ from typing import Any
 from scenarios.backends import ScriptedBackend
 from volplane.assets import VolumeSource
 from volplane.controller.actions import Notice, Reads
+from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
@@ -19,7 +21,6 @@ from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXE
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.world import Settings, World
-from volplane.loading.driver import Driver
 from volplane.operations import OperationRegistry
 from volplane.requests import Context, OwnsRequest
 
@@ -33,20 +34,21 @@ class Drivers:
         self._drivers = {backend.name: backend.driver() for backend in backends}
         self._broken = dict(broken or {})
 
-    def get(self, name: str) -> Driver | None:
-        return self._drivers.get(name)
+    def get(self, name: str) -> DriverView | None:
+        driver = self._drivers.get(name)
+        return driver.view if driver is not None else None
 
     def broken(self, name: str) -> str:
         return self._broken.get(name, "")
 
-    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
         for name, driver in self._drivers.items():
             if driver.owns(OwnsRequest(context=Context(driver=name, cluster_id=""), source=source)):
-                return driver, ""
+                return driver.view, ""
         return None, ""
 
-    async def call(self, driver: Driver, hook: Callable[[Driver, Any], Any], request: Any) -> Any:
-        return hook(driver, request)
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Any], Any], request: Any) -> Any:
+        return hook(self._drivers[driver.name], request)
 
 
 class _Nowhere:

@@ -9,8 +9,9 @@ import pytest
 
 from unit.operations.bench import Bench, Run, during, failing, now, sleeping
 from volplane.controller import logs
+from volplane.drivers.executor import InlineExecutor
 from volplane.errors import OperationError, OperationInProgress, Unavailable
-from volplane.operations import DriverLimits, InlineExecutor, Phase
+from volplane.operations import DriverLimits, Phase
 
 # --- limits of a driver -----------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
+from volplane.drivers.executor import InlineExecutor
 from volplane.errors import InvalidArgument, OperationError, Throttled, Unavailable
-from volplane.operations import Again, DriverLimits, InlineExecutor, OperationRegistry
+from volplane.operations import Again, DriverLimits, OperationRegistry
 from volplane_testing.clock import run
 
 LIMITS = {"d": DriverLimits(concurrency=3), "e": DriverLimits(concurrency=2, rate=1.5)}

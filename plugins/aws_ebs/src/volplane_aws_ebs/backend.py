@@ -42,26 +42,19 @@ from volplane import (
     VolumeMode,
     hookimpl,
 )
-from volplane_aws_ebs import marks
-from volplane_aws_ebs.adopting import adopt
-from volplane_aws_ebs.assets import IN_TREE, asset_of, instance_of, new_source, volume_in
-from volplane_aws_ebs.attaching import Attaching
-from volplane_aws_ebs.calls import Call
-from volplane_aws_ebs.catalogue import LARGEST_GIB
-from volplane_aws_ebs.deleting import Deleting
-from volplane_aws_ebs.demands import PARAMETERS, Shape
+from volplane_aws_ebs import ownership_tags
+from volplane_aws_ebs.api import AwsRefusal, Call, Connect, Gateway, connect
+from volplane_aws_ebs.attach import Attaching
+from volplane_aws_ebs.create import Provisioning
+from volplane_aws_ebs.delete import Deleting
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
-from volplane_aws_ebs.fencing import Fencing
-from volplane_aws_ebs.gateway import Connect, Gateway, connect
-from volplane_aws_ebs.listing import list_page
-from volplane_aws_ebs.memory import Memory
-from volplane_aws_ebs.modifying import Modifying
-from volplane_aws_ebs.provisioning import Provisioning
-from volplane_aws_ebs.refusals import AwsRefusal
-from volplane_aws_ebs.seen import GIB
+from volplane_aws_ebs.hook_calls import Later, Memory, Turn
+from volplane_aws_ebs.modify import Modifying
+from volplane_aws_ebs.ownership import Fencing, adopt, list_page
+from volplane_aws_ebs.parameters import LARGEST_GIB, PARAMETERS, Shape
+from volplane_aws_ebs.resources import GIB, IN_TREE, asset_of, instance_of, new_source, volume_in
 from volplane_aws_ebs.settings import OPTIONS, Settings
 from volplane_aws_ebs.snapshots import Snapshots
-from volplane_aws_ebs.turns import Later, Turn
 
 __all__ = ["AwsEbsBackend"]
 
@@ -180,7 +173,7 @@ class AwsEbsBackend(BackendSpec):
         with self._ec2.explained(f"look for the volume of {request.name}"):
             found = self._ec2.named_now(request.owner.cluster_id, request.name)
         for seen in found:
-            if marks.owner_of(seen.tags) == request.owner:
+            if ownership_tags.owner_of(seen.tags) == request.owner:
                 fs_type = Shape.of(request.parameters).fs_type
                 source = new_source(self._settings, seen.id, VolumeMode.FILESYSTEM, fs_type)
                 return asset_of(self._settings, seen, source, driver=request.context.driver)

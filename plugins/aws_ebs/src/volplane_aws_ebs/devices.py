@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from string import ascii_lowercase
 
 from volplane import ResourceExhausted
-from volplane_aws_ebs.seen import InstanceSeen
+from volplane_aws_ebs.resources import InstanceSeen
 
 __all__ = ["NAMES", "Devices"]
 

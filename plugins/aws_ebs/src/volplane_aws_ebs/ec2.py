@@ -9,17 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from volplane_aws_ebs.boards import Board
-from volplane_aws_ebs.calls import Call
-from volplane_aws_ebs.failures import THROTTLED, translated
-from volplane_aws_ebs.gateway import Gateway
-from volplane_aws_ebs.lookups import Lookups
-from volplane_aws_ebs.memory import Memory
-from volplane_aws_ebs.pacing import Pacer
-from volplane_aws_ebs.refusals import AwsRefusal
-from volplane_aws_ebs.seen import InstanceSeen, ModificationSeen, SnapshotSeen, VolumeSeen
+from volplane_aws_ebs.api import AwsRefusal, Call, Gateway
+from volplane_aws_ebs.batching import Lookups
+from volplane_aws_ebs.errors import THROTTLED, translated
+from volplane_aws_ebs.hook_calls import Later, Memory, Turn
+from volplane_aws_ebs.polling import Board
+from volplane_aws_ebs.rate_limits import Pacer
+from volplane_aws_ebs.resources import InstanceSeen, ModificationSeen, SnapshotSeen, VolumeSeen
 from volplane_aws_ebs.settings import Settings
-from volplane_aws_ebs.turns import Later, Turn
 
 __all__ = ["SETTLE_SECONDS", "Ec2"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema, Secret
-from volplane_aws_ebs.marks import RESERVED_PREFIXES
+from volplane_aws_ebs.ownership_tags import RESERVED_PREFIXES
 
 __all__ = ["CSI_DRIVER", "OPTIONS", "ZONE_LABEL", "Settings", "check_tags"]
 

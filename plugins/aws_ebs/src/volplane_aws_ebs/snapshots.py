@@ -12,15 +12,12 @@ from volplane import (
     Snapshot,
     SnapshotRequest,
 )
-from volplane_aws_ebs import marks
-from volplane_aws_ebs.assets import volume_of
-from volplane_aws_ebs.calls import Call
+from volplane_aws_ebs import ownership_tags
+from volplane_aws_ebs.api import AwsRefusal, Call
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
-from volplane_aws_ebs.failures import GONE, leaves_doubt
-from volplane_aws_ebs.memory import Memory
-from volplane_aws_ebs.refusals import AwsRefusal
-from volplane_aws_ebs.seen import GIB, SnapshotSeen, tags_in
-from volplane_aws_ebs.turns import Later, Turn
+from volplane_aws_ebs.errors import GONE, leaves_doubt
+from volplane_aws_ebs.hook_calls import Later, Memory, Turn
+from volplane_aws_ebs.resources import GIB, SnapshotSeen, tags_in, volume_of
 
 __all__ = ["Snapshots"]
 
@@ -74,7 +71,7 @@ class Snapshots:
         doubt = self._doubts.setdefault(key, self._ec2.born + SETTLE_SECONDS)
         if doubt > now:
             raise Later(min(doubt - now, _LONGEST_BREAK))
-        tags = {**self._ec2.settings.tags, **marks.snapshot_tags(*key)}
+        tags = {**self._ec2.settings.tags, **ownership_tags.snapshot_tags(*key)}
         try:
             answer = self._ec2.change(
                 Call.CREATE_SNAPSHOT,
@@ -104,7 +101,7 @@ class Snapshots:
         shown = self._ec2.read(Call.DESCRIBE_SNAPSHOTS, OwnerIds=["self"], Filters=filters).get("Snapshots", ())
         if not shown:
             return Done()
-        cluster = tags_in(shown[0]).get(marks.CLUSTER)
+        cluster = tags_in(shown[0]).get(ownership_tags.CLUSTER)
         if cluster != request.context.cluster_id:
             whose = f"to cluster {cluster!r}" if cluster else "to nobody that volplane knows"
             raise AlreadyExists(f"snapshot {id_} belongs {whose}: it is not touched")

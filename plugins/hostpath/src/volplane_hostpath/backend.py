@@ -45,30 +45,27 @@ from volplane import (
     VolumeMode,
     hookimpl,
 )
-from volplane_hostpath.adoption import adopted
-from volplane_hostpath.deletion import (
+from volplane_hostpath.delete import (
     delete_marked,
     delete_static,
     delete_unmarked,
     refuse_mounts_below,
     refuse_not_static,
     static_key,
+    sweep,
 )
-from volplane_hostpath.directories import NotPlain, closing, entry_exists, open_path
-from volplane_hostpath.expansion import expanded
-from volplane_hostpath.failures import storage_errors
-from volplane_hostpath.initialising import initialised
-from volplane_hostpath.ledger import Ledger, read_volume_marker
+from volplane_hostpath.dirfd import NotPlain, closing, entry_exists, open_path
+from volplane_hostpath.errors import storage_errors
+from volplane_hostpath.index import Ledger, read_volume_marker
 from volplane_hostpath.listing import list_page
 from volplane_hostpath.locks import Locks, TimeSlice
 from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, check_name, marker_file
-from volplane_hostpath.naming import PathTemplate
-from volplane_hostpath.placement import Node
-from volplane_hostpath.provisioning import asset_of, begin, complete, discard_staged, new_marker, refuse_other_demand
-from volplane_hostpath.roots import CONTROL, LEDGER, LOCKS, TRASH, VOLUMES, Root, opened
+from volplane_hostpath.path_template import PathTemplate
+from volplane_hostpath.provision import Node, asset_of, begin, complete, discard_staged, new_marker, refuse_other_demand
+from volplane_hostpath.root import CONTROL, LEDGER, LOCKS, TRASH, VOLUMES, Root, initialised, opened
 from volplane_hostpath.settings import OPTIONS, PARAMETERS, Settings, Shape
-from volplane_hostpath.statics import beneath_root, spellings, static_path
-from volplane_hostpath.sweeping import sweep
+from volplane_hostpath.static_volumes import beneath_root, spellings, static_path
+from volplane_hostpath.update import adopted, expanded
 
 __all__ = ["HostPathBackend"]
 

@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterator
 
 from volplane import AssetPage, BackendError, Context, ListedAsset
-from volplane_hostpath.directories import closing, directory_exists, entry_exists, names_in, open_directory
-from volplane_hostpath.failures import shown
-from volplane_hostpath.ledger import Ledger, read_volume_marker, volume_names
+from volplane_hostpath.delete import volume_of
+from volplane_hostpath.dirfd import closing, directory_exists, entry_exists, names_in, open_directory
+from volplane_hostpath.errors import shown
+from volplane_hostpath.index import Ledger, read_volume_marker, volume_names
 from volplane_hostpath.locks import TimeSlice
 from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, marker_file
-from volplane_hostpath.parents import is_parent
-from volplane_hostpath.provisioning import asset_of
-from volplane_hostpath.roots import CONTROL, TMP, TRASH, VOLUMES, Root
-from volplane_hostpath.sweeping import volume_of
+from volplane_hostpath.parent_directories import is_parent
+from volplane_hostpath.provision import asset_of
+from volplane_hostpath.root import CONTROL, TMP, TRASH, VOLUMES, Root
 
 __all__ = ["PAGE", "list_page"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
-from volplane_hostpath.naming import DEFAULT_TEMPLATE
+from volplane_hostpath.path_template import DEFAULT_TEMPLATE
 
 __all__ = ["HOST_PATH", "LOCAL", "OPTIONS", "PARAMETERS", "Settings", "Shape"]
 

@@ -14,9 +14,9 @@ import typer
 import yaml
 
 from volplane.controller.spelling import nearest
+from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError, VolplaneError
 from volplane.kube import quantity
-from volplane.loading.discovery import InstalledPlugins
 from volplane.requests import NodeIdentity
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened

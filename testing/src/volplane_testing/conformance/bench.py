@@ -83,7 +83,7 @@ class Bench:
         self._count = 0
         self._left = _Left()
         self.instance = self.another()
-        self.info: DriverInfo = self.instance.driver.info
+        self.info: DriverInfo = self.instance.driver.view.info
 
     # --- instances ----------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Bench:
 
     def parameters(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Class parameters as the backend gets them."""
-        return self.instance.driver.typed_parameters(given)
+        return self.instance.driver.view.typed_parameters(given)
 
     def segment(self) -> Segment | None:
         return dict(self.subject.segments[0]) if self.subject.segments else None

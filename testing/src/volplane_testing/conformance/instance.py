@@ -8,10 +8,10 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Final
 
 from volplane.assets import Absent, Asset, Attachment, InProgress, ListedAsset, Snapshot
+from volplane.drivers.building import build_driver
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver
 from volplane.errors import BackendError, PluginError
-from volplane.loading.building import build_driver
-from volplane.loading.contract import Plugin
-from volplane.loading.driver import Driver
 from volplane.requests import (
     AttachRequest,
     CapacityRequest,
@@ -138,7 +138,7 @@ class Instance:
     def find(self, request: FindRequest) -> Asset | None:
         """None is proof: absent, and still so after `settle_seconds`."""
         found = self.patiently("find", request)
-        settle = self.driver.info.settle_seconds
+        settle = self.driver.view.info.settle_seconds
         if isinstance(found, Absent) and settle > 0:
             self.subject.advance(settle)
             found = self.patiently("find", request)

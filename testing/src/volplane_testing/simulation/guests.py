@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from volplane.assets import AccessMode, Asset, ListedAsset, Ownership, VolumeMode
+from volplane.drivers.building import build_driver
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver, Extension
 from volplane.errors import BackendError, ConfigurationError, PluginError
-from volplane.loading.building import build_driver
-from volplane.loading.contract import Plugin
-from volplane.loading.driver import Driver, Extension
 from volplane.requests import DeleteRequest, ProvisionRequest, VolumeIdentity
 from volplane_testing.conformance import Subject, Violation
 from volplane_testing.conformance.crashes import OwnCode, crash_at, die_at
@@ -43,7 +43,7 @@ class Guest:
         self._known: dict[str, tuple[Asset, ProvisionRequest]] = {}
         self._now = asyncio.get_running_loop().time()
         self._built = self.build(())
-        self.info = self._built.info
+        self.info = self._built.view.info
         self._own = OwnCode(self._kept.instance, subject.storage_modules, spare=not subject.real_crashes)
         self._check_modes()
 

@@ -21,10 +21,11 @@ from volplane import (
     Unavailable,
     hookimpl,
 )
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.registry import DriverRegistry, HookRequest
+from volplane.drivers.view import DriverView
 from volplane.errors import OutcomeUnknown
-from volplane.loading.contract import Plugin
-from volplane.loading.driver import Driver, Extension
-from volplane.loading.registry import DriverRegistry, HookRequest
 from volplane_testing.simulation.loop import WHO
 from volplane_testing.simulation.safety import BEGAN
 from volplane_testing.simulation.stage import Stage
@@ -211,7 +212,7 @@ class TimedDrivers(DriverRegistry):
 
     async def call(
         self,
-        driver: Driver,
+        driver: DriverView,
         hook: Callable[[Driver, Q], T],
         request: Q,
         *,

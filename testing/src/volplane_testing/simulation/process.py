@@ -12,12 +12,13 @@ from random import Random
 
 from volplane.controller.actions import Notice
 from volplane.controller.config import ScrubberSettings
+from volplane.drivers.driver import Driver
+from volplane.drivers.executor import InlineExecutor
+from volplane.drivers.registry import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.world import Settings
-from volplane.loading.driver import Driver
-from volplane.loading.registry import LoadedDrivers
-from volplane.operations import DriverLimits, InlineExecutor, OperationRegistry
+from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
 from volplane_testing import clock
 from volplane_testing.simulation.hooks import TIMEOUT, TimedDrivers, Turbulence

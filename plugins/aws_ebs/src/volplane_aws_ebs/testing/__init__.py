@@ -8,13 +8,12 @@ See docs/how-to/test-against-a-mocked-ec2.md.
 """
 
 from volplane_aws_ebs.testing.behaviour import EC2_LIMITS, Behaviour, InstanceKind, Rate, VolumeKind
-from volplane_aws_ebs.testing.core import FakeEC2, Reply
-from volplane_aws_ebs.testing.faults import Fault, FaultKind, Script
-from volplane_aws_ebs.testing.inprocess import InProcess, enter
+from volplane_aws_ebs.testing.fake import FakeEC2, Reply
+from volplane_aws_ebs.testing.faults import Fault, FaultKind, Refusal, Script
+from volplane_aws_ebs.testing.in_process import InProcess, enter
 from volplane_aws_ebs.testing.query import ModelViolation
-from volplane_aws_ebs.testing.records import Attachment, Instance, Modification, Snapshot, Volume
-from volplane_aws_ebs.testing.refusals import Refusal
 from volplane_aws_ebs.testing.server import FakeEC2Server
+from volplane_aws_ebs.testing.state import Attachment, Instance, Modification, Snapshot, Volume
 from volplane_aws_ebs.testing.subjects import SteppedClock, subject
 
 __all__ = [

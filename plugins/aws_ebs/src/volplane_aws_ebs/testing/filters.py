@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from volplane_aws_ebs.testing.refusals import Refusal, invalid
+from volplane_aws_ebs.testing.faults import Refusal, invalid
 
 __all__ = ["Numbered", "chosen", "filters_of", "page_of"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from volplane_aws_ebs.testing.cloud import Cloud
+from volplane_aws_ebs.testing.faults import Refusal
 from volplane_aws_ebs.testing.filters import Read, chosen, filters_of, page_of
-from volplane_aws_ebs.testing.records import Modification, Volume
-from volplane_aws_ebs.testing.refusals import Refusal
+from volplane_aws_ebs.testing.state import Cloud, Modification, Volume
 from volplane_aws_ebs.testing.volumes import performance
 
 __all__ = ["describe_volumes_modifications", "modify_volume"]

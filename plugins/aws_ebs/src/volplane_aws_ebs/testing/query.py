@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from botocore.session import Session
 
-from volplane_aws_ebs.testing.refusals import Refusal
+from volplane_aws_ebs.testing.faults import Refusal
 
 __all__ = ["ModelViolation", "QueryProtocol"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from volplane_aws_ebs.testing.cloud import Cloud
+from volplane_aws_ebs.testing.faults import Refusal
 from volplane_aws_ebs.testing.filters import Read, chosen, filters_of, page_of
-from volplane_aws_ebs.testing.records import Snapshot
-from volplane_aws_ebs.testing.refusals import Refusal
+from volplane_aws_ebs.testing.state import Cloud, Snapshot
 from volplane_aws_ebs.testing.tags import shown_tags, specified_tags
 
 __all__ = ["create_snapshot", "delete_snapshot", "describe_snapshots"]

@@ -11,9 +11,9 @@ from typing import Any, Final
 from volplane import NodeIdentity, VolumeSource
 from volplane_aws_ebs.backend import AwsEbsBackend
 from volplane_aws_ebs.testing.behaviour import Behaviour
-from volplane_aws_ebs.testing.core import FakeEC2
+from volplane_aws_ebs.testing.fake import FakeEC2
 from volplane_aws_ebs.testing.faults import Fault, FaultKind
-from volplane_aws_ebs.testing.inprocess import InProcess
+from volplane_aws_ebs.testing.in_process import InProcess
 from volplane_testing import Subject
 
 __all__ = ["SteppedClock", "subject"]

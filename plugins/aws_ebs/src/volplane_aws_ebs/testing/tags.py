@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from volplane_aws_ebs.testing.cloud import Cloud
-from volplane_aws_ebs.testing.records import Snapshot, Volume
-from volplane_aws_ebs.testing.refusals import Refusal, invalid
+from volplane_aws_ebs.testing.faults import Refusal, invalid
+from volplane_aws_ebs.testing.state import Cloud, Snapshot, Volume
 
 __all__ = ["create_tags", "delete_tags", "shown_tags", "specified_tags"]
 

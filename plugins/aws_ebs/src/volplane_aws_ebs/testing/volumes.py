@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from volplane_aws_ebs.testing.behaviour import VolumeKind
-from volplane_aws_ebs.testing.cloud import Cloud, demand_of
+from volplane_aws_ebs.testing.faults import Refusal, invalid
 from volplane_aws_ebs.testing.filters import Read, chosen, filters_of, page_of
-from volplane_aws_ebs.testing.records import Attachment, Token, Volume
-from volplane_aws_ebs.testing.refusals import Refusal, invalid
+from volplane_aws_ebs.testing.state import Attachment, Cloud, Token, Volume, demand_of
 from volplane_aws_ebs.testing.tags import shown_tags, specified_tags
 
 __all__ = ["create_volume", "delete_volume", "describe_volumes", "performance", "shown_attachment", "shown_volume"]

@@ -1,0 +1,269 @@
+"""Which backends and extensions are installed beside the core, and their import.
+
+Entry points are read from metadata; nothing is imported until a configured driver needs it. The first import is tried
+in a child process with a deadline, so that a module which hangs, exits or crashes takes nothing down with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Final, Protocol
+
+from volplane.controller.spelling import nearest
+from volplane.drivers.contract import Plugin
+from volplane.errors import PluginError
+
+__all__ = ["GROUPS", "IMPORT_DEADLINE", "GivenPlugins", "Installed", "InstalledPlugins", "PluginSource", "installed"]
+
+log = logging.getLogger(__name__)
+
+GROUPS: Final[Mapping[str, str]] = {"backend": "volplane.backends", "extension": "volplane.extensions"}
+"""Kind of a plugin -> its entry point group."""
+IMPORT_DEADLINE: Final = 30.0
+
+_VALUE: Final = re.compile(r"(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(?:\[.*\])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """An entry point. value: "module:Class"; distribution: "name version"; error: why it cannot be used, or ""."""
+
+    kind: str
+    name: str
+    value: str
+    distribution: str
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} ({self.distribution})"
+
+
+class PluginSource(Protocol):
+    """Where plugins come from."""
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """Names of what is there; kind: "backend" or "extension"."""
+        ...
+
+    def load(self, kind: str, name: str) -> Plugin:
+        """Import one. May block for `IMPORT_DEADLINE` seconds, in any thread. Raises PluginError."""
+        ...
+
+
+class GivenPlugins:
+    """Plugins that are there as objects: for embedding volplane and for simulations."""
+
+    def __init__(self, plugins: Iterable[Plugin]) -> None:
+        self._plugins = {(plugin.kind, plugin.name): plugin for plugin in plugins}
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        return tuple(sorted(name for k, name in self._plugins if k == kind))
+
+    def load(self, kind: str, name: str) -> Plugin:
+        plugin = self._plugins.get((kind, name))
+        if plugin is None:
+            raise PluginError(f"{kind} {name!r} is not there{nearest(name, self.names(kind))}")
+        return plugin
+
+
+class InstalledPlugins:
+    """The plugins whose distributions are installed, each imported at most once."""
+
+    def __init__(self, deadline: float = IMPORT_DEADLINE) -> None:
+        """Read the metadata. deadline: seconds an import may take in the child process."""
+        self._deadline = deadline
+        self._installed = {(i.kind, i.name): i for kind in GROUPS for i in installed(kind)}
+        self._locks = {key: threading.Lock() for key in self._installed}
+        self._loaded: dict[tuple[str, str], Plugin | PluginError] = {}
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        return tuple(sorted(name for k, name in self._installed if k == kind))
+
+    def found(self, kind: str, name: str) -> Installed | None:
+        """What the metadata says, without an import."""
+        return self._installed.get((kind, name))
+
+    def load(self, kind: str, name: str) -> Plugin:
+        key = (kind, name)
+        if key not in self._installed:
+            raise PluginError(f"{kind} {name!r} is not installed{nearest(name, self.names(kind))}")
+        with self._locks[key]:
+            if key not in self._loaded:
+                self._loaded[key] = self._load(self._installed[key])
+            loaded = self._loaded[key]
+        if isinstance(loaded, PluginError):
+            raise PluginError(str(loaded))
+        return loaded
+
+    def _load(self, entry: Installed) -> Plugin | PluginError:
+        try:
+            return _import(entry, self._deadline)
+        except PluginError as error:
+            return error
+
+
+def installed(kind: str) -> tuple[Installed, ...]:
+    """All entry points of a kind, by name. A name claimed twice comes back once, with an error that names both."""
+    claims: dict[str, list[Installed]] = {}
+    for entry in _entries(kind):
+        claims.setdefault(entry.name, []).append(entry)
+    return tuple(_only(claims[name]) for name in sorted(claims))
+
+
+def _only(claims: list[Installed]) -> Installed:
+    first = claims[0]
+    if len(claims) == 1:
+        return first
+    who = " and ".join(f"{c.distribution} ({c.value})" for c in claims)
+    error = f"{first.kind} {first.name} is claimed by {who}; uninstall all but one"
+    sources = ", ".join(dict.fromkeys(c.distribution for c in claims))
+    return Installed(kind=first.kind, name=first.name, value=first.value, distribution=sources, error=error)
+
+
+def _entries(kind: str) -> Iterator[Installed]:
+    seen: set[str] = set()
+    for distribution in importlib.metadata.distributions():
+        text = _read(distribution)
+        if text is None or GROUPS[kind] not in text:
+            continue
+        name = _distribution_name(distribution)
+        if re.sub(r"[-_.]+", "-", name).lower() in seen:
+            continue  # shadowed by the same distribution earlier on sys.path, as for imports
+        seen.add(re.sub(r"[-_.]+", "-", name).lower())
+        for entry_name, value in _section(text, GROUPS[kind]):
+            yield Installed(kind=kind, name=entry_name, value=value, distribution=f"{name} {_version(distribution)}")
+
+
+def _read(distribution: importlib.metadata.Distribution) -> str | None:
+    try:
+        return distribution.read_text("entry_points.txt")
+    except (OSError, UnicodeDecodeError) as error:
+        log.warning("entry points of %s cannot be read: %s", _distribution_name(distribution), error)
+        return None
+
+
+def _distribution_name(distribution: importlib.metadata.Distribution) -> str:
+    metadata: Any = distribution.metadata
+    return (metadata["Name"] if metadata is not None else None) or "a distribution without a name"
+
+
+def _version(distribution: importlib.metadata.Distribution) -> str:
+    metadata: Any = distribution.metadata
+    return (metadata["Version"] if metadata is not None else None) or "of unknown version"
+
+
+def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
+    """Entries of one group of an entry_points.txt; a line that is none, in whatever group, harms no other."""
+    inside = False
+    for line in (raw.strip() for raw in text.splitlines()):
+        if line.startswith("["):
+            inside = line == f"[{group}]"
+        elif inside and line and not line.startswith(("#", ";")):
+            name, _, value = line.partition("=")
+            yield name.strip(), value.strip()
+
+
+# --- importing --------------------------------------------------------------------------------------------------
+
+
+def _import(entry: Installed, deadline: float) -> Plugin:
+    if entry.error:
+        raise PluginError(entry.error)
+    match = _VALUE.fullmatch(entry.value)
+    if match is None:
+        raise PluginError(f"{entry}: its entry point is {entry.value!r}, expected 'module:Class'")
+    module, attribute = match["module"], match["attribute"]
+    if module not in sys.modules:
+        _try_import(entry, module, deadline)
+    try:
+        factory: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        log.debug("%s cannot be imported", entry, exc_info=True)
+        name = getattr(error, "name", None)
+        raise PluginError(_import_failed(entry, module, type(error).__name__, str(error), str(name))) from None
+    for part in attribute.split("."):
+        factory = getattr(factory, part, None)
+    if factory is None:
+        raise PluginError(f"{entry}: module {module} has no {attribute}, which its entry point names")
+    if isinstance(factory, types.ModuleType) or not callable(factory):
+        raise PluginError(f"{entry}: {entry.value} is no class and cannot be called with options")
+    return Plugin(kind=entry.kind, name=entry.name, factory=factory, distribution=entry.distribution)
+
+
+def _import_failed(entry: Installed, module: str, error: str, text: str, missing: str) -> str:
+    newer = missing == "volplane" or missing.startswith("volplane.")
+    hint = "; it seems to need another version of volplane" if newer else ""
+    return f"{entry}: importing {module} raised {error}: {' '.join(text.split()) or 'no message'}{hint}"
+
+
+_CHILD: Final = """
+import importlib, json, os, sys
+report = os.fdopen(os.dup(1), "w")
+nothing = os.open(os.devnull, os.O_RDWR)
+os.dup2(nothing, 1)
+os.dup2(nothing, 2)
+sys.path[:], module = json.loads(sys.argv[1])
+try:
+    importlib.import_module(module)
+    answer = {}
+except BaseException as error:
+    answer = {"error": type(error).__name__, "text": str(error)[:2000], "missing": str(getattr(error, "name", None))}
+json.dump(answer, report)
+report.flush()
+os._exit(0)
+"""
+
+
+def _try_import(entry: Installed, module: str, deadline: float) -> None:
+    """Import in a child process. Without an interpreter to start (embedded Python) there is nothing to try."""
+    if not sys.executable:
+        return
+    argument = json.dumps([sys.path, module])
+    with tempfile.TemporaryFile() as report:
+        child = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+            [sys.executable, "-c", _CHILD, argument],
+            stdin=subprocess.DEVNULL,
+            stdout=report,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            status = child.wait(deadline)
+        except subprocess.TimeoutExpired:
+            raise PluginError(f"{entry}: importing {module} did not end within {deadline:g} s") from None
+        finally:
+            _end(child)
+        _judge(entry, module, status, report)
+
+
+def _judge(entry: Installed, module: str, status: int, report: IO[bytes]) -> None:
+    report.seek(0)
+    text = report.read()
+    if not text:
+        how = f"killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
+        raise PluginError(f"{entry}: importing {module} crashes: the process was {how}")
+    answer = json.loads(text)
+    if answer:
+        raise PluginError(_import_failed(entry, module, answer["error"], answer["text"], answer["missing"]))
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child's whole process group: an import may have started processes."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        log.debug("import check %d has ended", child.pid)
+    child.wait()

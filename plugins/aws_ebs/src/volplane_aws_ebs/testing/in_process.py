@@ -1,0 +1,94 @@
+"""The in-process face: a boto3 client whose requests go to a FakeEC2 instead of to a socket.
+
+They pass through botocore as real ones do (validation, serialization, signing, parsing, error handling) up to the event
+before-send, where the answer is given. Nothing waits, so it can be used in virtual time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import boto3
+from botocore.awsrequest import AWSResponse
+from botocore.config import Config
+from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
+
+from volplane_aws_ebs.testing.fake import FakeEC2
+from volplane_aws_ebs.testing.server import Exchange
+
+__all__ = ["InProcess", "enter"]
+
+
+class InProcess:
+    """Makes boto3 clients on a fake, one per service: pass it to `AwsEbsBackend(options, connect_to=InProcess(fake))`.
+
+    Their SDK does not retry, because its pauses would be real ones. Safe for threads; backends may share one.
+    """
+
+    def __init__(self, fake: FakeEC2, *, access_key: str = "AKIATEST") -> None:
+        self._fake = fake
+        self._access_key = access_key
+        self._clients: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, _settings: object, service: str) -> Any:
+        """The client of a service, as `volplane_aws_ebs.api.Connect` gives it."""
+        return self.client(service)
+
+    def client(self, service: str = "ec2") -> Any:
+        """The client of "ec2" or "sts"."""
+        with self._lock:
+            if service not in self._clients:
+                self._clients[service] = self._made(service)
+            return self._clients[service]
+
+    def _made(self, service: str) -> Any:
+        config = Config(retries={"mode": "standard", "total_max_attempts": 1})
+        key = {"aws_access_key_id": self._access_key, "aws_secret_access_key": self._access_key}
+        with _one_at_a_time:
+            client = _session().client(service, region_name=self._fake.behaviour.region, config=config, **key)
+        enter(client, self._fake)
+        return client
+
+
+_one_at_a_time = threading.Lock()
+
+
+@cache
+def _session() -> Any:
+    """Loading the service models takes a tenth of a second; sessions keep them, but are not safe for threads."""
+    return boto3.Session()
+
+
+def enter(client: Any, fake: FakeEC2) -> None:
+    """Let any boto3 client's requests be answered by the fake from now on."""
+    exchange = Exchange(fake)
+
+    def before_send(request: Any, **_kwargs: Any) -> AWSResponse:
+        body = request.body.decode() if isinstance(request.body, bytes) else request.body
+        headers = {str(key).lower(): _text(value) for key, value in request.headers.items()}
+        message = exchange.answer(body, headers)
+        if message.closed:
+            raise EndpointConnectionError(endpoint_url=request.url)
+        if message.lost:
+            raise ConnectionClosedError(endpoint_url=request.url)
+        return AWSResponse(request.url, message.status, {"content-type": "text/xml"}, _Raw(message.body))
+
+    client.meta.events.register(f"before-send.{client.meta.service_model.service_id.hyphenize()}", before_send)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class _Raw:
+    """A body that has already arrived."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, *_args: Any, **_kwargs: Any) -> Iterator[bytes]:
+        yield self._body

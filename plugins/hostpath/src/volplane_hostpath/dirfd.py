@@ -1,0 +1,152 @@
+"""Walking and writing through directory descriptors. No step follows a symbolic link or leaves the root's mount."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from volplane import PermissionDenied, VolumeInUse
+from volplane_hostpath.errors import shown
+from volplane_hostpath.mounts import Place
+
+__all__ = [
+    "NotPlain",
+    "closing",
+    "create_file",
+    "directory_exists",
+    "entry_exists",
+    "names_in",
+    "open_directory",
+    "open_path",
+    "read_file",
+    "remove_entry",
+    "split",
+    "suppress_errno",
+    "sync",
+]
+
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOT_PLAIN = frozenset({errno.ENOTDIR, errno.ELOOP})
+
+
+class NotPlain(PermissionDenied):
+    """A component is a symbolic link or a file where a directory must be."""
+
+
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close the descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def split(path: str) -> tuple[str, str]:
+    """("a/b", "c") of "a/b/c"; the first is empty for a single component."""
+    parent, _, name = path.rpartition("/")
+    return parent, name
+
+
+def open_directory(name: str, parent: int, place: Place, *, label: str, access: int = os.O_RDONLY) -> int:
+    """Open one component. label: what messages call it. access: O_PATH needs no right to read the directory.
+
+    Raises FileNotFoundError; `NotPlain` for a symbolic link or a file; `VolumeInUse` for another mount.
+    """
+    try:
+        fd = os.open(name, _DIRECTORY | access, dir_fd=parent)
+    except OSError as error:
+        if error.errno in _NOT_PLAIN:
+            raise NotPlain(
+                f"{shown(label)} is no directory but a symbolic link or a file; it was not touched", code="ELOOP"
+            ) from error
+        raise
+    try:
+        here = Place.of(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    if here == place:
+        return fd
+    os.close(fd)
+    raise VolumeInUse(
+        f"{shown(label)} is a mount point: another file system is mounted there; unmount it", code="EXDEV"
+    )
+
+
+def open_path(path: str, root: int, place: Place, *, label: str, access: int = os.O_RDONLY) -> int:
+    """Open a directory some levels below root ("" = root itself), checking each component as `open_directory` does."""
+    current = os.dup(root)
+    walked = label
+    for name in filter(None, path.split("/")):
+        walked = f"{walked}/{name}"
+        try:
+            below = open_directory(name, current, place, label=walked, access=access)
+        finally:
+            os.close(current)
+        current = below
+    return current
+
+
+def directory_exists(path: str, root: int, place: Place, *, label: str) -> bool:
+    """Is there a directory? Raises as `open_path` does for what is there but is none."""
+    try:
+        os.close(open_path(path, root, place, label=label, access=os.O_PATH))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def entry_exists(name: str, parent: int) -> bool:
+    """Is there anything of this name?"""
+    try:
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def names_in(fd: int) -> list[str]:
+    """Names of all entries of an open directory."""
+    return os.listdir(fd)
+
+
+def read_file(name: str, parent: int) -> bytes:
+    """All of a regular file."""
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    with os.fdopen(fd, "rb") as file:
+        return file.read()
+
+
+def create_file(name: str, parent: int, content: bytes) -> None:
+    """Write a file that is on disk when this returns; its name may not be, see `sync`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with closing(os.open(name, flags, 0o600, dir_fd=parent)) as fd:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fsync(fd)
+
+
+def sync(fd: int) -> None:
+    """Make the names in a directory durable. File systems that cannot (EINVAL) keep them durable anyway."""
+    with suppress_errno(errno.EINVAL, errno.ENOTSUP):
+        os.fsync(fd)
+
+
+@contextmanager
+def suppress_errno(*numbers: int) -> Iterator[None]:
+    """Ignore an OSError with one of these numbers."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in numbers:
+            raise
+
+
+def remove_entry(name: str, parent: int) -> None:
+    """Unlink a file that may be gone."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)

@@ -1,0 +1,254 @@
+"""The root directory."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from types import TracebackType
+from typing import Self
+
+from volplane import Context, Unavailable
+from volplane_hostpath.dirfd import create_file, names_in, open_directory, read_file, sync
+from volplane_hostpath.locks import TimeSlice, locked_file
+from volplane_hostpath.markers import CorruptMarker, RootMarker
+from volplane_hostpath.mounts import Place, parse_fstab, read_mounts
+from volplane_hostpath.settings import Settings
+
+__all__ = [
+    "CONTROL",
+    "LEDGER",
+    "LOCKS",
+    "PARENTS",
+    "ROOT_MARKER",
+    "SUBDIRECTORIES",
+    "TMP",
+    "TRASH",
+    "VOLUMES",
+    "Root",
+    "initialised",
+    "opened",
+    "refusal",
+    "unmounted_above",
+]
+
+CONTROL = ".volplane"
+ROOT_MARKER = "root.json"
+LEDGER = "ledger"
+LOCKS = "locks"
+PARENTS = "parents"
+TMP = "tmp"
+TRASH = "trash"
+VOLUMES = "volumes"
+SUBDIRECTORIES = (LOCKS, PARENTS, TMP, TRASH, VOLUMES)
+
+
+class Root:
+    """The root, open for one call: descriptors of it and of the driver's directories. id: empty until it is checked.
+
+    It is opened afresh by every call, so that an unmounted or exchanged disk is noticed and can be unmounted.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the directory; raises `Unavailable` if there is none."""
+        self.path = path
+        self.id = ""
+        self._opened: dict[str, int] = {}
+        self._stack = ExitStack()
+        try:
+            self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise Unavailable(
+                f"root {path} does not exist: mount its disk or make the directory (or set the option create_root)"
+            ) from None
+        except NotADirectoryError:
+            raise Unavailable(f"root {path} is no directory") from None
+        self._stack.callback(os.close, self.fd)
+        try:
+            self.place = Place.of(self.fd)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    @property
+    def control(self) -> int:
+        """Descriptor of `.volplane`; raises FileNotFoundError."""
+        return self._open(CONTROL, self.fd, f"{self.path}/{CONTROL}")
+
+    def directory(self, name: str) -> int:
+        """Descriptor of a directory in `.volplane`, kept until the root is closed."""
+        return self._open(name, self.control, f"{self.path}/{CONTROL}/{name}")
+
+    def _open(self, name: str, parent: int, label: str) -> int:
+        if name not in self._opened:
+            fd = open_directory(name, parent, self.place, label=label)
+            self._stack.callback(os.close, fd)
+            self._opened[name] = fd
+        return self._opened[name]
+
+    def read_marker(self) -> RootMarker | None:
+        """The root's marker, None if there is none; raises `Unavailable` if it cannot be read."""
+        try:
+            return RootMarker.decode(read_file(ROOT_MARKER, self.control))
+        except FileNotFoundError:
+            return None
+        except CorruptMarker as error:
+            raise Unavailable(
+                f"{self.path}/{CONTROL}/{ROOT_MARKER} cannot be used: {error}; restore it from a backup"
+            ) from error
+
+    def require_writable(self) -> None:
+        """Raises `Unavailable` if the file system was mounted, or has fallen, read-only."""
+        if os.fstatvfs(self.fd).f_flag & os.ST_RDONLY:
+            raise Unavailable(
+                f"root {self.path} is on a read-only file system: look in the kernel log for disk errors and mount it "
+                "writable again",
+                code="EROFS",
+            )
+
+
+def refusal(marker: RootMarker | None, known_id: str, settings: Settings, context: Context) -> str:
+    """Why this root cannot be used, empty if it can. known_id: id that it must have, empty = any."""
+    if marker is None:
+        return (
+            f"root {settings.root} carries no {CONTROL}/{ROOT_MARKER}: its disk is not mounted; mount it "
+            "(volplane goes on by itself)"
+        )
+    if known_id and marker.root_id != known_id:
+        return (
+            f"root {settings.root} has the id {marker.root_id}, not {known_id}: another disk is mounted there; mount "
+            "the right one, or change option root_id and restart volplane if it was exchanged on purpose"
+        )
+    if marker.driver != context.driver:
+        return (
+            f"root {settings.root} belongs to the driver {marker.driver!r}; give every driver its own root, or set "
+            "adopt_root once if the driver was renamed"
+        )
+    if marker.cluster_id != context.cluster_id:
+        return (
+            f"root {settings.root} belongs to the cluster {marker.cluster_id!r}, this one is {context.cluster_id!r}; "
+            "use another root, or set adopt_root once to take it over"
+        )
+    return ""
+
+
+@contextmanager
+def opened(settings: Settings, known_id: str, context: Context) -> Iterator[Root]:
+    """Open the root for one call and check its marker; raises `Unavailable` with what to do."""
+    with Root(settings.root) as root:
+        marker = root.read_marker()
+        reason = refusal(marker, known_id, settings, context)
+        if marker is None or reason:
+            raise Unavailable(reason)
+        root.id = marker.root_id
+        yield root
+
+
+_ROOT_MODE = 0o711
+_CONTROL_MODE = 0o700
+_FSTAB = "/etc/fstab"
+_IGNORED = frozenset({CONTROL, "lost+found"})
+
+
+def initialised(settings: Settings, known_id: str, context: Context) -> RootMarker:
+    """Mark a new root, or check the marker of an old one; returns the marker. Repeatable at any point.
+
+    known_id: the root's id if this process has already seen it. Raises `Unavailable` with what to do.
+    """
+    expected = known_id or settings.root_id
+    if settings.create_root and not expected and not os.path.lexists(settings.root):
+        _refuse_unmounted(settings.root)
+        os.makedirs(settings.root, mode=_ROOT_MODE)  # noqa: PTH103
+    with Root(settings.root) as root:
+        root.require_writable()
+        marker = root.read_marker()
+        reason = refusal(marker, expected, settings, context)
+        wrong_disk = bool(expected) and (marker is None or marker.root_id != expected)
+        if reason and not wrong_disk and (marker is None or settings.adopt_root):
+            if marker is None:
+                _check_new(root, settings)
+            marker = _mark(root, context, settings)
+            reason = refusal(marker, expected, settings, context)
+        if marker is None or reason:
+            raise Unavailable(reason)
+        _make_directories(root)
+        return marker
+
+
+def _check_new(root: Root, settings: Settings) -> None:
+    _refuse_unmounted(settings.root)
+    foreign = _contents(root)
+    if foreign and not settings.adopt_root:
+        raise Unavailable(
+            f"root {settings.root} is neither empty nor marked by volplane (it holds {foreign!r}): use an empty "
+            "directory, or set adopt_root to use this one beside what is in it"
+        )
+
+
+def _contents(root: Root) -> str:
+    """Something in the root that is not ours, empty if there is nothing."""
+    found = sorted(set(names_in(root.fd)) - _IGNORED)
+    if found:
+        return found[0]
+    with suppress(FileNotFoundError):
+        if names_in(root.directory(VOLUMES)):
+            return f"{CONTROL}/{VOLUMES}"
+    return ""
+
+
+def _refuse_unmounted(path: str) -> None:
+    try:
+        with open(_FSTAB, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+            points = parse_fstab(file.read())
+    except OSError:
+        return
+    missing = unmounted_above(os.path.realpath(path), points, [mount.point for mount in read_mounts()])
+    if missing:
+        raise Unavailable(f"root {path} is not marked, and {missing} of {_FSTAB} is not mounted: mount it first")
+
+
+def unmounted_above(path: str, points: list[str], mounted: list[str]) -> str:
+    """The mount point on or above path that the system mounts at boot but that is not mounted now, else empty."""
+    for point in sorted(points, key=len, reverse=True):
+        above = point.rstrip("/") + "/"
+        if f"{path}/".startswith(above) and point not in mounted:
+            return point
+    return ""
+
+
+def _mark(root: Root, context: Context, settings: Settings) -> RootMarker:
+    with suppress(FileExistsError):
+        os.mkdir(CONTROL, _CONTROL_MODE, dir_fd=root.fd)
+    with locked_file(LEDGER, root.control, TimeSlice(context).left()):
+        # Another replica may have marked it while we waited.
+        there = root.read_marker()
+        if there is not None and not settings.adopt_root:
+            return there
+        marker = RootMarker(
+            root_id=there.root_id if there else uuid.uuid4().hex,
+            driver=context.driver,
+            cluster_id=context.cluster_id,
+            created_at=there.created_at if there else time.time(),
+        )
+        staged = f"{ROOT_MARKER}.new"
+        create_file(staged, root.control, marker.encode())
+        os.rename(staged, ROOT_MARKER, src_dir_fd=root.control, dst_dir_fd=root.control)
+        sync(root.control)
+        sync(root.fd)
+    context.log.info("root %s is marked with id %s", root.path, marker.root_id)
+    return marker
+
+
+def _make_directories(root: Root) -> None:
+    for name in SUBDIRECTORIES:
+        with suppress(FileExistsError):
+            os.mkdir(name, _CONTROL_MODE, dir_fd=root.control)
+    sync(root.control)

@@ -1,0 +1,335 @@
+"""The typed face of a backend: results are checked, exceptions are classified, extensions wrap."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import inspect
+import logging
+import weakref
+from typing import Any
+
+import pytest
+
+from volplane import (
+    Asset,
+    AssetPage,
+    BackendSpec,
+    Declined,
+    Done,
+    InProgress,
+    ListedAsset,
+    Throttled,
+    VolumeSource,
+    hookimpl,
+)
+from volplane.drivers.building import build_driver, build_extension
+from volplane.drivers.contract import HOOKS
+from volplane.drivers.driver import Driver
+from volplane.drivers.results import RESULTS
+from volplane.errors import InvalidArgument, OutcomeUnknown, PluginError, Unsupported
+from volplane.requests import (
+    AttachRequest,
+    DeleteRequest,
+    FindRequest,
+    ListRequest,
+    NodeIdentity,
+    OwnsRequest,
+    ProbeRequest,
+    StartRequest,
+    StopRequest,
+    ValidateRequest,
+)
+
+
+def answering(kit: Any, answer: Any, hook: str = "provision") -> Driver:
+    """A driver whose `hook` raises or returns `answer`."""
+
+    def body(self: object, request: Any) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    cls = type("Backend", (kit.Memory,), {hook: hookimpl(body)})
+    return build_driver("d.example.com", kit.backend(cls), {})
+
+
+def asset(**fields: Any) -> Asset:
+    source = VolumeSource(kind="hostPath", fields={"path": "/x"})
+    return dataclasses.replace(Asset(handle="h", source=source, capacity_bytes=1), **fields)
+
+
+def test_there_is_a_method_and_a_result_type_for_every_hook() -> None:
+    assert set(RESULTS) == HOOKS
+    for hook in HOOKS:
+        ours, spec = inspect.signature(getattr(Driver, hook)), inspect.signature(getattr(BackendSpec, hook))
+        assert str(ours) == str(spec)
+
+
+def test_a_right_result_comes_back_as_it_is(kit: Any) -> None:
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
+    made = driver.provision(kit.demand("pvc-7", 33))
+    assert isinstance(made, Asset)
+    assert (made.handle, made.capacity_bytes) == ("pvc-7", 33)
+    assert driver.delete(DeleteRequest(context=kit.context, volume=kit.volume("pvc-7"))) == Done()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "returned None, expected Asset or InProgress: a return is missing"),
+        (Done(), "returned Done, expected Asset or InProgress"),
+        ({"handle": "x"}, "returned dict, expected Asset or InProgress"),
+        (asset(handle=""), "returned an Asset with handle '', expected 1 to 1024 characters"),
+        (asset(handle="x" * 1025), "expected 1 to 1024 characters"),
+        (asset(handle="\udcff"), "returned an Asset that cannot be written as JSON: 'utf-8' codec can't encode"),
+        (
+            asset(source=VolumeSource(kind="hostPath", fields={"path": {1}})),
+            "cannot be written as JSON: Object of type set",
+        ),
+        (asset(attributes=7), "returned an Asset that cannot be written as JSON"),
+        (asset(handle=7), "returned an Asset with handle '7', expected 1 to 1024 characters"),
+        (asset(capacity_bytes=1.5), "returned an Asset with capacity_bytes 1.5, expected whole bytes"),
+        (asset(capacity_bytes=-1), "returned an Asset with capacity_bytes -1, expected whole bytes"),
+        (asset(source={"path": "/x"}), "returned an Asset with a source of type dict, expected VolumeSource"),
+        (InProgress(retry_after=-1), "returned InProgress with retry_after -1, expected seconds"),
+        (InProgress(retry_after=float("nan")), "returned InProgress with retry_after nan, expected seconds"),
+        (InProgress(retry_after=1, state={"x": object()}), "returned InProgress with a state that is not JSON"),
+        (InProgress(retry_after=1, state={"x": "y" * 5000}), "at most 4096 are kept"),
+    ],
+)
+def test_a_wrong_result_is_an_unknown_outcome_that_names_plugin_and_hook(kit: Any, answer: Any, message: str) -> None:
+    with pytest.raises(OutcomeUnknown) as unknown:
+        answering(kit, answer).provision(kit.demand())
+    assert str(unknown.value).startswith("hook provision of backend memory ")
+    assert message in str(unknown.value)
+    assert not unknown.value.nothing_done
+
+
+def test_a_class_returned_instead_of_an_instance_is_told_apart(kit: Any) -> None:
+    with pytest.raises(OutcomeUnknown, match="returned the class Done or InProgress itself, expected an instance"):
+        answering(kit, Done, "delete").delete(DeleteRequest(context=kit.context, volume=kit.volume()))
+
+
+def test_a_coroutine_that_slipped_through_is_closed_and_reported(kit: Any) -> None:
+    async def later() -> None: ...
+
+    with pytest.raises(OutcomeUnknown, match="returned coroutine, expected Asset"):
+        answering(kit, later()).provision(kit.demand())
+
+
+def test_errors_of_the_contract_pass_unchanged(kit: Any) -> None:
+    error = Throttled("slow down", code="Throttling", retry_after=9)
+    with pytest.raises(Throttled) as raised:
+        answering(kit, error).provision(kit.demand())
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [KeyError("zone"), StopIteration(), SystemExit(3), RecursionError("deep")])
+def test_any_other_exception_is_an_unknown_outcome_in_one_line(
+    kit: Any, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(OutcomeUnknown) as unknown:
+        answering(kit, error).provision(kit.demand())
+    assert f"hook provision of backend memory raised {type(error).__name__}: " in str(unknown.value)
+    assert unknown.value.__cause__ is None
+    records = [r for r in caplog.records if r.exc_info]
+    assert [r.levelno for r in records] == [logging.DEBUG]
+
+
+def test_an_interrupt_is_not_swallowed(kit: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        answering(kit, KeyboardInterrupt()).provision(kit.demand())
+
+
+def test_owns_answers_yes_or_no_or_is_broken(kit: Any) -> None:
+    def request(path: str) -> OwnsRequest:
+        return OwnsRequest(context=kit.context, source=VolumeSource(kind="hostPath", fields={"path": path}))
+
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
+    assert driver.owns(request("/memory/a")) is True
+    assert driver.owns(request("/elsewhere")) is False
+    for answer in (None, 1, ValueError("x")):
+        with pytest.raises(PluginError, match="hook owns of backend memory"):
+            answering(kit, answer, "owns").owns(request("/memory/a"))
+
+
+def test_an_optional_hook_that_is_missing_is_unsupported(kit: Any) -> None:
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
+    assert not driver.supports("attach")
+    node = NodeIdentity(name="n")
+    with pytest.raises(Unsupported, match="backend memory does not implement attach"):
+        driver.attach(AttachRequest(context=kit.context, volume=kit.volume(), node=node))
+    with pytest.raises(Unsupported, match="does not implement find"):
+        driver.find(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
+    with pytest.raises(Unsupported, match="does not implement list_assets"):
+        driver.list_assets(ListRequest(context=kit.context))
+
+
+def test_hooks_around_the_life_of_a_driver_may_be_missing(kit: Any) -> None:
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
+    assert driver.start(StartRequest(context=kit.context)) == Done()
+    assert driver.probe(ProbeRequest(context=kit.context)) == Done()
+    assert driver.stop(StopRequest(context=kit.context)) == Done()
+    assert driver.validate(ValidateRequest(context=kit.context, parameters={})) == Done()
+
+
+def test_what_describe_said_is_kept(kit: Any) -> None:
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
+    assert driver.view.info.version == "1.0"
+    assert driver.view.typed_parameters({"TIER": "cold"}) == {"tier": "cold"}
+    with pytest.raises(
+        InvalidArgument, match=r"driver d\.example\.com: parameter 'tier' is 'hto', expected one of hot, cold"
+    ):
+        driver.view.typed_parameters({"tier": "hto"})
+
+
+def test_a_driver_does_not_show_its_options(kit: Any) -> None:
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {"limit": 424242})
+    assert repr(driver) == "<Driver d.example.com (backend memory (volplane-memory 1.0))>"
+
+
+# --- extensions -------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Writes down what passes."""
+
+    def __init__(self, options: Any) -> None:
+        self.seen: list[tuple[str, object]] = []
+
+    @hookimpl(wrapper=True)
+    def provision(self, request: Any) -> Any:
+        try:
+            result = yield
+        except Exception as error:
+            self.seen.append((request.name, type(error)))
+            raise
+        self.seen.append((request.name, result))
+        return result
+
+
+class Forbidding:
+    def __init__(self, options: Any) -> None: ...
+
+    @hookimpl(wrapper=True)
+    def provision(self, request: Any) -> Any:
+        raise Declined("the namespace is full", retry_after=60)
+        yield
+
+
+def extensions(kit: Any, *factories: Any) -> list[Any]:
+    return [build_extension(kit.extension(factory, factory.__name__.lower()), {}) for factory in factories]
+
+
+def test_an_extension_sees_the_real_result_of_a_backend(kit: Any) -> None:
+    (watcher,) = extensions(kit, Recorder)
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, [watcher])
+    made = driver.provision(kit.demand())
+    assert watcher.instance.seen == [("pvc-1", made)]
+
+
+def test_one_extension_wraps_several_drivers(kit: Any) -> None:
+    (watcher,) = extensions(kit, Recorder)
+    for name in ("a.example.com", "b.example.com"):
+        build_driver(name, kit.backend(kit.Memory), {}, [watcher]).provision(kit.demand(name))
+    assert [name for name, _ in watcher.instance.seen] == ["a.example.com", "b.example.com"]
+
+
+def test_an_extension_can_decline_a_call_before_it_reaches_the_backend(kit: Any) -> None:
+    outer, inner = extensions(kit, Recorder, Forbidding)
+    reached: list[str] = []
+
+    class Backend(kit.Memory):  # type: ignore[misc, name-defined]
+        @hookimpl
+        def provision(self, request: Any) -> Any:
+            reached.append(request.name)
+
+    driver = build_driver("d.example.com", kit.backend(Backend), {}, [outer, inner])
+    with pytest.raises(Declined) as declined:
+        driver.provision(kit.demand())
+    assert declined.value.nothing_done
+    assert reached == []
+    assert outer.instance.seen == [("pvc-1", Declined)]
+
+
+def test_the_first_extension_is_the_outermost(kit: Any) -> None:
+    inner_first = extensions(kit, Forbidding, Recorder)
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, inner_first)
+    with pytest.raises(Declined):
+        driver.provision(kit.demand())
+    assert inner_first[1].instance.seen == []
+
+
+def test_an_extension_that_loses_the_result_is_named(kit: Any) -> None:
+    class Careless:
+        def __init__(self, options: Any) -> None: ...
+
+        @hookimpl(wrapper=True)
+        def provision(self, request: Any) -> Any:
+            yield
+
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, extensions(kit, Careless))
+    with pytest.raises(OutcomeUnknown) as unknown:
+        driver.provision(kit.demand())
+    assert "hook provision of backend memory (wrapped by careless) returned None" in str(unknown.value)
+
+
+def test_a_hook_that_only_an_extension_has_is_still_unsupported(kit: Any) -> None:
+    class Wrapper:
+        def __init__(self, options: Any) -> None: ...
+
+        @hookimpl(wrapper=True)
+        def find(self, request: Any) -> Any:
+            return (yield)
+
+    driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, extensions(kit, Wrapper))
+    assert not driver.supports("find")
+    with pytest.raises(Unsupported):
+        driver.find(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
+
+
+def listed(**fields: Any) -> ListedAsset:
+    return dataclasses.replace(ListedAsset(handle="h", name="n", capacity_bytes=1, owner=None), **fields)
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (AssetPage(assets=(), next_page=""), "next_page '', expected text"),
+        (AssetPage(assets=(), next_page=7), "next_page 7, expected text"),  # type: ignore[arg-type]
+        (AssetPage(assets=("h",)), "an entry of type str, expected ListedAsset"),  # type: ignore[arg-type]
+        (AssetPage(assets=(listed(handle=""),)), "an asset with handle '', expected 1 to 1024"),
+        (AssetPage(assets=(listed(owner="me"),)), "listed h with an owner of type str"),
+    ],
+)
+def test_a_page_of_a_listing_is_checked_as_a_whole(kit: Any, page: AssetPage, message: str) -> None:
+    with pytest.raises(OutcomeUnknown, match=message):
+        answering(kit, page, "list_assets").list_assets(ListRequest(context=kit.context))
+
+
+class Broken(Exception):
+    """Nothing a backend should raise; unlike Python's own it can be referred to weakly."""
+
+
+@pytest.mark.parametrize("failure", [Throttled, Broken])
+def test_a_failure_goes_with_its_last_user_and_waits_for_no_garbage_collection(kit: Any, failure: type) -> None:
+    raised: list[weakref.ref[Any]] = []
+
+    class Failing(kit.Memory):  # type: ignore[misc]
+        @hookimpl
+        def provision(self, request: Any) -> Any:
+            error = failure("not now")
+            raised.append(weakref.ref(error))
+            raise error
+
+    driver = build_driver("d.example.com", kit.backend(Failing), {})
+    gc.disable()
+    try:
+        with contextlib.suppress(Throttled, OutcomeUnknown):
+            driver.provision(kit.demand())
+        assert [reference() for reference in raised] == [None]
+    finally:
+        gc.enable()
