@@ -28,7 +28,7 @@ test: $(STAMP) ## Run every test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: check
-check: lint types layers test ## Run what CI runs
+check: lint types layers site test ## Run what CI runs
 
 .PHONY: lint
 lint: $(STAMP) ## Style: ruff
@@ -51,6 +51,10 @@ format: $(STAMP) ## Let ruff format and mend what it can
 .PHONY: docs
 docs: $(STAMP) ## Write the generated pages of docs/reference anew
 	@$(BIN)/python -m tools.reference
+
+.PHONY: site
+site: $(STAMP) ## Build the site from docs/ into build/site; a broken link is an error
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --doctree-dir build/doctrees docs build/site
 
 .PHONY: venv
 venv: $(STAMP) ## Only make .venv

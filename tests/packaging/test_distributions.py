@@ -156,3 +156,10 @@ def test_every_dependency_has_a_reason(name: str) -> None:
     reasons = (REPOSITORY / "docs" / "explanation" / "dependencies.md").read_text("utf-8")
     silent = [each for each in project(name)["dependencies"] if f"**{Requirement(each).name}**" not in reasons]
     assert [each for each in silent if Requirement(each).name not in DISTRIBUTIONS] == []
+
+
+def test_every_tool_of_development_has_a_reason() -> None:
+    reasons = (REPOSITORY / "docs" / "explanation" / "dependencies.md").read_text("utf-8")
+    table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+    tools = [Requirement(each).name for each in table["dependency-groups"]["dev"]]
+    assert [name for name in tools if not re.search(rf"\b{re.escape(name)}\b", reasons)] == []
