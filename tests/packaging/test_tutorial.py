@@ -25,9 +25,9 @@ from volplane import (
     VolumeIdentity,
 )
 from volplane.controller.config import parse_configuration
-from volplane.drivers.building import build_driver, build_extension, options_schema
 from volplane.drivers.contract import Plugin
 from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.loading import build_driver, build_extension, options_schema
 from volplane.drivers.parameters import check
 from volplane_testing import Cluster, MemoryBackend, run
 from volplane_testing.cli.new_backend import distribution_files

@@ -13,7 +13,8 @@ from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
 from volplane.controller.actions import Notice
 from volplane.drivers.executor import InlineExecutor, Latency
-from volplane.drivers.registry import BrokenDriver, DriverRegistry, LoadedDrivers
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.transport import Transport
 from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer

@@ -11,10 +11,11 @@ from random import Random
 from typing import Any
 
 from volplane.controller.config import ScrubberSettings
-from volplane.drivers.building import build_driver, build_extension
 from volplane.drivers.contract import Plugin
 from volplane.drivers.executor import InlineExecutor
-from volplane.drivers.registry import DriverRegistry, LoadedDrivers
+from volplane.drivers.loading import build_driver, build_extension
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer

@@ -36,11 +36,11 @@ from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import InlineExecutor
-from volplane.drivers.registry import DriverRegistry, LoadedDrivers
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.lifecycle.adoption import Adoption
-from volplane.lifecycle.errands import Errands
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leak_repair import LeakRepair
@@ -165,10 +165,8 @@ class Cluster:
         controllers = frozenset({"binder", "provisioner", "reclaimer", "protection"})
         self.plane = ControlPlane(Settings(cluster_id=CLUSTER), controllers, parts)
         self.check = LeakCheck(self.plane.world, self.client, [DRIVER], random=Random(7), metrics=self.metrics)
-        self.repair = LeakRepair(self.check, self.client, Errands(self.registry), fence=lambda: "1/test")
-        self.adoption = Adoption(
-            self.plane.world, self.client, [DRIVER], Errands(self.registry), fence=lambda: "1/test"
-        )
+        self.repair = LeakRepair(self.check, self.client, self.plane.dispatcher, fence=lambda: "1/test")
+        self.adoption = Adoption(self.plane.world, self.client, [DRIVER], self.plane.dispatcher, fence=lambda: "1/test")
 
     def record(self, notice: Notice) -> None:
         self.notices.append(notice)

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from unit.operations.bench import an_operation
 from volplane.drivers.executor import InlineExecutor
 from volplane.errors import InvalidArgument, OperationError, Throttled, Unavailable
 from volplane.operations import Again, DriverLimits, OperationRegistry
@@ -28,7 +29,9 @@ class Actor:
             return
         try:
             self.world.registry.start(
-                self.name, driver=self.driver, asset=self.asset, node=self.node, run=self.work, requeue=self.queued
+                an_operation(self.name, driver=self.driver, asset=self.asset, node=self.node or ""),
+                self.work,
+                self.queued,
             )
         except OperationError:
             self.world.refusals += 1

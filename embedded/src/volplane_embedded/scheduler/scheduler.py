@@ -33,7 +33,9 @@ class Scheduler:
         self._assumed: dict[str, str] = {}
         self._binding: dict[str, str] = {}
         """Uids of pods whose binding is under way, or done but not seen yet, by key."""
-        self._bindings = _Bindings()
+        self._steps: dict[str, Bind] = {}
+        """By uid of the pod: what each binding that was decided will write, until it begins."""
+        self._bindings = _Bindings(self._bind)
         self._runner = Runner(
             "scheduler",
             self._decide,
@@ -41,7 +43,7 @@ class Scheduler:
             caches=sight.caches,
             client=client,
             recorder=recorder,
-            registry=self._bindings,
+            dispatcher=self._bindings,
             workers=1,
         )
 
@@ -99,7 +101,8 @@ class Scheduler:
         step = placement.step
         if isinstance(step, Bind):
             self._binding[key] = pod.uid
-            return Run(name=f"bind-{key}", driver="", asset=key, start=lambda: self._bind(step))
+            self._steps[pod.uid] = step
+            return Run(verb="bind", key=key, uid=pod.uid, driver="", asset=key)
         return step
 
     def _world(self) -> World:
@@ -122,7 +125,8 @@ class Scheduler:
             assumed=self._assumed,
         )
 
-    async def _bind(self, bind: Bind) -> None:
+    async def _bind(self, run: Run) -> None:
+        bind = self._steps.pop(run.uid)
         pod = bind.pod
         body = {
             "apiVersion": "v1",
@@ -142,17 +146,17 @@ class Scheduler:
 class _Bindings:
     """Runs bindings at once. One that fails is decided anew a second later, or when its pod changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, bind: Callable[[Run], Awaitable[None]]) -> None:
+        self._bind = bind
         self.tasks: asyncio.TaskGroup | None = None
 
-    def start(self, name: str, *, run: Callable[[], Awaitable[None]], requeue: Callable[[], None], **_: str) -> None:
-        """Of what the runner tells besides, a binding needs nothing: no driver limits it."""
+    def start(self, run: Run, requeue: Callable[[], None]) -> None:
         if self.tasks is not None:
-            self.tasks.create_task(self._run(name, run, requeue), name=name)
+            self.tasks.create_task(self._run(run, requeue), name=run.name)
 
-    async def _run(self, name: str, run: Callable[[], Awaitable[None]], requeue: Callable[[], None]) -> None:
+    async def _run(self, run: Run, requeue: Callable[[], None]) -> None:
         try:
-            await run()
+            await self._bind(run)
         except ApiError as error:
-            _LOG.info("%s: %s; trying again in %g s", name, error, _AGAIN)
+            _LOG.info("%s: %s; trying again in %g s", run.name, error, _AGAIN)
             asyncio.get_running_loop().call_later(_AGAIN, requeue)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Final
 
 from volplane.assets import Absent, Asset, Attachment, InProgress, ListedAsset, Snapshot
-from volplane.drivers.building import build_driver
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
+from volplane.drivers.loading import build_driver
 from volplane.errors import BackendError, PluginError
 from volplane.requests import (
     AttachRequest,

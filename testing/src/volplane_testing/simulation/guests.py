@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from volplane.assets import AccessMode, Asset, ListedAsset, Ownership, VolumeMode
-from volplane.drivers.building import build_driver
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.loading import build_driver
 from volplane.errors import BackendError, ConfigurationError, PluginError
 from volplane.requests import DeleteRequest, ProvisionRequest, VolumeIdentity
 from volplane_testing.conformance import Subject, Violation

@@ -14,7 +14,7 @@ from volplane.controller.actions import Notice
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import InlineExecutor
-from volplane.drivers.registry import LoadedDrivers
+from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.world import Settings

@@ -9,9 +9,9 @@ from random import Random
 from typing import Final
 
 from volplane.assets import Ownership
-from volplane.drivers.building import build_driver
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
+from volplane.drivers.loading import build_driver
 from volplane_testing.conformance import Subject
 from volplane_testing.simulation.backends import ZONE, LookingBackend, SimulatedBackend
 from volplane_testing.simulation.disks import source_key
