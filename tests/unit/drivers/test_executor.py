@@ -15,7 +15,7 @@ from volplane.controller import logs
 from volplane.drivers.executor import InlineExecutor, ThreadExecutor
 from volplane.errors import OutcomeUnknown, Throttled, Unavailable
 from volplane.operations import DriverLimits, OperationRegistry, Phase
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 ONE = {"d": DriverLimits(concurrency=1)}
 SOON = 0.02

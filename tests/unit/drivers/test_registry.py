@@ -16,7 +16,7 @@ from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers
 from volplane.errors import OutcomeUnknown
 from volplane.operations import DriverLimits
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 class World:

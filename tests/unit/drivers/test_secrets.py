@@ -48,7 +48,7 @@ from volplane.errors import (
 )
 from volplane.extensions.call_log import CallLog
 from volplane.requests import Context, StartRequest
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 

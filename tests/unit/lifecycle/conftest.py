@@ -31,7 +31,6 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
@@ -40,7 +39,6 @@ from volplane.drivers.executor import InlineExecutor
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.lifecycle.adoption import Adoption
 from volplane.lifecycle.intents import Sealer
@@ -49,7 +47,9 @@ from volplane.lifecycle.leak_repair import LeakRepair
 from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
-from volplane.testing import clock
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
 
 DRIVER = "shelf.example.com"
 CLUSTER = "here"

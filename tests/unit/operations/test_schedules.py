@@ -12,7 +12,7 @@ from unit.operations.bench import an_operation
 from volplane.drivers.executor import InlineExecutor
 from volplane.errors import InvalidArgument, OperationError, Throttled, Unavailable
 from volplane.operations import Again, DriverLimits, OperationRegistry
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 LIMITS = {"d": DriverLimits(concurrency=3), "e": DriverLimits(concurrency=2, rate=1.5)}
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from volplane.testing.clock import VirtualTimeLoop
-from volplane.testing.cluster import Cluster
-from volplane.testing.coroutines import CoroutineRunner
+from volplane_testing.clock import VirtualTimeLoop
+from volplane_testing.cluster import Cluster
+from volplane_testing.coroutines import CoroutineRunner
 
 FAILING = """
 import asyncio
