@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from volplane.controller.congestion import Congestion
 from volplane.controller.workqueue import WorkQueue
 from volplane_testing.clock import run
@@ -25,41 +27,32 @@ async def ask(congestion: Congestion, times: int, *, busy: float) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_loop_at_leisure_allows_the_most() -> None:
-    async def main() -> int:
-        congestion = Congestion(most=16, fewest=4)
-        await ask(congestion, 20, busy=0.0)
-        return congestion.allowed
-
-    assert run(main()) == 16
+async def test_a_loop_at_leisure_allows_the_most() -> None:
+    congestion = Congestion(most=16, fewest=4)
+    await ask(congestion, 20, busy=0.0)
+    assert congestion.allowed == 16
 
 
-def test_a_busy_loop_allows_less_and_less_but_never_less_than_the_fewest() -> None:
-    async def main() -> list[int]:
-        congestion = Congestion(most=16, fewest=4)
-        seen = []
-        for _ in range(20):
-            await ask(congestion, 1, busy=0.004)
-            seen.append(congestion.allowed)
-        return seen
-
-    seen = asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_busy_loop_allows_less_and_less_but_never_less_than_the_fewest() -> None:
+    congestion = Congestion(most=16, fewest=4)
+    seen = []
+    for _ in range(20):
+        await ask(congestion, 1, busy=0.004)
+        seen.append(congestion.allowed)
     assert seen == sorted(seen, reverse=True)
     assert seen[0] < 16
     assert seen[-1] == 4
 
 
-def test_when_it_is_over_more_is_allowed_again() -> None:
-    async def main() -> tuple[int, int]:
-        congestion = Congestion(most=16, fewest=4)
-        await ask(congestion, 30, busy=0.004)
-        low = congestion.allowed
-        await ask(congestion, 200, busy=0.0)
-        return low, congestion.allowed
-
-    low, high = asyncio.run(main())
+@pytest.mark.real_time
+async def test_when_it_is_over_more_is_allowed_again() -> None:
+    congestion = Congestion(most=16, fewest=4)
+    await ask(congestion, 30, busy=0.004)
+    low = congestion.allowed
+    await ask(congestion, 200, busy=0.0)
     assert low == 4
-    assert high > 12
+    assert congestion.allowed > 12
 
 
 def test_fewer_than_the_fewest_workers_are_all_allowed() -> None:
