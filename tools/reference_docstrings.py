@@ -1,4 +1,4 @@
-"""How docstrings, signatures and fields become Markdown."""
+"""How docstrings and defaults become Markdown."""
 
 from __future__ import annotations
 
@@ -12,18 +12,6 @@ from enum import Enum
 
 MARK = "<!-- Written by tools/reference.py from the code; change it there, then `make docs`. -->"
 BAR = "\\|"
-
-
-def fields_of(kind: type) -> Iterator[str]:
-    """A heading, the contract, a table of fields. Types are shown as the source spells them."""
-    yield f"\n### {kind.__name__}\n"
-    yield contract(kind) + "\n"
-    rows = dataclasses.fields(typing.cast("typing.Any", kind))
-    notes = attribute_notes(kind) | {"context": "Who calls, and under which circumstances: [Context](#context)."}
-    if rows:
-        yield "| field | type | default | |\n|---|---|---|---|"
-    for row in rows:
-        yield f"| `{row.name}` | `{str(row.type).replace('|', BAR)}` | {default_of(row)} | {notes[row.name]} |"
 
 
 def default_of(row: dataclasses.Field[typing.Any]) -> str:
@@ -50,16 +38,21 @@ def plain(value: object) -> str:
     return repr(value)
 
 
-def bare(signature: inspect.Signature) -> str:
-    """A signature without the quotes of postponed annotations."""
-    return str(signature).replace("'", "")
-
-
 def contract(subject: object) -> str:
+    """The docstring of a module, class or function as Markdown."""
+    return prose(subject.__doc__ or "")
+
+
+def prose(docstring: str) -> str:
     """A docstring; its `name: meaning.` sentences as a list."""
-    text = inspect.cleandoc(subject.__doc__ or "")
-    listed = re.sub(r"(?:(?<=\.) |^)(\w+(?:, \w+)*): ", r"\n- `\1`: ", text, flags=re.MULTILINE)
+    text = inspect.cleandoc(docstring)
+    listed = re.sub(r"(?:(?<=\.) |^)([a-z_]\w*(?:, \w+)*): ", r"\n- `\1`: ", text, flags=re.MULTILINE)
     return re.sub(r"\n+(?=- )", r"\n", re.sub(r"(?<=[.])\n+- ", r"\n\n- ", listed, count=1))
+
+
+def one_line(docstring: str | None) -> str:
+    """A docstring on one line."""
+    return " ".join(re.sub(r"\s*\n- ", " ", prose(docstring or "")).split())
 
 
 def attribute_notes(kind: type) -> dict[str, str]:
