@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from volplane.controller.congestion import Congestion
 from volplane.controller.workqueue import WorkQueue
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 async def ask(congestion: Congestion, times: int, *, busy: float) -> None:

@@ -11,7 +11,7 @@ from volplane.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnav
 from volplane.kube.client import JSON_PATCH
 from volplane.kube.kinds import CLAIMS, NAMESPACES, PODS, VOLUMES
 from volplane.kube.transport import Response
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 def volume(name: str, **metadata: Any) -> dict[str, Any]:
