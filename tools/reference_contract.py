@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
 
-from tools.reference_definitions import Index, definition_of
+from tools.reference_definitions import Index, definition_of, members_of
 from tools.reference_docstrings import MARK, contract
-from tools.reference_names import Name, exported
+from tools.reference_names import Name, constructor_of, definition, exported, notes_of
 
 import volplane
 from volplane import errors
@@ -29,6 +30,16 @@ SHARED = (
 )
 
 
+def names_of_hooks() -> list[Name]:
+    """What the page about hooks defines: every name that authors import, but for the errors."""
+    return [name for name in exported("volplane") if not is_error(getattr(volplane, name.name))]
+
+
+def names_of_errors() -> list[Name]:
+    """What the page about errors defines."""
+    return exported("volplane.errors")
+
+
 def hooks_page(index: Index) -> Iterator[str]:
     """Every hook with its request and its results, and every other type that an author meets."""
     hooks = [(name, member) for name, member in vars(BackendSpec).items() if is_hook(name, member)]
@@ -39,12 +50,12 @@ def hooks_page(index: Index) -> Iterator[str]:
 Raise the errors of [errors.md](errors.md); their class decides what volplane does next. volplane fills the fields of
 requests, the backend those of results; sizes are bytes, times seconds. All names are those of the package `volplane`.
 """
-    names = {name.name: name for name in exported("volplane")}
+    names = {name.name: name for name in names_of_hooks()}
     shown: set[str] = set()
 
     def define(name: str, level: int) -> Iterator[str]:
         shown.add(name)
-        return definition_of(names[name], "hooks.md", index, level=level)
+        return definition_of(names[name], "hooks.md", index, level=level, methods=name != "BackendSpec")
 
     yield "| hook | required | request | returns |\n|---|---|---|---|"
     for name, hook in hooks:
@@ -59,12 +70,11 @@ requests, the backend those of results; sizes are bytes, times seconds. All name
     yield "\n## What requests carry\n"
     for name in SHARED:
         yield from define(name, 3)
-    yield "\n## Results\n"
+    yield "\n## Results\n\nA hook returns one of these, or raises an error.\n"
     for name in sorted({result.__name__ for _, hook in hooks for result in results_of(hook)} - {"bool"}):
         yield from define(name, 3)
-    yield "\n## Everything else\n"
-    rest = names.keys() - shown - {name for name in names if is_error(getattr(volplane, name))}
-    for name in sorted(rest, key=str.lower):
+    yield "\n## Everything else\n\nThe base class, the marker, schemas of parameters, secrets, and parts of results.\n"
+    for name in sorted(names.keys() - shown, key=str.lower):
         yield from define(name, 3)
 
 
@@ -116,6 +126,8 @@ the next try.
     yield """\
 | any other exception, a timeout, a wrong result | no | back-off | UNKNOWN |
 
+Every delay stands in [one table](../explanation/delays.md). In short:
+
 - back-off: exponentially later, 0.5 s doubling to 2 min.
 - slow: every 5 minutes, and at once when the claim, the class or the driver's options change.
 - `retry_after=` of the error goes before both.
@@ -133,6 +145,10 @@ forgets the claim. A backend that is certain passes `nothing_done=True`."""
             made = constructor_of(typing.cast("ast.ClassDef", definition(Name(kind.__module__, kind.__name__))))
             if made is not None:
                 yield f"`{kind.__name__}({ast.unparse(made.args).removeprefix('self, ')})`\n"
+    yield "\n## RetryPolicy\n"
+    yield contract(errors.RetryPolicy) + "\n"
+    policy = typing.cast("ast.ClassDef", definition(Name(errors.__name__, "RetryPolicy")))
+    yield from members_of(errors.RetryPolicy, notes_of(policy))
 
 
 def is_error(member: object) -> bool:

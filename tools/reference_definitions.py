@@ -6,11 +6,11 @@ import ast
 import dataclasses
 import importlib
 import re
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from typing import Any
 
-from tools.reference_docstrings import BAR, attribute_notes, contract, default_of, one_line
+from tools.reference_docstrings import BAR, contract, default_of, items_of, one_line, without_items
 from tools.reference_names import (
     Function,
     Name,
@@ -21,8 +21,11 @@ from tools.reference_names import (
     methods_of,
     names_in,
     note_after,
+    notes_of,
     parsed,
 )
+
+CONTEXT = {"context": "Who calls, and under which circumstances."}
 
 
 class Index:
@@ -34,6 +37,10 @@ class Index:
             anchors = [name.name.lower() for name, place in self._pages.items() if place == page]
             if twice := {anchor for anchor in anchors if anchors.count(anchor) > 1}:
                 raise SystemExit(f"{page} would define twice: {', '.join(sorted(twice))}")
+
+    def defined_on(self, page: str) -> list[Name]:
+        """The names that a page defines."""
+        return [name for name, place in self._pages.items() if place == page]
 
     def link(self, name: Name, page: str) -> str:
         """Where a link on `page` leads."""
@@ -59,7 +66,9 @@ class Index:
         return f" ({links})" if links else ""
 
 
-def definition_of(name: Name, page: str, index: Index, *, level: int, constructed: bool = True) -> Iterator[str]:
+def definition_of(
+    name: Name, page: str, index: Index, *, level: int, constructed: bool = True, methods: bool = True
+) -> Iterator[str]:
     """A heading, the contract, and what it consists of. constructed: the reader makes instances of it."""
     statement = definition(name)
     subject = getattr(importlib.import_module(name.module), name.name)
@@ -69,11 +78,12 @@ def definition_of(name: Name, page: str, index: Index, *, level: int, constructe
             yield f"{call(name, statement, page, index)}\n\n{contract(subject)}\n"
         case ast.ClassDef() if issubclass(subject, Enum):
             yield contract(subject) + "\n"
-            yield from members_of(subject)
+            yield from members_of(subject, notes_of(statement))
         case ast.ClassDef() if dataclasses.is_dataclass(subject):
-            yield contract(subject) + "\n"
-            yield from fields_of(name, subject, page, index)
-            yield from methods(name, statement, page, index)
+            fields = [field for field in dataclasses.fields(subject) if not field.name.startswith("_")]
+            yield without_items(subject.__doc__ or "", [field.name for field in fields]) + "\n"
+            yield from fields_of(name, fields, page, index)
+            yield from methods_listed(name, statement, page, index)
         case ast.ClassDef():
             made = constructor_of(statement)
             if made is not None and constructed:
@@ -82,7 +92,8 @@ def definition_of(name: Name, page: str, index: Index, *, level: int, constructe
             if made is not None and constructed and ast.get_docstring(made):
                 yield one_line(ast.get_docstring(made)) + "\n"
             yield from attributes(name, statement, page, index)
-            yield from methods(name, statement, page, index)
+            if methods:
+                yield from methods_listed(name, statement, page, index)
         case ast.Assign() | ast.AnnAssign():
             yield from constant(name, statement, page, index)
 
@@ -102,7 +113,7 @@ def call(name: Name, function: Function, page: str, index: Index, *, shown: str 
     return f"`{waits}{shown or function.name}({arguments}){returned}`" + index.behind(own, page)
 
 
-def methods(name: Name, kind: ast.ClassDef, page: str, index: Index) -> Iterator[str]:
+def methods_listed(name: Name, kind: ast.ClassDef, page: str, index: Index) -> Iterator[str]:
     """What an instance offers, one line each, in the order of the source."""
     lines = []
     for member in methods_of(kind):
@@ -124,22 +135,23 @@ def attributes(name: Name, kind: ast.ClassDef, page: str, index: Index) -> Itera
     yield "\n".join(lines) + "\n"
 
 
-def fields_of(name: Name, kind: type, page: str, index: Index) -> Iterator[str]:
+def fields_of(name: Name, rows: Iterable[dataclasses.Field[Any]], page: str, index: Index) -> Iterator[str]:
     """The fields of a dataclass as a table. Types are shown as the source spells them."""
-    rows = [row for row in dataclasses.fields(typing.cast("typing.Any", kind)) if not row.name.startswith("_")]
-    notes = attribute_notes(kind) | {"context": "Who calls, and under which circumstances."}
-    if rows:
-        yield "| field | type | default | |\n|---|---|---|---|"
+    kind = definition(name)
+    if not isinstance(kind, ast.ClassDef) or not rows:
+        return
+    notes = CONTEXT | items_of(ast.get_docstring(kind) or "") | notes_of(kind)
+    defaults = {ast.unparse(each.target): each.value for each in kind.body if isinstance(each, ast.AnnAssign)}
+    yield "| field | type | default | |\n|---|---|---|---|"
     for row in rows:
         names = names_in(name.module, ast.parse(str(row.type), mode="eval").body)
         spelled = index.typed(str(row.type).replace("|", BAR), names, page)
-        yield f"| `{row.name}` | {spelled} | {default_of(row)} | {notes.get(row.name, '')} |"
+        yield f"| `{row.name}` | {spelled} | {default_of(row, defaults.get(row.name))} | {notes.get(row.name, '')} |"
     yield ""
 
 
-def members_of(kind: type[Enum]) -> Iterator[str]:
+def members_of(kind: type[Enum], notes: Mapping[str, str]) -> Iterator[str]:
     """The values of an enumeration."""
-    notes = attribute_notes(kind)
     yield "| name | value | |\n|---|---|---|"
     for member in kind:
         yield f"| `{member.name}` | `{member.value!r}` | {notes.get(member.name, '')} |"

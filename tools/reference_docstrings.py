@@ -7,26 +7,38 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection
 from enum import Enum
 
 MARK = "<!-- Written by tools/reference.py from the code; change it there, then `make docs`. -->"
 BAR = "\\|"
+ITEM = re.compile(r"(?:(?<=\.)\s+|^)([a-z_]\w*(?:, \w+)*): ", re.MULTILINE)
+LONGEST_DEFAULT = 60
 
 
-def default_of(row: dataclasses.Field[typing.Any]) -> str:
-    """What stands there when nobody says otherwise."""
+def default_of(row: dataclasses.Field[typing.Any], source: ast.expr | None) -> str:
+    """The default of a field: its value, or the source where that is easier to read."""
     if row.default is not dataclasses.MISSING:
         value = row.default
     elif row.default_factory is not dataclasses.MISSING:
         value = row.default_factory()
     else:
         return "required"
-    if callable(value) or type(value).__module__ == "logging":
-        return "set by volplane"
-    if value in ({}, frozenset(), (), ""):
+    if value in ({}, frozenset(), (), "", []):
         return "empty"
-    return f"`{plain(value)}`"
+    text = plain(value)
+    readable = not text.startswith("<") and not callable(value) and len(text) <= LONGEST_DEFAULT
+    return f"`{text if readable or source is None else spelled(source)}`"
+
+
+def spelled(source: ast.expr) -> str:
+    """The source of a default; of `field(default_factory=...)` what it makes."""
+    if isinstance(source, ast.Call) and ast.unparse(source.func) == "field":
+        made = source.keywords[0].value
+        if source.keywords[0].arg == "default_factory":
+            return ast.unparse(made.body) if isinstance(made, ast.Lambda) else f"{ast.unparse(made)}()"
+        return ast.unparse(made)
+    return ast.unparse(source)
 
 
 def plain(value: object) -> str:
@@ -45,24 +57,35 @@ def contract(subject: object) -> str:
 
 def prose(docstring: str) -> str:
     """A docstring; its `name: meaning.` sentences as a list."""
-    text = inspect.cleandoc(docstring)
-    listed = re.sub(r"(?:(?<=\.) |^)([a-z_]\w*(?:, \w+)*): ", r"\n- `\1`: ", text, flags=re.MULTILINE)
-    return re.sub(r"\n+(?=- )", r"\n", re.sub(r"(?<=[.])\n+- ", r"\n\n- ", listed, count=1))
+    return without_items(docstring, ())
+
+
+def without_items(docstring: str, elsewhere: Collection[str]) -> str:
+    """The same, without the sentences about the names that are described `elsewhere`."""
+    paragraphs = []
+    for paragraph in inspect.cleandoc(docstring).split("\n\n"):
+        text, items = split(paragraph)
+        listed = [f"- `{', '.join(names)}`: {meaning}" for names, meaning in items if not {*names} & {*elsewhere}]
+        paragraphs += [part for part in (text, "\n".join(listed)) if part]
+    return "\n\n".join(paragraphs)
+
+
+def items_of(docstring: str) -> dict[str, str]:
+    """What a docstring says in sentences of the form `name: meaning.`, by name."""
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    found = [item for paragraph in paragraphs for item in split(paragraph)[1]]
+    return {name: meaning[:1].upper() + meaning[1:] for names, meaning in found for name in names}
+
+
+def split(paragraph: str) -> tuple[str, list[tuple[list[str], str]]]:
+    """The text of a paragraph before its first `name: meaning.` sentence, and these sentences."""
+    if paragraph.startswith(" "):
+        return paragraph, []
+    text, *parts = ITEM.split(paragraph)
+    items = [(names.split(", "), " ".join(meaning.split())) for names, meaning in zip(*[iter(parts)] * 2, strict=True)]
+    return text.strip(), items
 
 
 def one_line(docstring: str | None) -> str:
     """A docstring on one line."""
-    return " ".join(re.sub(r"\s*\n- ", " ", prose(docstring or "")).split())
-
-
-def attribute_notes(kind: type) -> dict[str, str]:
-    """The texts that stand below the fields of a class."""
-    body = ast.parse(inspect.cleandoc(inspect.getsource(kind))).body[0]
-    notes: dict[str, str] = {}
-    name = ""
-    for statement in typing.cast("ast.ClassDef", body).body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            name = statement.target.id
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and name:
-            notes[name] = " ".join(str(statement.value.value).split())
-    return notes
+    return " ".join(re.sub(r"^- ", "", prose(docstring or ""), flags=re.MULTILINE).split())

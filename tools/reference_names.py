@@ -104,6 +104,16 @@ def note_after(body: Sequence[ast.stmt], index: int) -> str:
     return ""
 
 
+def notes_of(kind: ast.ClassDef) -> dict[str, str]:
+    """The texts that stand below the fields, or the values, of a class."""
+    notes = {}
+    for index, statement in enumerate(kind.body):
+        if isinstance(statement, ast.AnnAssign | ast.Assign) and (note := note_after(kind.body, index)):
+            target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+            notes[ast.unparse(target)] = note
+    return notes
+
+
 def attributes_of(kind: ast.ClassDef) -> Iterator[tuple[str, ast.expr, str]]:
     """Public attributes with a type and a text below them: of the class body and of `__init__`."""
     bodies = [kind.body, *(each.body for each in kind.body if isinstance(each, Function) and each.name == "__init__")]
@@ -146,6 +156,9 @@ def types_of(statement: Definition, *, constructed: bool) -> Iterator[ast.expr]:
             yield from annotations_of(statement)
         case ast.ClassDef():
             yield from (annotation for _, annotation, _ in attributes_of(statement))
+            if any("dataclass" in ast.unparse(each) for each in statement.decorator_list):
+                fields = (each for each in statement.body if isinstance(each, ast.AnnAssign))
+                yield from (each.annotation for each in fields if not ast.unparse(each.target).startswith("_"))
             if constructed and (made := constructor_of(statement)):
                 yield from annotations_of(made)
             for method in methods_of(statement):
