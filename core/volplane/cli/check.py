@@ -9,8 +9,8 @@ import typer
 
 from volplane.cli.console import Console
 from volplane.cli.subjects import Capacity, Chosen, Nodes, Options, Parameters, Segments, changes_of, options_of
-from volplane.controller.spelling import nearest
 from volplane.errors import ConfigurationError
+from volplane.messages import nearest
 from volplane.testing.conformance import RULES, Outcome, Report, Rule, Subject, Verdict, run_rules
 from volplane.testing.conformance.subject import MakeSubject
 

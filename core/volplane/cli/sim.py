@@ -20,7 +20,7 @@ import typer
 
 from volplane.cli.console import Console
 from volplane.cli.subjects import Capacity, Chosen, Options, Parameters, Segments, changes_of, options_of
-from volplane.controller.spelling import nearest
+from volplane.messages import nearest
 from volplane.testing.conformance import Subject
 from volplane.testing.conformance.subject import MakeSubject
 from volplane.testing.simulation.chance import is_mark

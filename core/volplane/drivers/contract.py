@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from volplane.controller.spelling import nearest
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
+from volplane.messages import nearest
 
 __all__ = ["HOOKS", "Mark", "Plugin", "backend_flaws", "driver_name_flaw", "extension_flaws", "marks"]
 

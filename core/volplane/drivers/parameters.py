@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from volplane.controller.spelling import nearest
 from volplane.errors import ConfigurationError, InvalidArgument
 from volplane.kube import quantity
+from volplane.messages import nearest
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
 from volplane.secret import HIDDEN, Secret
 
