@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 
 from tools.reference_fields import BAR, MARK, attribute_notes, bare, contract
 
-from volplane import testing
-from volplane.testing.conformance import RULES, Subject
+import volplane_testing as testing
+from volplane_testing.conformance import RULES, Subject
 
 
 def kit_page() -> Iterator[str]:
-    """Every public name of volplane.testing."""
+    """Every public name of volplane_testing."""
     yield "# Testing kit\n"
     yield MARK + "\n"
     yield contract(testing) + "\n"

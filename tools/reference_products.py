@@ -13,8 +13,8 @@ from tools.reference_fields import MARK, contract
 
 from volplane.cli import main as frame
 from volplane.controller.metrics import Metrics
-from volplane.drivers.building import build_driver, options_schema
 from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.loading import build_driver, options_schema
 from volplane.drivers.reference import markdown
 
 WIDTH = 100

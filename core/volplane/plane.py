@@ -33,7 +33,7 @@ from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wa
 from volplane.lifecycle.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
 from volplane.lifecycle.volumes import promised
 from volplane.lifecycle.world import Drivers, Settings, World
-from volplane.operations import OperationRegistry
+from volplane.operations import Dispatcher, OperationRegistry
 from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
 from volplane.protection.volumes import decide_volume_protection
 from volplane.protection.wakeups import ProtectionWakeups
@@ -108,6 +108,8 @@ class ControlPlane:
         if parts.measures is not None:
             self._measured = MeasuredDrivers(parts.drivers, self.claims, self.volumes, parts.measures)
         self._reflectors: dict[str, Reflector[Any]] = {}
+        self.dispatcher = Dispatcher(parts.registry)
+        """Starts the operations of this plane; whoever adds a verb registers it here."""
         self.world = self._build_world()
         self._pod_events: Cache[PodEvent] = Cache(POD_EVENTS)
         ScrubEvents(self._pod_events, self.world, parts.recorder)
@@ -116,14 +118,6 @@ class ControlPlane:
     def _build_world(self) -> World:
         parts = self._parts
         drivers: Drivers = self._measured or parts.drivers
-        operations = Operations(
-            client=parts.client,
-            registry=parts.registry,
-            drivers=drivers,
-            recorder=parts.recorder,
-            fence=parts.fence,
-            wake_volume=self._wake_volume,
-        )
         world = World(
             settings=self.settings,
             claims=self.claims,
@@ -133,12 +127,20 @@ class ControlPlane:
             nodes=self.nodes,
             drivers=drivers,
             sealer=parts.sealer,
-            start=operations,
             now=parts.clock.now,
             monotonic=parts.clock.monotonic,
             fence=parts.fence,
         )
-        operations.world = world
+        operations = Operations(
+            world=world,
+            client=parts.client,
+            registry=parts.registry,
+            drivers=drivers,
+            recorder=parts.recorder,
+            fence=parts.fence,
+            wake_volume=self._wake_volume,
+        )
+        operations.register(self.dispatcher)
         return world
 
     def _build_runners(self) -> list[Runner]:
@@ -163,7 +165,7 @@ class ControlPlane:
             "caches": self._caches,
             "client": parts.client,
             "recorder": parts.recorder,
-            "registry": parts.registry,
+            "dispatcher": self.dispatcher,
             "metrics": parts.metrics,
         }
 
@@ -191,11 +193,11 @@ class ControlPlane:
             listing = await client.list(PODS, namespace=namespace)
             live.listed(namespace, started, listing.items)
 
+        self.dispatcher.register("unprotect", lambda run: lambda: list_pods(run.asset))
         world = ProtectionWorld(
             claims=self.claims,
             pods=self.pods,
             live=live,
-            list_pods=list_pods,
             monotonic=clock.monotonic,
             promised=lambda claim: promised(claim, self.world),
         )

@@ -10,7 +10,7 @@ import pytest
 
 import volplane
 from volplane import errors
-from volplane.testing.conformance import RULES
+from volplane_testing.conformance import RULES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md")), *REPOSITORY.glob("plugins/*/*.md")]

@@ -10,16 +10,15 @@ from typing import Annotated, Final
 
 import typer
 
-from volplane.cli.console import Console
+from volplane.cli.framework.console import Console
 from volplane.controller.config import Configuration, DriverSettings, read_configuration
-from volplane.drivers.building import build_driver, newer_flaw, options_schema
 from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
-from volplane.drivers.loading import default_drivers, load_drivers
-from volplane.drivers.parameters import check, type_text
-from volplane.drivers.reference import entries
-from volplane.drivers.registry import LoadedDrivers
+from volplane.drivers.loading import build_driver, default_drivers, load_drivers, newer_flaw, options_schema
+from volplane.drivers.parameters import check
+from volplane.drivers.reference import entries, type_text
+from volplane.drivers.status import LoadedDrivers
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.schemas import DriverInfo, Parameter, ParameterSchema
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -36,7 +36,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Operations", "Recorder", "Runner"]
+__all__ = ["Dispatcher", "Recorder", "Runner"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,20 +53,11 @@ _TRIES_UNTOLD = 5
 """Failures of the server (500) in a row after which a create that has a complaint makes it."""
 
 
-class Operations(Protocol):
-    """The registry of running hook calls (see `volplane.operations`)."""
+class Dispatcher(Protocol):
+    """Starts operations (see `volplane.operations.dispatcher`)."""
 
-    def start(
-        self,
-        name: str,
-        *,
-        driver: str,
-        asset: str,
-        run: Callable[[], Awaitable[None]],
-        requeue: Callable[[], None],
-        group: str = "",
-    ) -> None:
-        """Start `run`, and call `requeue` when it has ended or its back-off has.
+    def start(self, run: Run, requeue: Callable[[], None]) -> None:
+        """Start the operation, and call `requeue` when it has ended or its back-off has.
 
         Raises OperationInProgress while another holds the asset and BackoffError; requeue is called after either.
         """
@@ -100,7 +91,7 @@ class Runner:
         caches: Mapping[str, Cache[Any]],
         client: Client,
         recorder: Recorder,
-        registry: Operations,
+        dispatcher: Dispatcher,
         workers: int = 64,
         flow: Callable[[str], str] | None = None,
         metrics: ControllerMetrics | None = None,
@@ -111,7 +102,7 @@ class Runner:
         self._caches = caches
         self._steps = Steps(client, caches)
         self._recorder = recorder
-        self._registry = registry
+        self._dispatcher = dispatcher
         self._workers = workers
         self._metrics = metrics
         concurrency = None if flow is None else AdaptiveConcurrency(maximum=max(1, workers // _SHARE), minimum=_FEWEST)
@@ -262,14 +253,7 @@ class Runner:
 
     def _start(self, key: str, action: Run) -> None:
         try:
-            self._registry.start(
-                action.name,
-                driver=action.driver,
-                asset=action.asset,
-                run=action.start,
-                requeue=lambda: self._queue.add(key),
-                group=action.group,
-            )
+            self._dispatcher.start(action, lambda: self._queue.add(key))
         except OperationInProgress:
             self._reasons[key] = f"another operation holds {action.asset}"
         except BackoffError as error:

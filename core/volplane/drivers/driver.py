@@ -79,7 +79,7 @@ class Driver:
     Every method calls the hook of its name in the caller's thread, and returns what the contract promises or raises
     BackendError: what the hook raised of it, `OutcomeUnknown` for any other exception and for a result of a wrong type
     (`PluginError` for describe and owns), `Unsupported` for an optional hook that the backend does not implement.
-    Checks of the plugin itself are made by `volplane.drivers.building`, which makes drivers.
+    Checks of the plugin itself are made by `volplane.drivers.loading`, which makes drivers.
     """
 
     def __init__(

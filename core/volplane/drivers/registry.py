@@ -7,8 +7,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from volplane.assets import InProgress, VolumeSource
@@ -16,6 +15,7 @@ from volplane.backoff import DRIVER_NOT_STARTED
 from volplane.controller import logs
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor
+from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, status_of_broken
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.operations import DriverLimits
@@ -23,15 +23,10 @@ from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, 
 from volplane.secret import Secret
 
 __all__ = [
-    "BrokenDriver",
     "DriverRegistry",
-    "DriverState",
-    "DriverStatus",
     "HookRequest",
-    "LoadedDrivers",
     "Observe",
     "Refresh",
-    "status_of_broken",
 ]
 
 log = logging.getLogger(__name__)
@@ -39,65 +34,6 @@ log = logging.getLogger(__name__)
 START_TIMEOUT: Final = 30.0
 PROBE_TIMEOUT: Final = 10.0
 PROBE_INTERVAL: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenDriver:
-    """A driver that could not be made. error: one sentence for people."""
-
-    name: str
-    backend: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedDrivers:
-    """What `volplane.drivers.loading` made of a configuration."""
-
-    drivers: tuple[Driver, ...] = ()
-    broken: tuple[BrokenDriver, ...] = ()
-    limits: Mapping[str, DriverLimits] = field(default_factory=dict)
-
-
-class DriverState(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    UNAVAILABLE = "unavailable"
-    """`start` failed and is tried again."""
-    BROKEN = "broken"
-    """Could not be made; nothing but a new process helps."""
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverStatus:
-    """A driver now, for /readyz, metrics and `volplane status`.
-
-    healthy: ready, its last probe good, and not all its threads hung. error: why not. hung: all threads are.
-    """
-
-    name: str
-    backend: str
-    distribution: str
-    state: DriverState
-    healthy: bool
-    hung: bool
-    error: str
-    hooks: tuple[str, ...]
-
-
-def status_of_broken(broken: BrokenDriver) -> DriverStatus:
-    """As it is, and will be as long as the process lives."""
-    return DriverStatus(
-        name=broken.name,
-        backend=broken.backend,
-        distribution="",
-        state=DriverState.BROKEN,
-        healthy=False,
-        hung=False,
-        error=broken.error,
-        hooks=(),
-    )
 
 
 class HookRequest(Protocol):

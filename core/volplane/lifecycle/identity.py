@@ -22,7 +22,6 @@ from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionReq
 
 __all__ = [
     "asset_identity",
-    "asset_key",
     "context_of",
     "owner_of_claim",
     "provision_request",
@@ -123,14 +122,6 @@ def asset_identity(asset: Asset, claim: Claim, owner: Ownership) -> VolumeIdenti
         access_modes=_modes(claim.spec.access_modes),
         node_affinity=asset.node_affinity,
     )
-
-
-def asset_key(volume: Volume) -> str:
-    """What operations of one driver exclude each other by: our name of the asset, or a static volume's source."""
-    if volume.annotation(names.PROVISIONED_BY) is not None:
-        return volume.name
-    source = volume_source(volume)
-    return f"{source.kind}:{sorted(source.fields.items())}"
 
 
 def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from volplane.assets import Asset, Segment
 from volplane.binding.matching import class_of_claim, refers_to
-from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Wait
+from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Run, Wait
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
@@ -258,7 +258,14 @@ def _after_hook(
             return _reschedule(claim, intent, world)
         case None:
             pass
-    return world.start.provision(claim, storage_class, driver)
+    return Run(
+        verb="provision",
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=volume_name_of(claim),
+        group=f"provision {storage_class.name}",
+    )
 
 
 def _save(claim: Claim, body: dict[str, Any], driver: DriverView, world: World) -> Create:
@@ -352,7 +359,14 @@ def _discard(claim: Claim, name: str, world: World) -> Action:
             f"the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
         )
         return Wait(reason=message, notices=(failed(claim, message),))
-    return world.start.discard(claim, driver)
+    return Run(
+        verb="discard",
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=volume_name_of(claim),
+        group="discard",
+    )
 
 
 def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:

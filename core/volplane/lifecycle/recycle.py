@@ -16,7 +16,7 @@ from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
-from volplane.lifecycle.delete import NO_PLUGIN, driver_of
+from volplane.lifecycle.delete import NO_PLUGIN, driver_of, run_on_asset
 from volplane.lifecycle.intents import (
     INTENT_VERSION,
     RecycleIntent,
@@ -156,7 +156,7 @@ def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, world: Wor
     if (why := world.outcomes.untold(volume.uid)) and (step := _failed_step(volume, why)) is not None:
         return step
     if volume.uid not in world.outcomes.scrubs:
-        return world.start.recycle(volume, driver)
+        return run_on_asset("recycle", volume, driver)
     plan = world.outcomes.scrubs[volume.uid]
     if plan is None:
         return _record(volume, _with(intent, erased=True), why="the backend erased it")
@@ -164,7 +164,7 @@ def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, world: Wor
         if plan.due > world.monotonic():
             left = plan.due - world.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)
-        return world.start.recycle(volume, driver)
+        return run_on_asset("recycle", volume, driver)
     return _create_pod(volume, intent, plan, world, reads)
 
 

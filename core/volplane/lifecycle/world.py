@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from volplane.assets import Asset, VolumeSource
 from volplane.binding.index import FreeVolumes, WaitingClaims
 from volplane.binding.matching import Demand
-from volplane.controller.actions import Action, Notice
+from volplane.controller.actions import Notice
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.driver import Driver
 from volplane.drivers.registry import HookRequest
@@ -22,7 +22,6 @@ from volplane.lifecycle.intents import ClaimIntent, Sealer
 
 __all__ = [
     "Drivers",
-    "OperationStarter",
     "Outcomes",
     "Pending",
     "Reschedule",
@@ -149,18 +148,6 @@ class Outcomes:
         return self.failed.get(volume_uid, "") if volume_uid in self.unsaid else ""
 
 
-class OperationStarter(Protocol):
-    """Makes the `Run` actions: hook calls with their live checks. Implemented by `lifecycle.operations`."""
-
-    def provision(self, claim: Claim, storage_class: StorageClass, driver: DriverView) -> Action: ...
-
-    def discard(self, claim: Claim, driver: DriverView) -> Action: ...
-
-    def delete(self, volume: Volume, driver: DriverView) -> Action: ...
-
-    def recycle(self, volume: Volume, driver: DriverView) -> Action: ...
-
-
 @dataclass(slots=True, kw_only=True)
 class World:
     """Everything a decision may look at. Decisions read it; only the caches' listeners and operations change it."""
@@ -173,7 +160,6 @@ class World:
     nodes: Cache[Node]
     drivers: Drivers
     sealer: Sealer
-    start: OperationStarter
     now: Callable[[], datetime]
     monotonic: Callable[[], float]
     fence: Callable[[], str] = lambda: ""

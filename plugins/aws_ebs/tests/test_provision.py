@@ -17,8 +17,8 @@ from volplane import (
     ValidateRequest,
     VolumeMode,
 )
-from volplane.drivers.building import build_driver
 from volplane.drivers.contract import Plugin
+from volplane.drivers.loading import build_driver
 from volplane_aws_ebs import AwsEbsBackend
 from volplane_aws_ebs.testing import Behaviour
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.workqueue import WorkQueue
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 async def probe(concurrency: AdaptiveConcurrency, times: int, *, busy: float) -> None:

@@ -7,7 +7,7 @@ import pytest
 from volplane import backoff
 from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.workqueue import WorkQueue
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 async def _take(queue: WorkQueue) -> str:

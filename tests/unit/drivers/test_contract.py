@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from volplane import BackendSpec, Done, DriverInfo, Parameter, ParameterSchema, hookimpl
-from volplane.drivers.building import build_driver, build_extension
 from volplane.drivers.contract import HOOKS, driver_name_flaw
+from volplane.drivers.loading import build_driver, build_extension
 from volplane.errors import ConfigurationError, PluginError
 
 NAME = "d.example.com"

@@ -24,9 +24,9 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.drivers.building import build_driver, build_extension
 from volplane.drivers.contract import HOOKS
 from volplane.drivers.driver import Driver
+from volplane.drivers.loading import build_driver, build_extension
 from volplane.drivers.results import RESULTS
 from volplane.errors import InvalidArgument, OutcomeUnknown, PluginError, Unsupported
 from volplane.requests import (

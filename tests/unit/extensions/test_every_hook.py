@@ -32,9 +32,9 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.drivers.building import build_driver, build_extension
 from volplane.drivers.contract import HOOKS, Plugin
 from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.loading import build_driver, build_extension
 from volplane.extensions.call_log import LOGGED, CallLog
 from volplane.extensions.dry_run import DryRun
 from volplane.extensions.quota import Quota

@@ -12,7 +12,7 @@ from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.transport import Response
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 def body(name: str) -> dict[str, Any]:
