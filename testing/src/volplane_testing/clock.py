@@ -14,17 +14,19 @@ from __future__ import annotations
 import asyncio
 import math
 import selectors
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
-__all__ = ["Deadlock", "OutOfTime", "VirtualTimeLoop", "now", "run"]
+__all__ = ["LIMIT", "Deadlock", "OutOfTime", "VirtualTimeLoop", "now", "run"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+LIMIT: Final = 7 * 86400.0
+"""Virtual seconds after which a run has gone on for ever."""
 _RESOLUTION: Final = 1e-6
 _LAST_WAIT: Final = 10.0
 
@@ -37,7 +39,7 @@ class OutOfTime(RuntimeError):
     """More virtual time passed than the run was allowed: something goes on for ever."""
 
 
-def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float = 7 * 86400.0) -> T:
+def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float = LIMIT) -> T:
     """Run `main` in virtual time and return its result.
 
     seed: shuffle what is ready together. limit: virtual seconds until OutOfTime. Raises Deadlock.
@@ -120,10 +122,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _describe(self) -> str:
         tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
         lines = [f"at {self._virtual:.3f} s {len(tasks)} tasks wait:"]
-        for task in tasks:
-            frames = task.get_stack(limit=1)
-            where = f"{frames[0].f_code.co_qualname}, line {frames[0].f_lineno}" if frames else "nowhere"
-            lines.append(f"  {task.get_name()}: {where}")
+        lines += [f"  {task.get_name()}: {' > '.join(_awaited(task.get_coro())) or 'nowhere'}" for task in tasks]
         return "\n".join(lines)
 
 
@@ -154,6 +153,13 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
         return self._real.get_map()
+
+
+def _awaited(awaitable: Any) -> Iterator[str]:
+    """Where a suspended coroutine stands, and where every one that it awaits stands."""
+    while (frame := getattr(awaitable, "cr_frame", None)) is not None:
+        yield f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
+        awaitable = awaitable.cr_await
 
 
 def _is_task_step(handle: asyncio.Handle) -> bool:

@@ -197,16 +197,6 @@ class TestWithoutSubject(BackendConformance):
     @pytest.fixture
     def backend(self):
         return MemoryBackend()
-
-
-def test_time_is_virtual(virtual_time):
-    import asyncio
-
-    async def main():
-        await asyncio.sleep(3600)
-        return "an hour later"
-
-    assert virtual_time(main()) == "an hour later"
 """
 
 
