@@ -14,18 +14,20 @@ from typing import Any, Protocol
 from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Decide, Notice
 from volplane.controller.clock import Clock
-from volplane.controller.runner import Runner, RunnerMetrics
+from volplane.controller.metrics import Metrics
+from volplane.controller.runner import Runner
+from volplane.controller.workqueue import ControllerMetrics
 from volplane.errors import ConfigurationError
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
-from volplane.kube.reflector import Reflector, ReflectorMetrics
+from volplane.kube.reflector import Reflector
 from volplane.lifecycle.explain import Explanation, explain_claim
 from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, claims_of_pod
 from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.measuring import CountedAssignments, LifecycleMetrics, MeasuredDrivers
+from volplane.lifecycle.measuring import CountedAssignments, MeasuredDrivers
 from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wakeups
 from volplane.lifecycle.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
@@ -67,10 +69,6 @@ class Recorder(Protocol):
         """Queue an event; never blocks."""
 
 
-class PlaneMetrics(RunnerMetrics, ReflectorMetrics, Protocol):
-    """Where all parts of the plane count."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a plane is built from; each belongs to the one event loop that runs it.
@@ -87,8 +85,8 @@ class Parts:
     clock: Clock
     random: Random
     fence: Callable[[], str] = lambda: ""
-    metrics: PlaneMetrics | None = None
-    measures: LifecycleMetrics | None = None
+    metrics: ControllerMetrics | None = None
+    measures: Metrics | None = None
 
 
 class ControlPlane:
@@ -149,9 +147,9 @@ class ControlPlane:
         decide: Decide = ClaimReconciler(self.world, self._wake_claim)
         if self._parts.measures is not None:
             decide = CountedAssignments(decide, self.claims, self._parts.measures)
-        claims = Runner("claims", decide, kind=CLAIMS, lane=self._class_of_claim, **self._common())
+        claims = Runner("claims", decide, kind=CLAIMS, flow=self._class_of_claim, **self._common())
         volumes = Runner(
-            "volumes", VolumeReconciler(self.world), kind=VOLUMES, lane=self._class_of_volume, **self._common()
+            "volumes", VolumeReconciler(self.world), kind=VOLUMES, flow=self._class_of_volume, **self._common()
         )
         self._claims_runner = claims
         self._volumes_runner = volumes

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from volplane.errors import ApiNotFound
 from volplane.kube import kinds
-from volplane.kube.answers import refusal
 from volplane.kube.events import EVENTS
 from volplane.kube.kinds import Kind
+from volplane.kube.status import error_from
 from volplane_embedded.apiserver.server import ApiServer
 
 __all__ = ["Api", "Json"]
@@ -97,7 +97,7 @@ class Api:
         encoded = b"" if body is None else json.dumps(body).encode()
         answer = self._server.handle(method, path, query or {}, {"content-type": content_type}, encoded)
         if answer.status >= 300:
-            raise refusal(answer.status, answer.headers, answer.body, call=f"{method} {path}")
+            raise error_from(answer.status, answer.headers, answer.body, call=f"{method} {path}")
         told: Json = json.loads(answer.body)
         return told
 

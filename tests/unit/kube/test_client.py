@@ -213,13 +213,13 @@ async def test_requests_are_counted_by_verb_resource_and_code(wire: Callable[[],
 
 async def test_low_priority_calls_wait_while_writes_are_many_but_not_for_ever(wire: Callable[[], Any]) -> None:
     line = wire()
-    courtesy = line.client._courtesy
+    gate = line.client._gate
     order: list[str] = []
 
     async def write(seconds: float) -> None:
-        courtesy.enter()
+        gate.enter()
         await asyncio.sleep(seconds)
-        courtesy.leave()
+        gate.leave()
         order.append("write")
 
     async def event() -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from volplane.cli.framework.console import Console
-from volplane.controller.spelling import nearest
 from volplane.errors import ConfigurationError
+from volplane.messages import nearest
 from volplane_testing.cli.subjects import Capacity, Chosen, Nodes, Options, Parameters, Segments, changes_of, options_of
 from volplane_testing.conformance import RULES, Outcome, Report, Rule, Subject, Verdict, run_rules
 from volplane_testing.conformance.subject import MakeSubject

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from volplane.controller.spelling import nearest
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError, VolplaneError
 from volplane.kube import quantity
+from volplane.messages import nearest
 from volplane.requests import NodeIdentity
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from volplane.controller.spelling import nearest
+from volplane.messages import nearest
 from volplane_testing.conformance.rule import Rule
 
 __all__ = ["waiver_flaws"]

@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from volplane.errors import ApiError, ApiUnavailable
-from volplane.kube.answers import Status, refusal
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject, WatchEvent
+from volplane.kube.status import Status, error_from
 from volplane.kube.transport import LineStream
 
-__all__ = ["Change", "Report", "Watching"]
+__all__ = ["Change", "Report", "Watch"]
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -38,7 +38,7 @@ class _Typed(msgspec.Struct, Generic[T], gc=False):
     object: T
 
 
-class Watching(Generic[T]):
+class Watch(Generic[T]):
     """An open watch, iterated over once."""
 
     def __init__(self, kind: Kind[T], stream: LineStream, *, report: Report) -> None:
@@ -96,7 +96,7 @@ class Watching(Generic[T]):
             code = msgspec.json.decode(body, type=Status).code
         except ValueError:
             code = 0
-        return refusal(code or 500, {}, body, call=f"the watch of {self._kind.plural}")
+        return error_from(code or 500, {}, body, call=f"the watch of {self._kind.plural}")
 
 
 def _version(about: KubeObject) -> int:

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from volplane.controller.congestion import Congestion
+from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.workqueue import WorkQueue
 from volplane_testing.clock import run
 
 
-async def ask(congestion: Congestion, times: int, *, busy: float) -> None:
+async def probe(concurrency: AdaptiveConcurrency, times: int, *, busy: float) -> None:
     """As a worker does, in a loop whose turns take `busy` seconds."""
 
     def work() -> None:
@@ -22,24 +22,24 @@ async def ask(congestion: Congestion, times: int, *, busy: float) -> None:
     for _ in range(times):
         if busy:
             asyncio.get_running_loop().call_soon(work)
-        congestion.ask()
+        concurrency.probe()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
 
-async def test_a_loop_at_leisure_allows_the_most() -> None:
-    congestion = Congestion(most=16, fewest=4)
-    await ask(congestion, 20, busy=0.0)
-    assert congestion.allowed == 16
+async def test_an_idle_loop_keeps_the_maximum() -> None:
+    concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
+    await probe(concurrency, 20, busy=0.0)
+    assert concurrency.limit == 16
 
 
 @pytest.mark.real_time
 async def test_a_busy_loop_allows_less_and_less_but_never_less_than_the_fewest() -> None:
-    congestion = Congestion(most=16, fewest=4)
+    concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
     seen = []
     for _ in range(20):
-        await ask(congestion, 1, busy=0.004)
-        seen.append(congestion.allowed)
+        await probe(concurrency, 1, busy=0.004)
+        seen.append(concurrency.limit)
     assert seen == sorted(seen, reverse=True)
     assert seen[0] < 16
     assert seen[-1] == 4
@@ -47,38 +47,38 @@ async def test_a_busy_loop_allows_less_and_less_but_never_less_than_the_fewest()
 
 @pytest.mark.real_time
 async def test_when_it_is_over_more_is_allowed_again() -> None:
-    congestion = Congestion(most=16, fewest=4)
-    await ask(congestion, 30, busy=0.004)
-    low = congestion.allowed
-    await ask(congestion, 200, busy=0.0)
+    concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
+    await probe(concurrency, 30, busy=0.004)
+    low = concurrency.limit
+    await probe(concurrency, 200, busy=0.0)
     assert low == 4
-    assert congestion.allowed > 12
+    assert concurrency.limit > 12
 
 
 def test_fewer_than_the_fewest_workers_are_all_allowed() -> None:
-    assert Congestion(most=2, fewest=4).allowed == 2
+    assert AdaptiveConcurrency(maximum=2, minimum=4).limit == 2
 
 
-class Told(Congestion):
-    """Allows what it is told to."""
+class Fixed(AdaptiveConcurrency):
+    """Its limit is set by the test."""
 
     now = 3
 
     @property
-    def allowed(self) -> int:
+    def limit(self) -> int:
         return self.now
 
 
 def crowd_of(
-    keys: int, allowed: int, meanwhile: Callable[[WorkQueue, Told], Awaitable[None]]
+    keys: int, allowed: int, meanwhile: Callable[[WorkQueue, Fixed], Awaitable[None]]
 ) -> list[tuple[float, int]]:
-    """Five workers on a crowd in lane c, a second a key, while something else happens.
+    """Five workers on a crowd in flow c, a second a key, while something else happens.
 
     When each of the crowd's keys was begun, and how many of them were in work then.
     """
-    congestion = Told(most=3, fewest=1)
-    congestion.now = allowed
-    queue = WorkQueue("claims", lane=lambda key: key[0], congestion=congestion)
+    concurrency = Fixed(maximum=3, minimum=1)
+    concurrency.now = allowed
+    queue = WorkQueue("claims", flow=lambda key: key[0], concurrency=concurrency)
     seen: list[tuple[float, int]] = []
 
     async def work() -> None:
@@ -95,7 +95,7 @@ def crowd_of(
                 group.create_task(work())
             for number in range(keys):
                 queue.add(f"c{number}")
-            await meanwhile(queue, congestion)
+            await meanwhile(queue, concurrency)
             queue.close()
 
     run(main())
@@ -103,10 +103,10 @@ def crowd_of(
 
 
 def test_a_crowd_shrinks_to_what_is_allowed_while_others_have_work_and_loses_no_key() -> None:
-    async def others_come(queue: WorkQueue, congestion: Told) -> None:
+    async def others_come(queue: WorkQueue, concurrency: Fixed) -> None:
         for number in range(60):
             queue.add(f"other{number}")
-            congestion.now = 1 if 10 <= number < 30 else 3
+            concurrency.now = 1 if 10 <= number < 30 else 3
             await asyncio.sleep(0.5)
 
     seen = crowd_of(50, 3, others_come)
@@ -117,7 +117,7 @@ def test_a_crowd_shrinks_to_what_is_allowed_while_others_have_work_and_loses_no_
 
 
 def test_a_crowd_that_is_alone_may_have_the_most_however_busy_the_loop() -> None:
-    async def another_comes(queue: WorkQueue, _: Told) -> None:
+    async def another_comes(queue: WorkQueue, _: Fixed) -> None:
         await asyncio.sleep(2.5)
         queue.add("other")
         await asyncio.sleep(20)

@@ -1,4 +1,4 @@
-"""What an API server's answer means: the error of a refusal.
+"""What an answer of the API server that is not a success means: the error for it.
 
 Source: `Status` of apimachinery meta/v1, and the HTTP codes of the Kubernetes API conventions.
 """
@@ -12,7 +12,7 @@ import msgspec
 from volplane.backoff import LONGEST_ASKED_BY_SERVER
 from volplane.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 
-__all__ = ["Status", "refusal"]
+__all__ = ["Status", "error_from"]
 
 
 class Cause(msgspec.Struct, gc=False):
@@ -41,7 +41,7 @@ class Status(msgspec.Struct, gc=False):
 _DECODER = msgspec.json.Decoder(Status)
 
 
-def refusal(code: int, headers: Mapping[str, str], body: bytes, *, call: str) -> ApiError:
+def error_from(code: int, headers: Mapping[str, str], body: bytes, *, call: str) -> ApiError:
     """The error for an answer that is not a success. call: method and path, for a body that says nothing."""
     try:
         status = _DECODER.decode(body)
