@@ -59,10 +59,10 @@ def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **opt
     fake = FakeEC2(behaviour, clock=clock)
     connect = InProcess(fake)
     zone = behaviour.zones[0]
-    nodes = [(f"node-{n}", fake.add_instance(zone, kind="m7i.large").id) for n in range(2)]
+    nodes = [(f"node-{n}", fake.add_instance(zone, instance_type="m7i.large").id) for n in range(2)]
 
-    def factory(given: Mapping[str, Any]) -> AwsEbsBackend:
-        return AwsEbsBackend(given, connect_to=connect, clock=clock)
+    def factory(params: Mapping[str, Any]) -> AwsEbsBackend:
+        return AwsEbsBackend(params, connect_to=connect, clock=clock)
 
     factory.options_schema = AwsEbsBackend.options_schema  # type: ignore[attr-defined]
     return Subject(
