@@ -29,7 +29,7 @@ import aiohttp
 import msgspec
 import yaml
 
-from volplane.controller.actions import Action, Done, Notice, Patch, Reads
+from volplane.controller.actions import Action, Done, Notice, Patch, Reads, Run
 from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
 from volplane.kube.cache import Cache
@@ -67,8 +67,8 @@ class _Silent:
 
     def record(self, _: Notice) -> None: ...
 
-    def start(self, name: str, **_: Any) -> None:
-        raise AssertionError(name)
+    def start(self, run: Run, requeue: Callable[[], None]) -> None:
+        raise AssertionError(run)
 
 
 async def measured(times: int, work: Callable[[], Awaitable[Any]]) -> Cost:
@@ -130,7 +130,7 @@ async def through_runner(client: Client, cache: Cache[Volume], names: list[str],
         caches={"persistentvolumes": cache},
         client=client,
         recorder=_Silent(),
-        registry=_Silent(),
+        dispatcher=_Silent(),
         workers=IN_FLIGHT,
         metrics=Metrics(),
     )

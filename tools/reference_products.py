@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import typer.main
 import typer.testing
-from tools.reference_fields import MARK, contract
+from tools.reference_docstrings import MARK, contract
 
 from volplane.cli import main as frame
 from volplane.controller.metrics import Metrics
-from volplane.drivers.building import build_driver, options_schema
 from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.loading import build_driver, options_schema
 from volplane.drivers.reference import markdown
 
 WIDTH = 100
@@ -38,7 +38,7 @@ def backend_page(name: str) -> Iterator[str]:
     yield markdown(options)
     yield "## Parameters of a class\n"
     yield "In `parameters` of a StorageClass. Names are compared without regard to case.\n"
-    yield markdown(driver.info.parameters)
+    yield markdown(driver.view.info.parameters)
 
 
 def metrics_page() -> Iterator[str]:

@@ -14,24 +14,26 @@ from typing import Any, Protocol
 from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Decide, Notice
 from volplane.controller.clock import Clock
-from volplane.controller.runner import Runner, RunnerMetrics
+from volplane.controller.metrics import Metrics
+from volplane.controller.runner import Runner
+from volplane.controller.workqueue import ControllerMetrics
 from volplane.errors import ConfigurationError
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
-from volplane.kube.reflector import Reflector, ReflectorMetrics
+from volplane.kube.reflector import Reflector
 from volplane.lifecycle.explain import Explanation, explain_claim
 from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, claims_of_pod
 from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.measuring import CountedAssignments, LifecycleMetrics, MeasuredDrivers
+from volplane.lifecycle.measuring import CountedAssignments, MeasuredDrivers
 from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wakeups
 from volplane.lifecycle.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
 from volplane.lifecycle.volumes import promised
 from volplane.lifecycle.world import Drivers, Settings, World
-from volplane.operations import OperationRegistry
+from volplane.operations import Dispatcher, OperationRegistry
 from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
 from volplane.protection.volumes import decide_volume_protection
 from volplane.protection.wakeups import ProtectionWakeups
@@ -67,10 +69,6 @@ class Recorder(Protocol):
         """Queue an event; never blocks."""
 
 
-class PlaneMetrics(RunnerMetrics, ReflectorMetrics, Protocol):
-    """Where all parts of the plane count."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a plane is built from; each belongs to the one event loop that runs it.
@@ -87,8 +85,8 @@ class Parts:
     clock: Clock
     random: Random
     fence: Callable[[], str] = lambda: ""
-    metrics: PlaneMetrics | None = None
-    measures: LifecycleMetrics | None = None
+    metrics: ControllerMetrics | None = None
+    measures: Metrics | None = None
 
 
 class ControlPlane:
@@ -110,6 +108,8 @@ class ControlPlane:
         if parts.measures is not None:
             self._measured = MeasuredDrivers(parts.drivers, self.claims, self.volumes, parts.measures)
         self._reflectors: dict[str, Reflector[Any]] = {}
+        self.dispatcher = Dispatcher(parts.registry)
+        """Starts the operations of this plane; whoever adds a verb registers it here."""
         self.world = self._build_world()
         self._pod_events: Cache[PodEvent] = Cache(POD_EVENTS)
         ScrubEvents(self._pod_events, self.world, parts.recorder)
@@ -118,14 +118,6 @@ class ControlPlane:
     def _build_world(self) -> World:
         parts = self._parts
         drivers: Drivers = self._measured or parts.drivers
-        operations = Operations(
-            client=parts.client,
-            registry=parts.registry,
-            drivers=drivers,
-            recorder=parts.recorder,
-            fence=parts.fence,
-            wake_volume=self._wake_volume,
-        )
         world = World(
             settings=self.settings,
             claims=self.claims,
@@ -135,21 +127,29 @@ class ControlPlane:
             nodes=self.nodes,
             drivers=drivers,
             sealer=parts.sealer,
-            start=operations,
             now=parts.clock.now,
             monotonic=parts.clock.monotonic,
             fence=parts.fence,
         )
-        operations.world = world
+        operations = Operations(
+            world=world,
+            client=parts.client,
+            registry=parts.registry,
+            drivers=drivers,
+            recorder=parts.recorder,
+            fence=parts.fence,
+            wake_volume=self._wake_volume,
+        )
+        operations.register(self.dispatcher)
         return world
 
     def _build_runners(self) -> list[Runner]:
         decide: Decide = ClaimReconciler(self.world, self._wake_claim)
         if self._parts.measures is not None:
             decide = CountedAssignments(decide, self.claims, self._parts.measures)
-        claims = Runner("claims", decide, kind=CLAIMS, lane=self._class_of_claim, **self._common())
+        claims = Runner("claims", decide, kind=CLAIMS, flow=self._class_of_claim, **self._common())
         volumes = Runner(
-            "volumes", VolumeReconciler(self.world), kind=VOLUMES, lane=self._class_of_volume, **self._common()
+            "volumes", VolumeReconciler(self.world), kind=VOLUMES, flow=self._class_of_volume, **self._common()
         )
         self._claims_runner = claims
         self._volumes_runner = volumes
@@ -165,7 +165,7 @@ class ControlPlane:
             "caches": self._caches,
             "client": parts.client,
             "recorder": parts.recorder,
-            "registry": parts.registry,
+            "dispatcher": self.dispatcher,
             "metrics": parts.metrics,
         }
 
@@ -193,11 +193,11 @@ class ControlPlane:
             listing = await client.list(PODS, namespace=namespace)
             live.listed(namespace, started, listing.items)
 
+        self.dispatcher.register("unprotect", lambda run: lambda: list_pods(run.asset))
         world = ProtectionWorld(
             claims=self.claims,
             pods=self.pods,
             live=live,
-            list_pods=list_pods,
             monotonic=clock.monotonic,
             promised=lambda claim: promised(claim, self.world),
         )

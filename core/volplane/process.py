@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import Configuration
 from volplane.controller.leader import Elector, Leadership
@@ -25,7 +26,8 @@ from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
-from volplane.drivers.registry import DriverRegistry, DriverStatus, LoadedDrivers, status_of_broken
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -33,7 +35,6 @@ from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock
 from volplane.lifecycle.adoption import Adoption
 from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
-from volplane.lifecycle.errands import Errands
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leak_repair import LeakRepair
@@ -51,7 +52,6 @@ STEP_SECONDS = 1.5
 DRAIN_SECONDS = 3.0
 HOOK_SECONDS = 1.5
 EVENT_SECONDS = 1.0
-RETRY_SECONDS = 1.0
 COMPLAIN_SECONDS = 30.0
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
@@ -242,8 +242,8 @@ class ControllerProcess:
                 self._trouble = str(error)
                 if loop.time() >= complained + COMPLAIN_SECONDS:
                     complained = loop.time()
-                    log.warning("waiting for the API server, trying again every %g s: %s", RETRY_SECONDS, error)
-                await asyncio.sleep(max(RETRY_SECONDS, error.retry_after or 0.0))
+                    log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
+                await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
             except ApiError as error:
                 raise _refused_at_start(error) from error
             else:
@@ -326,12 +326,10 @@ class ControllerProcess:
             scrub=self._configuration.scrubber,
         )
         plane = ControlPlane(settings, self._options.controllers, parts)
-        upkeep = self._upkeep(plane, drivers, registry, leadership)
+        upkeep = self._upkeep(plane, drivers, leadership)
         return _Work(plane=plane, drivers=drivers, registry=registry, executor=executor, upkeep=upkeep)
 
-    def _upkeep(
-        self, plane: ControlPlane, drivers: DriverRegistry, registry: OperationRegistry, leadership: Leadership
-    ) -> Upkeep:
+    def _upkeep(self, plane: ControlPlane, drivers: DriverRegistry, leadership: Leadership) -> Upkeep:
         check = LeakCheck(
             plane.world,
             self._client,
@@ -340,9 +338,9 @@ class ControllerProcess:
             node_name=self._options.node_name,
             metrics=self.metrics,
         )
-        repair = LeakRepair(check, self._client, Errands(registry), fence=lambda: leadership.fence)
+        repair = LeakRepair(check, self._client, plane.dispatcher, fence=lambda: leadership.fence)
         adoption = Adoption(
-            plane.world, self._client, drivers.names(), Errands(registry), fence=lambda: leadership.fence
+            plane.world, self._client, drivers.names(), plane.dispatcher, fence=lambda: leadership.fence
         )
         return Upkeep(check=check, repair=repair, adoption=adoption)
 
@@ -351,8 +349,7 @@ class ControllerProcess:
             self._work.plane.driver_changed(name)
 
     def _operation_ended(self, ended: Ended) -> None:
-        kind = ended.name.partition("-")[0]
-        self.metrics.operation_ended(ended.driver, kind, ended.seconds, failed=ended.error is not None)
+        self.metrics.operation_ended(ended.run.driver, ended.run.verb, ended.seconds, failed=ended.error is not None)
 
     async def _resync(self, work: _Work) -> None:
         """A safety net: nothing relies on it, so it is slow and jittered."""

@@ -24,13 +24,13 @@ from volplane import (
     ProvisionRequest,
     VolumeIdentity,
 )
-from volplane.cli.new_backend import distribution_files
 from volplane.controller.config import parse_configuration
-from volplane.drivers.building import build_driver, build_extension, options_schema
 from volplane.drivers.contract import Plugin
 from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.loading import build_driver, build_extension, options_schema
 from volplane.drivers.parameters import check
-from volplane.testing import Cluster, MemoryBackend, run
+from volplane_testing import Cluster, MemoryBackend, run
+from volplane_testing.cli.new_backend import distribution_files
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"

@@ -9,10 +9,11 @@ from typing import Any
 
 from scenarios import rows
 from scenarios.laboratory import Json, Laboratory
+from volplane.controller.actions import Run
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS
-from volplane.operations import OperationRegistry
+from volplane.operations import OperationRegistry, Work
+from volplane_embedded.inprocess import InProcessTransport
 
 _MISSING = re.compile(r"(\S+) is absent from the controller cache but GET finds it")
 _OUTDATED = re.compile(r"controller cache holds (\S+) with its old UID; GET answers \S+ with the UID the PV refers to")
@@ -30,12 +31,12 @@ class Held:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._registry, name)
 
-    def start(self, name: str, *, run: Callable[[], Awaitable[None]], **how: Any) -> None:
-        async def later() -> None:
-            await self._before(name)
-            await run()
+    def start(self, run: Run, work: Work, requeue: Callable[[], None]) -> None:
+        async def later() -> str | None:
+            await self._before(run.name)
+            return await work()
 
-        self._registry.start(name, run=later, **how)
+        self._registry.start(run, later, requeue)
 
 
 async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[], Awaitable[None]]) -> None:

@@ -6,7 +6,7 @@ from scenarios.backends import ScriptedBackend
 from scenarios.deleting import RECLAIM, made_volume, released
 from scenarios.laboratory import Laboratory, at_work
 from scenarios.stories import DRIVER, claim, volume
-from volplane.drivers.registry import BrokenDriver
+from volplane.drivers.status import BrokenDriver
 
 ALL = frozenset({"binder", "provisioner", "reclaimer", "protection"})
 

@@ -10,16 +10,15 @@ from typing import Annotated, Final
 
 import typer
 
-from volplane.cli.console import Console
+from volplane.cli.framework.console import Console
 from volplane.controller.config import Configuration, DriverSettings, read_configuration
-from volplane.drivers.building import build_driver, newer_flaw, options_schema
 from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
-from volplane.drivers.loading import default_drivers, load_drivers
-from volplane.drivers.parameters import check, type_text
-from volplane.drivers.reference import entries
-from volplane.drivers.registry import LoadedDrivers
+from volplane.drivers.loading import build_driver, default_drivers, load_drivers, newer_flaw, options_schema
+from volplane.drivers.parameters import check
+from volplane.drivers.reference import entries, type_text
+from volplane.drivers.status import LoadedDrivers
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.schemas import DriverInfo, Parameter, ParameterSchema
 
@@ -118,11 +117,11 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
     except PluginError as refused:
         error = str(refused)
     if kind == "backend":
-        made = [d for d in drivers.drivers if d.backend == name]
+        made = [d for d in drivers.drivers if d.view.backend == name]
         if not made and not error:
             error = _newer(installed, name)
         mine = [d.name for d in made] + [f"{b.name} (broken)" for b in drivers.broken if name == b.backend != b.name]
-        hooks = made[0].capabilities if made else hooks
+        hooks = made[0].view.hooks if made else hooks
     return _Row(kind, name, distribution, ", ".join(mine) or "-", ", ".join(sorted(hooks)) or "-", error)
 
 
@@ -169,9 +168,11 @@ def _show_backend(console: Console, plugin: Plugin, configuration: Configuration
         console.heading("Class parameters")
         console.note(f"  not known: {error}")
         return
-    _show_schema(console, f"Class parameters (schema version {driver.info.parameters.version})", driver.info.parameters)
+    _show_schema(
+        console, f"Class parameters (schema version {driver.view.info.parameters.version})", driver.view.info.parameters
+    )
     console.heading("Driver")
-    for label, value in _facts(driver.info):
+    for label, value in _facts(driver.view.info):
         console.line(f"  {label:<18} {value}")
 
 

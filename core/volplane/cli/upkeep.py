@@ -10,9 +10,9 @@ from typing import Any
 
 from volplane.errors import VolplaneError
 from volplane.lifecycle.adoption import Adoptable
-from volplane.lifecycle.errands import Outcome
 from volplane.lifecycle.leak_check import CheckStatus
 from volplane.lifecycle.leaks import GRACE_SECONDS, Finding
+from volplane.lifecycle.one_shots import OneShotStatus
 from volplane.process import ControllerProcess, Upkeep
 
 __all__ = ["UpkeepAnswers", "not_leading"]
@@ -44,8 +44,8 @@ class UpkeepAnswers:
             "drivers": [_status(each, upkeep) for each in upkeep.check.status()],
             "findings": [_finding(each, upkeep) for each in upkeep.check.observations.findings()],
             "repairs": [
-                {"driver": finding.driver, "handle": finding.handle, **_outcome(outcome)}
-                for finding, outcome in upkeep.repair.repairs()
+                {"driver": finding.driver, "handle": finding.handle, **_progress(status)}
+                for finding, status in upkeep.repair.repairs()
             ],
         }
 
@@ -68,13 +68,13 @@ class UpkeepAnswers:
         return [_adoptable(each) for each in plan]
 
     async def adopted(self, query: Mapping[str, str]) -> Any:
-        """What became of the adoption that was begun last."""
+        """How far the adoption is that was begun last."""
         upkeep = await self._leading()
-        return [{**_adoptable(each), **_outcome(outcome)} for each, outcome in upkeep.adoption.outcomes()]
+        return [{**_adoptable(each), **_progress(status)} for each, status in upkeep.adoption.statuses()]
 
 
-def _outcome(outcome: Outcome) -> dict[str, str]:
-    return {"state": outcome.state.value, "detail": outcome.detail}
+def _progress(status: OneShotStatus) -> dict[str, str]:
+    return {"state": status.state.value, "detail": status.detail}
 
 
 def _status(status: CheckStatus, upkeep: Upkeep) -> dict[str, Any]:

@@ -7,7 +7,7 @@ made for every write, and a frozen dataclass takes 20 times as long.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,7 +15,20 @@ import msgspec
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Action", "Create", "Decide", "Delete", "Done", "Notice", "Patch", "Read", "Reads", "Run", "Wait"]
+__all__ = [
+    "Action",
+    "Create",
+    "Decide",
+    "Delete",
+    "Done",
+    "Notice",
+    "Patch",
+    "Read",
+    "Reads",
+    "Run",
+    "Wait",
+    "operation_name",
+]
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -75,17 +88,27 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Start an operation (a hook call) on `asset` of `driver` under `name`, unless one holds that asset.
+    """Start an operation on `asset` of `driver`, unless another operation holds that asset.
 
-    start: makes the awaitable that does the work; what it raises counts as the operation's failure. The object is
-    decided again when the operation ends, or when its back-off does. group: see `OperationRegistry.start`.
+    verb: what to do, for which the dispatcher has a handler. key, uid: of the object it is about; of an operation that
+    a person asked for, name of the volume and handle of the asset. node: set where an asset may be on several nodes at
+    once; operations on different nodes do not exclude each other. group: operations of a driver that are likely to
+    fail together, as those of one storage class; they share a retry budget.
+    The object is decided again when the operation ends, or when its back-off does.
     """
 
-    name: str
+    verb: str
+    key: str
+    uid: str
     driver: str
     asset: str
+    node: str = ""
     group: str = ""
-    start: Callable[[], Awaitable[None]]
+
+    @property
+    def name(self) -> str:
+        """Identifies the operation in logs, events and the registry: `provision-<namespace>/<name>[<uid>]`."""
+        return operation_name(self.verb, self.key, self.node or self.uid)
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +123,11 @@ class Done(msgspec.Struct, frozen=True):
     """Everything about this object is as it should be."""
 
     notices: tuple[Notice, ...] = ()
+
+
+def operation_name(verb: str, key: str, uid: str) -> str:
+    """The name of a `Run` with these fields; uid: its node, where it has one."""
+    return f"{verb}-{key}[{uid}]"
 
 
 Action = Patch | Create | Delete | Read | Run | Wait | Done

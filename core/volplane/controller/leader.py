@@ -13,22 +13,17 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Protocol
 
+from volplane.backoff import LEASE_NOT_HELD, LEASE_NOT_RENEWED
+from volplane.controller.metrics import Metrics
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.leases import LeaseLock
 from volplane.kube.objects import Lease
 
-__all__ = ["Elector", "LeaderMetrics", "Leadership"]
+__all__ = ["Elector", "Leadership"]
 
 _LOG = logging.getLogger(__name__)
 
 _RELEASE_SECONDS = 2.0
-_JITTER = 1.2
-
-
-class LeaderMetrics(Protocol):
-    """Where an elector tells."""
-
-    def leading(self, lease: str, leads: bool) -> None: ...
 
 
 class Leadership:
@@ -73,21 +68,20 @@ class Elector:
         random: Random,
         overrun: Callable[[], None],
         renew_seconds: float = 10.0,
-        retry_seconds: float = 2.0,
         make_room: Callable[[], Awaitable[None]] | None = None,
-        metrics: LeaderMetrics | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """make_room: makes the lease's namespace, if it is missing."""
-        if not retry_seconds * _JITTER < renew_seconds < lock.duration:
+        retry, jitter = LEASE_NOT_HELD.first, LEASE_NOT_HELD.jitter[1]
+        if not retry * jitter < renew_seconds < lock.duration:
             raise ConfigurationError(
-                f"leader election of {lock.name}: retry ({retry_seconds:g} s, times {_JITTER}) must be less than renew "
+                f"leader election of {lock.name}: retry ({retry:g} s, times {jitter}) must be less than renew "
                 f"({renew_seconds:g} s), and that less than the lease ({lock.duration} s)"
             )
         self._lock = lock
         self._random = random
         self._overrun = overrun
         self._renew = renew_seconds
-        self._retry = retry_seconds
         self._make_room = make_room
         self._metrics = metrics
         self.failing = ""
@@ -192,7 +186,7 @@ class Elector:
             return 0.0
         except ApiError as error:
             _LOG.warning("lease %s was not renewed: %s", self._lock.name, error)
-            return self._retry / 2
+            return LEASE_NOT_RENEWED.delay()
         holding.leadership.until = begun + self._lock.duration
         return self._pause()
 
@@ -257,7 +251,7 @@ class Elector:
         return lease.spec.lease_duration_seconds or self._lock.duration
 
     def _pause(self) -> float:
-        return self._retry * (1 + (_JITTER - 1) * self._random.random())
+        return LEASE_NOT_HELD.delay(random=self._random)
 
 
 class _Call(Protocol):

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
 
+from volplane import backoff
+from volplane.backoff import Backoff
 from volplane.controller import logs
 from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
 from volplane.controller.clock import LoopTime
-from volplane.controller.congestion import Congestion
+from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.steps import NothingChanged, Steps
-from volplane.controller.workqueue import QueueMetrics, WorkQueue
+from volplane.controller.workqueue import ControllerMetrics, WorkQueue
 from volplane.errors import (
     ApiConflict,
     ApiError,
@@ -34,40 +36,28 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Operations", "Recorder", "Runner", "RunnerMetrics"]
+__all__ = ["Dispatcher", "Recorder", "Runner"]
 
 _LOG = logging.getLogger(__name__)
 
 _MOST_STEPS = 50
 _SHARE = 2
-"""A lane gets at most one worker in so many."""
+"""A flow has at most one in so many of the workers."""
 _FEWEST = 4
-"""But so many, however busy the loop: one waits for the server, one for the loop, one for a hook's thread."""
+"""Workers that a flow keeps however busy the loop is: one waits for the server, one for the loop, one for a hook."""
 _MOST_CONFLICTS = 5
-_BREATH = 16
-"""Passes after which everything else gets its turn."""
-_UNAVAILABLE_AT_MOST = 30.0
-_REFUSED_AT_LEAST = 5.0
-_REFUSED_AT_MOST = 300.0
+_YIELD_EVERY = 16
+"""Passes without an API call after which a worker yields to the loop."""
 _COMPLAIN_EVERY = 5.0
 _TRIES_UNTOLD = 5
 """Failures of the server (500) in a row after which a create that has a complaint makes it."""
 
 
-class Operations(Protocol):
-    """The registry of running hook calls (see `volplane.operations`)."""
+class Dispatcher(Protocol):
+    """Starts operations (see `volplane.operations.dispatcher`)."""
 
-    def start(
-        self,
-        name: str,
-        *,
-        driver: str,
-        asset: str,
-        run: Callable[[], Awaitable[None]],
-        requeue: Callable[[], None],
-        group: str = "",
-    ) -> None:
-        """Start `run`, and call `requeue` when it has ended or its back-off has.
+    def start(self, run: Run, requeue: Callable[[], None]) -> None:
+        """Start the operation, and call `requeue` when it has ended or its back-off has.
 
         Raises OperationInProgress while another holds the asset and BackoffError; requeue is called after either.
         """
@@ -80,15 +70,7 @@ class Recorder(Protocol):
     def record(self, notice: Notice) -> None: ...
 
 
-class RunnerMetrics(QueueMetrics, Protocol):
-    """Where a runner counts."""
-
-    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
-        """result: done, wait, operation, conflict, unavailable, refused, error, unsettled."""
-        ...
-
-
-def _one_lane(_key: str) -> str:
+def _one_flow(_key: str) -> str:
     return ""
 
 
@@ -96,8 +78,8 @@ class Runner:
     """Keeps the objects of one kind as they should be.
 
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
-    written or read live goes into them. workers: keys in flight at once. lane: keys of different lanes take turns, and those
-    of one never hold more than half of the workers, nor as many while the loop is busy (see `Congestion`).
+    written or read live goes into them. workers: keys in flight at once. flow: the flow of a key; flows are served
+    in turns, and one has at most half of the workers, fewer while the loop is busy (see `volplane.controller.flows`).
     """
 
     def __init__(
@@ -109,10 +91,10 @@ class Runner:
         caches: Mapping[str, Cache[Any]],
         client: Client,
         recorder: Recorder,
-        registry: Operations,
+        dispatcher: Dispatcher,
         workers: int = 64,
-        lane: Callable[[str], str] | None = None,
-        metrics: RunnerMetrics | None = None,
+        flow: Callable[[str], str] | None = None,
+        metrics: ControllerMetrics | None = None,
     ) -> None:
         self.name = name
         self._decide = decide
@@ -120,11 +102,11 @@ class Runner:
         self._caches = caches
         self._steps = Steps(client, caches)
         self._recorder = recorder
-        self._registry = registry
+        self._dispatcher = dispatcher
         self._workers = workers
         self._metrics = metrics
-        congestion = None if lane is None else Congestion(most=max(1, workers // _SHARE), fewest=_FEWEST)
-        self._queue = WorkQueue(name, lane=lane or _one_lane, congestion=congestion, metrics=metrics)
+        concurrency = None if flow is None else AdaptiveConcurrency(maximum=max(1, workers // _SHARE), minimum=_FEWEST)
+        self._queue = WorkQueue(name, flow=flow or _one_flow, concurrency=concurrency, metrics=metrics)
         self._now = LoopTime()
         self._reasons: dict[str, str] = {}
         self._stopping = False
@@ -176,7 +158,7 @@ class Runner:
             finally:
                 self._queue.done(key)
             self._unbroken += 1
-            if self._unbroken >= _BREATH:
+            if self._unbroken >= _YIELD_EVERY:
                 # Passes without a call never wait: 100,000 of them (after a list) would keep leases and answers waiting.
                 self._unbroken = 0
                 await asyncio.sleep(0)
@@ -190,11 +172,11 @@ class Runner:
             self._queue.forget(key)
         except ApiConflict as error:
             result = "conflict"
-            self._come_back(key, error, level=logging.INFO)
+            self._come_back(key, error, backoff.RECONCILE_FAILED, level=logging.INFO)
         except ApiUnavailable as error:
             result = "unavailable"
             level = self._complaint()
-            self._come_back(key, error, level=level, at_least=error.retry_after or 0.0, at_most=_UNAVAILABLE_AT_MOST)
+            self._come_back(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
             if error.status == 500 and self._queue.failures(key) >= _TRIES_UNTOLD:
                 self._complain(key, f"{error}; trying again")
         except ApiError as error:
@@ -202,10 +184,10 @@ class Runner:
             self._refused(key, error)
         except (NothingChanged, _Unsettled) as error:
             result = "unsettled"
-            self._come_back(key, error, level=logging.ERROR)
+            self._come_back(key, error, backoff.RECONCILE_FAILED, level=logging.ERROR)
         except Exception as error:  # noqa: BLE001 -- a decision that fails may not stop the other keys
             result = "error"
-            seconds = self._queue.retry(key)
+            seconds = self._queue.retry(key, backoff.RECONCILE_FAILED)
             self._reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
         if self._metrics is not None:
@@ -227,7 +209,7 @@ class Runner:
                 return self._end(key, action)
             try:
                 await self._perform(key, action, reads)
-            except _Behind as behind:
+            except _StaleCache as behind:
                 _LOG.debug("read again: %s", behind)
                 reads.forget()
                 conflicts += 1
@@ -236,19 +218,19 @@ class Runner:
         raise _Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
 
     async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: Reads) -> None:
-        """Take one step. Raises _Behind if the cache, now refreshed, misled the decision."""
+        """Take one step. Raises _StaleCache if the cache, now refreshed, misled the decision."""
         match action:
             case Patch() | Delete():
                 try:
                     await (self._steps.patch(action) if isinstance(action, Patch) else self._steps.delete(action))
                 except (ApiConflict, ApiNotFound) as error:
                     await self._steps.refresh(action.kind, action.target.key)
-                    raise _Behind(f"{_describe(action)}: {error}") from error
+                    raise _StaleCache(f"{_describe(action)}: {error}") from error
             case Create():
                 if action.complaint is not None:
                     self._complaints[key] = action.complaint
                 if not await self._steps.create(action):
-                    raise _Behind(f"{_describe(action)}: it exists already")
+                    raise _StaleCache(f"{_describe(action)}: it exists already")
                 self._complaints.pop(key, None)
             case Read():
                 await self._steps.read(action.kind, action.key, reads)
@@ -271,21 +253,14 @@ class Runner:
 
     def _start(self, key: str, action: Run) -> None:
         try:
-            self._registry.start(
-                action.name,
-                driver=action.driver,
-                asset=action.asset,
-                run=action.start,
-                requeue=lambda: self._queue.add(key),
-                group=action.group,
-            )
+            self._dispatcher.start(action, lambda: self._queue.add(key))
         except OperationInProgress:
             self._reasons[key] = f"another operation holds {action.asset}"
         except BackoffError as error:
             self._reasons[key] = str(error)
         except OperationError as error:
             self._reasons[key] = str(error)
-            self._queue.retry(key, at_least=1.0)
+            self._queue.retry(key, backoff.REGISTRY_CLOSED)
         else:
             self._reasons[key] = f"{action.name} is running"
 
@@ -297,22 +272,20 @@ class Runner:
         self,
         key: str,
         error: Exception,
+        row: Backoff,
         *,
-        at_least: float = 0.0,
-        at_most: float = 1000.0,
-        level: int = logging.WARNING,
+        asked: float | None = None,
+        level: int,
     ) -> float:
         """Queue a key that failed, say why, remember why; seconds until then."""
-        seconds = self._queue.retry(key, at_least=at_least, at_most=at_most)
+        seconds = self._queue.retry(key, row, asked=asked)
         self._reasons[key] = str(error)
         _LOG.log(level, "trying again in %.3g s: %s", seconds, error)
         return seconds
 
     def _refused(self, key: str, error: ApiError) -> None:
         """The server will answer the same until somebody changes something: say so where people look."""
-        doubled = _REFUSED_AT_LEAST * 2.0 ** min(self._queue.failures(key), 10)
-        pause = min(doubled, _REFUSED_AT_MOST)
-        seconds = self._come_back(key, error, at_least=pause, at_most=_REFUSED_AT_MOST, level=logging.ERROR)
+        seconds = self._come_back(key, error, backoff.API_REFUSED, level=logging.ERROR)
         if self._complain(key, f"{error}; trying again in {seconds:.0f} s"):
             return
         cache = self._caches.get(self._kind.plural)
@@ -339,7 +312,7 @@ class Runner:
         return logging.WARNING
 
 
-class _Behind(Exception):
+class _StaleCache(Exception):
     """The cache did not know what the server knows. It does now."""
 
 

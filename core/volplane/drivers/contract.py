@@ -1,21 +1,39 @@
-"""What a plugin must look like before it may be called. Everything here reads the plugin and runs none of its code.
+"""What a plugin must look like before its hooks may be called: its hooks, its schemas and its `DriverInfo`.
 
-pluggy by itself warns, ignores or fails at the first call; volplane refuses at load, and says what to change.
+The checks read the plugin and run none of its code. pluggy by itself warns, ignores the mistake or fails at the first call;
+volplane refuses the plugin at load, with a message that names the plugin, the hook and what to change.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from volplane.controller.spelling import nearest
+from volplane.assets import AccessMode, VolumeMode
+from volplane.drivers.parameters import read_value, secrets_of
+from volplane.drivers.reference import default_text
+from volplane.drivers.view import DriverView
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
+from volplane.messages import nearest
+from volplane.schemas import HOOKSPEC_VERSION, Parameter, ParameterKind, ParameterSchema
 
-__all__ = ["HOOKS", "Mark", "Plugin", "backend_flaws", "driver_name_flaw", "extension_flaws", "marks"]
+__all__ = [
+    "HOOKS",
+    "Mark",
+    "Plugin",
+    "backend_flaws",
+    "driver_name_flaw",
+    "extension_flaws",
+    "info_flaws",
+    "marks",
+    "schema_flaws",
+    "version_flaw",
+]
 
 _SPEC_MARK: Final = f"{PROJECT}_spec"
 _IMPL_MARK: Final = f"{PROJECT}_impl"
@@ -196,3 +214,100 @@ def _unmarked(plugin: object, found: tuple[Mark, ...]) -> list[str]:
         if static is not vars(BackendSpec)[hook] and (_function(static) is not None or callable(static)):
             hooks.append(hook)
     return hooks
+
+
+# --- what it says about itself --------------------------------------------------------------------------------------
+
+
+def schema_flaws(schema: object, *, of_class: bool = False) -> tuple[str, ...]:
+    """What is wrong with a schema: such a backend is refused at load, before any class meets the mistake.
+
+    of_class: it is for the parameters of classes, where no secret may stand.
+    """
+    if not isinstance(schema, ParameterSchema):
+        return (f"a schema of type {type(schema).__name__}, expected ParameterSchema",)
+    flaws = []
+    lowered: dict[str, str] = {}
+    for parameter in schema.parameters:
+        twin = lowered.setdefault(parameter.name.lower(), parameter.name)
+        if twin is not parameter.name:
+            flaws.append(f"parameter {parameter.name!r} is declared twice, also as {twin!r}; case does not matter")
+        flaws += [f"parameter {parameter.name!r} {flaw}" for flaw in _parameter_flaws(schema, parameter)]
+    if of_class:
+        flaws += [f"parameter {p.name!r} is a secret; make it an option of the driver" for p in secrets_of(schema)]
+    return tuple(flaws)
+
+
+def _parameter_flaws(schema: ParameterSchema, parameter: Parameter) -> Iterator[str]:
+    names = tuple(p.name for p in schema.parameters)
+    if not 1 <= parameter.since <= schema.version:
+        yield f"is since version {parameter.since}, but the schema's version is {schema.version}"
+    if parameter.required and parameter.default is not None:
+        yield f"is required and has the default {parameter.default!r}; it can only be one of them"
+    if parameter.required and parameter.since > 1:
+        yield f"is required since version {parameter.since}; older classes lack it, so it needs a default instead"
+    for other in parameter.excludes:
+        if other not in names:
+            yield f"excludes {other!r}, which is unknown{nearest(other, names)}"
+    low, high = parameter.minimum, parameter.maximum
+    if parameter.kind is ParameterKind.SECRET and (
+        parameter.default is not None or parameter.choices or parameter.pattern or low is not None or high is not None
+    ):
+        yield "is a secret and can have no default, choices, pattern or bounds"
+        return
+    if low is not None and high is not None and low > high:
+        yield f"has a minimum {low:g} above its maximum {high:g}"
+    try:
+        re.compile(parameter.pattern)
+    except re.error as error:
+        yield f"has a pattern that is no regular expression: {error}"
+        return
+    if parameter.default is not None and (flaw := _default_flaw(parameter)):
+        yield flaw
+
+
+def _default_flaw(parameter: Parameter) -> str | None:
+    """A default is a Python value; writing it as text and reading that must give it back."""
+    try:
+        value = read_value(parameter, default_text(parameter))
+    except ValueError as error:
+        return f"has the default {parameter.default!r}, {error}"
+    default = tuple(parameter.default) if isinstance(parameter.default, list) else parameter.default
+    if value != default or isinstance(value, bool) != isinstance(default, bool):
+        return f"has the default {parameter.default!r}, expected the Python value {value!r}"
+    return None
+
+
+def version_flaw(info: object) -> str | None:
+    """Why this volplane cannot use a backend with this `DriverInfo`: it is built for a newer contract. None: it can."""
+    version = getattr(info, "hookspec_version", HOOKSPEC_VERSION)
+    if isinstance(version, int) and version <= HOOKSPEC_VERSION:
+        return None
+    return f"is built for hookspec version {version}, this volplane knows {HOOKSPEC_VERSION}; upgrade volplane"
+
+
+def info_flaws(driver: DriverView) -> list[str]:
+    """What is wrong with the `DriverInfo` that `describe` returned."""
+    info = driver.info
+    version = version_flaw(info)
+    if version is not None:
+        return [version]
+    flaws = list(schema_flaws(info.parameters, of_class=True))
+    if info.csi_driver_name is not None and driver_name_flaw(info.csi_driver_name):
+        flaws.append(f"csi_driver_name {info.csi_driver_name!r} is no DNS subdomain")
+    missing = [hook for hook in ("attach", "detach") if info.attach_required and not driver.supports(hook)]
+    flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
+    flaws += _mode_flaws("access_modes", info.access_modes, AccessMode)
+    flaws += _mode_flaws("volume_modes", info.volume_modes, VolumeMode)
+    if not math.isfinite(info.settle_seconds) or info.settle_seconds < 0:
+        flaws.append(f"settle_seconds is {info.settle_seconds!r}, expected seconds")
+    if info.maximum_bytes is not None and info.maximum_bytes < info.minimum_bytes:
+        flaws.append(f"maximum_bytes {info.maximum_bytes} is below minimum_bytes {info.minimum_bytes}")
+    return flaws
+
+
+def _mode_flaws(field: str, modes: frozenset[Any], kind: type[AccessMode | VolumeMode]) -> list[str]:
+    known = ", ".join(kind)
+    if not modes:
+        return [f"{field} is empty, expected some of {known}"]
+    return [f"{field} holds {mode!r}, expected some of {known}" for mode in modes if mode not in list(kind)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import traceback
@@ -25,9 +24,9 @@ from volplane.assets import (
     Snapshot,
 )
 from volplane.drivers.contract import HOOKS, Plugin
-from volplane.drivers.parameters import class_parameters
 from volplane.drivers.results import result_flaw
-from volplane.errors import BackendError, InvalidArgument, OutcomeUnknown, PluginError, Unavailable, Unsupported
+from volplane.drivers.view import DriverView
+from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
 from volplane.requests import (
     AdoptRequest,
@@ -58,7 +57,6 @@ __all__ = ["Driver", "Extension"]
 
 log = logging.getLogger(__name__)
 
-_CLASSES_REMEMBERED: Final = 256
 _HARMLESS: Final = frozenset({"describe", "owns"})
 """Hooks that touch no storage: their outcome is never unknown, a wrong answer is the plugin's fault."""
 
@@ -81,7 +79,7 @@ class Driver:
     Every method calls the hook of its name in the caller's thread, and returns what the contract promises or raises
     BackendError: what the hook raised of it, `OutcomeUnknown` for any other exception and for a result of a wrong type
     (`PluginError` for describe and owns), `Unsupported` for an optional hook that the backend does not implement.
-    Checks of the plugin itself are made by `volplane.drivers.building`, which makes drivers.
+    Checks of the plugin itself are made by `volplane.drivers.loading`, which makes drivers.
     """
 
     def __init__(
@@ -101,7 +99,6 @@ class Driver:
         """
         self.name = name
         self.plugin = plugin
-        self._options = options
         self.secrets = {f"option {option}": secret for option, secret in (secrets or {}).items()}
         """What is named in messages -> secret; those of the extensions too."""
         for extension in extensions:
@@ -110,43 +107,27 @@ class Driver:
         self._hooks.add_hookspecs(BackendSpec)
         try:
             self._hooks.register(backend, name="backend")
-            self.capabilities = HOOKS.intersection(c.name for c in self._hooks.get_hookcallers(backend) or ())
+            self._implemented = HOOKS.intersection(c.name for c in self._hooks.get_hookcallers(backend) or ())
             for index, extension in reversed(tuple(enumerate(extensions))):
                 self._hooks.register(extension.instance, name=f"extension {index} {extension.plugin.name}")
             self._hooks.check_pending()
         except pluggy.PluginValidationError as error:
             raise PluginError(f"{plugin}: {_one_line(error)}") from None
         self._around = ", ".join(e.plugin.name for e in extensions)
-        self.info = self.describe(DescribeRequest(context=Context(driver=name, cluster_id="")))
-        """What describe said at load; constant for the driver's life."""
-        self._flaw = functools.lru_cache(_CLASSES_REMEMBERED)(self._parameters_flaw)
+        self.view = DriverView(
+            name=name,
+            backend=plugin.name,
+            info=self.describe(DescribeRequest(context=Context(driver=name, cluster_id=""))),
+            hooks=self._implemented,
+            options=options or ParameterSchema(),
+        )
 
     def __repr__(self) -> str:
         return f"<Driver {self.name} ({self.plugin})>"
 
-    @property
-    def backend(self) -> str:
-        """Name of the backend, as its entry point has it."""
-        return self.plugin.name
-
     def supports(self, hook: str) -> bool:
         """Whether the backend implements this hook."""
-        return hook in self.capabilities
-
-    def typed_parameters(self, parameters: Mapping[str, str]) -> dict[str, Any]:
-        """Class parameters as the backend gets them. Raises InvalidArgument naming key, value and what would be right."""
-        return class_parameters(self.info.parameters, parameters, f"driver {self.name}", self._options)
-
-    def parameters_flaw(self, parameters: Mapping[str, str]) -> str:
-        """Why `typed_parameters` would refuse these, or "". Costs next to nothing for a class that was looked at before."""
-        return self._flaw(tuple(parameters.items()))
-
-    def _parameters_flaw(self, parameters: tuple[tuple[str, str], ...]) -> str:
-        try:
-            self.typed_parameters(dict(parameters))
-        except InvalidArgument as error:
-            return str(error)
-        return ""
+        return hook in self._implemented
 
     def describe(self, request: DescribeRequest) -> DriverInfo:
         result: DriverInfo = self._call("describe", request)
@@ -236,7 +217,7 @@ class Driver:
 
     def _call(self, hook: str, request: object) -> Any:
         if not self.supports(hook):
-            raise Unsupported(f"backend {self.backend} does not implement {hook}", nothing_done=True)
+            raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
         try:
             result = getattr(self._hooks.hook, hook)(request=request)
         except BackendError as error:
@@ -264,7 +245,7 @@ class Driver:
 
     def _fault(self, hook: str, what: str) -> PluginError | OutcomeUnknown:
         around = f" (wrapped by {self._around})" if self._around else ""
-        message = redacted(f"hook {hook} of backend {self.backend}{around} {what}")
+        message = redacted(f"hook {hook} of backend {self.plugin.name}{around} {what}")
         return PluginError(message) if hook in _HARMLESS else OutcomeUnknown(message)
 
 

@@ -1,24 +1,40 @@
-"""From the configuration to drivers: imports what it needs, makes what can be made, keeps the reason for the rest."""
+"""From the configuration to drivers: imports the plugins that it needs, makes drivers, keeps the reason for each that fails."""
 
 from __future__ import annotations
 
+import inspect
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
-from volplane.drivers.building import build_driver, build_extension, options_schema
-from volplane.drivers.contract import Plugin
+from volplane.drivers.contract import (
+    Plugin,
+    backend_flaws,
+    driver_name_flaw,
+    extension_flaws,
+    info_flaws,
+    schema_flaws,
+    version_flaw,
+)
 from volplane.drivers.discovery import IMPORT_DEADLINE, PluginSource
 from volplane.drivers.driver import Driver, Extension
-from volplane.drivers.registry import BrokenDriver, LoadedDrivers
-from volplane.errors import PluginError, VolplaneError
+from volplane.drivers.parameters import driver_options
+from volplane.drivers.status import BrokenDriver, LoadedDrivers
+from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.operations import DriverLimits
+from volplane.requests import Context, DescribeRequest
+from volplane.schemas import ParameterSchema
+from volplane.secret import Secret, redacted
 
-__all__ = ["default_drivers", "load_drivers"]
+__all__ = ["build_driver", "build_extension", "default_drivers", "load_drivers", "newer_flaw", "options_schema"]
+
+log = logging.getLogger(__name__)
 
 BUILD_DEADLINE: Final = 30.0
+"""Seconds that the constructors of all backends and their `describe` may take together."""
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -141,3 +157,99 @@ def _all_within(jobs: Mapping[K, Callable[[], T]], seconds: float, what: str) ->
         thread.join(max(0.0, end - time.monotonic()))
     late = PluginError(f"{what} did not end within {seconds:g} s")
     return {key: done.get(key, late) for key in jobs}
+
+
+# --- one plugin ------------------------------------------------------------------------------------------------------
+
+
+def options_schema(plugin: Plugin) -> ParameterSchema:
+    """The options that the plugin declares; empty if it declares none. Raises PluginError for a wrong schema."""
+    schema = getattr(plugin.factory, "options_schema", ParameterSchema())
+    flaws = schema_flaws(schema)
+    if flaws or not isinstance(schema, ParameterSchema):
+        raise PluginError(f"{plugin}: options_schema: {'; '.join(flaws)}")
+    return schema
+
+
+def build_driver(
+    name: str, plugin: Plugin, options: Mapping[str, object], extensions: Sequence[Extension] = ()
+) -> Driver:
+    """Make one driver. extensions: the first is the outermost.
+
+    Raises ConfigurationError for a bad name or bad options, PluginError for what breaks the contract.
+    """
+    flaw = driver_name_flaw(name)
+    if flaw is not None:
+        raise ConfigurationError(flaw)
+    schema = options_schema(plugin)
+    values = driver_options(schema, options, f"driver {name}")
+    backend = _instance(plugin, values)
+    flaws = backend_flaws(backend)
+    # Before anything else, because every other complaint about a newer plugin would mislead.
+    if newer := _newer(backend, name):
+        raise PluginError(f"{plugin}: {newer}")
+    if flaws:
+        raise PluginError(f"{plugin}: {'; '.join(flaws)}")
+    driver = Driver(name, plugin, backend, extensions, options=schema, secrets=_secrets(values))
+    wrong = info_flaws(driver.view)
+    if wrong:
+        raise PluginError(f"{plugin}: hook describe: {'; '.join(wrong)}")
+    return driver
+
+
+def build_extension(plugin: Plugin, options: Mapping[str, object]) -> Extension:
+    """Make one extension. Raises ConfigurationError for bad options, PluginError for what breaks the contract."""
+    values = driver_options(options_schema(plugin), options, str(plugin))
+    instance = _instance(plugin, values)
+    flaws = extension_flaws(instance)
+    if flaws:
+        raise PluginError(f"{plugin}: {'; '.join(flaws)}")
+    return Extension(plugin=plugin, instance=instance, secrets=_secrets(values))
+
+
+def _secrets(values: Mapping[str, object]) -> dict[str, Secret]:
+    return {option: value for option, value in values.items() if isinstance(value, Secret)}
+
+
+def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
+    try:
+        instance = plugin.factory(values)
+    except VolplaneError as error:
+        if redacted(str(error)) != str(error):
+            raise PluginError(f"{plugin}: cannot be made: {redacted(str(error))}") from None
+        raise
+    except (Exception, SystemExit) as error:
+        log.debug("%s could not be made", plugin, exc_info=True)
+        what = redacted(f"{type(error).__name__}: {_one_line(error)}")
+        raise PluginError(f"{plugin}: cannot be made: {what}") from None
+    if instance is None or isinstance(instance, type):
+        raise PluginError(f"{plugin}: its entry point gave {instance!r}, expected an instance with hooks")
+    return instance
+
+
+def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
+    """Why a backend that no driver uses could not be used anyway: it is built for a newer volplane. None: it is not, or
+    cannot be asked with these options.
+    """
+    try:
+        backend = _instance(plugin, driver_options(options_schema(plugin), options, str(plugin)))
+    except VolplaneError as error:
+        log.debug("%s cannot be asked: %s", plugin, error)
+        return None
+    return _newer(backend, "example")
+
+
+def _newer(backend: object, driver: str) -> str | None:
+    describe: Any = getattr(backend, "describe", None)
+    try:
+        info = describe(DescribeRequest(context=Context(driver=driver, cluster_id="")))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - called again by the driver, which reports it
+        log.debug("describe failed: %s", error)
+        return None
+    if inspect.iscoroutine(info):
+        info.close()
+    return version_flaw(info)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or "no message"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from volplane.controller.spelling import nearest
+from volplane.drivers.reference import type_text
 from volplane.errors import ConfigurationError, InvalidArgument
 from volplane.kube import quantity
+from volplane.messages import nearest
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
 from volplane.secret import HIDDEN, Secret
 
-__all__ = ["check", "class_parameters", "driver_options", "schema_flaws", "type_text"]
+__all__ = ["check", "class_parameters", "driver_options", "read_value", "secrets_of"]
 
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
@@ -44,7 +44,7 @@ def class_parameters(
     where: for messages, as in "class fast". options: of the driver; its secrets are refused here by name. Raises
     InvalidArgument that names every wrong key, what would be right, and its value unless that may be a secret.
     """
-    misplaced = {p.name.lower(): p.name for p in _secrets(options)}
+    misplaced = {p.name.lower(): p.name for p in secrets_of(options)}
     values, flaws = check(schema, {key: raw for key, raw in given.items() if key.lower() not in misplaced}, "parameter")
     flaws += tuple(
         f"parameter {key!r} must not stand in a class, which many may read: secrets are options of the driver, by reference"
@@ -82,7 +82,7 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
         else:
             seen[parameter.name] = str(key)
             try:
-                values[parameter.name] = _value(parameter, raw)
+                values[parameter.name] = read_value(parameter, raw)
             except ValueError as error:
                 secret = parameter.kind is ParameterKind.SECRET
                 flaws.append(f"{word} {key!r} {'cannot be used' if secret else f'is {_shown(raw)}'}, {error}")
@@ -92,11 +92,11 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
 
 def _unknown(schema: ParameterSchema, key: str, raw: object, word: str) -> str:
     hint = nearest(key, _names(schema))
-    hidden = _CONFIDENTIAL.search(key) or any(repr(p.name) in hint for p in _secrets(schema))
+    hidden = _CONFIDENTIAL.search(key) or any(repr(p.name) in hint for p in secrets_of(schema))
     return f"unknown {word} {key!r} (value {HIDDEN if hidden else _shown(raw)}){hint}"
 
 
-def _secrets(schema: ParameterSchema | None) -> tuple[Parameter, ...]:
+def secrets_of(schema: ParameterSchema | None) -> tuple[Parameter, ...]:
     return tuple(p for p in schema.parameters if p.kind is ParameterKind.SECRET) if schema is not None else ()
 
 
@@ -126,7 +126,7 @@ def _presence_flaws(schema: ParameterSchema, seen: Mapping[str, str], word: str)
 # --- one value --------------------------------------------------------------------------------------------------
 
 
-def _value(parameter: Parameter, raw: object) -> Any:
+def read_value(parameter: Parameter, raw: object) -> Any:
     """The Python value; ValueError says what would be right, as the end of a sentence."""
     try:
         value = _READERS[parameter.kind](raw)
@@ -246,121 +246,3 @@ _READERS: Final[Mapping[ParameterKind, Callable[[object], Any]]] = {
     ParameterKind.MAPPING: _mapping,
     ParameterKind.SECRET: _secret,
 }
-
-_KIND_TEXT: Final = {
-    ParameterKind.STRING: "text",
-    ParameterKind.INTEGER: "a whole number",
-    ParameterKind.BOOLEAN: "true or false",
-    ParameterKind.SIZE: "a size such as 10Gi",
-    ParameterKind.OCTAL: 'a quoted octal mode such as "0770"',
-    ParameterKind.DURATION: "a duration such as 30s, 5m or 1h",
-    ParameterKind.STRINGS: "a comma-separated list",
-    ParameterKind.MAPPING: "a list such as key=value,key2=value2",
-    ParameterKind.SECRET: "where the secret is, as env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY",
-}
-
-
-def type_text(parameter: Parameter) -> str:
-    """What a value must be, in words: kind, choices, pattern and bounds."""
-    if parameter.choices:
-        one_of = f"one of {', '.join(parameter.choices)}"
-        return f"a comma-separated list, each {one_of}" if parameter.kind is ParameterKind.STRINGS else one_of
-    text = _KIND_TEXT[parameter.kind]
-    if parameter.pattern:
-        text += f" that matches {parameter.pattern}"
-    low, high = (None if b is None else _bound_text(parameter, b) for b in (parameter.minimum, parameter.maximum))
-    if low is not None and high is not None:
-        return f"{text}, from {low} to {high}"
-    if low is not None:
-        return f"{text}, at least {low}"
-    return f"{text}, at most {high}" if high is not None else text
-
-
-def _bound_text(parameter: Parameter, bound: float) -> str:
-    if parameter.kind is ParameterKind.SIZE:
-        return quantity.format_bytes(int(bound))
-    if parameter.kind is ParameterKind.OCTAL:
-        return f"0{int(bound):o}"
-    return f"{bound:g}s" if parameter.kind is ParameterKind.DURATION else f"{bound:.15g}"
-
-
-# --- the schema itself ------------------------------------------------------------------------------------------
-
-
-def schema_flaws(schema: object, *, of_class: bool = False) -> tuple[str, ...]:
-    """What is wrong with a schema: such a backend is refused at load, before any class meets the mistake.
-
-    of_class: it is for the parameters of classes, where no secret may stand.
-    """
-    if not isinstance(schema, ParameterSchema):
-        return (f"a schema of type {type(schema).__name__}, expected ParameterSchema",)
-    flaws = []
-    lowered: dict[str, str] = {}
-    for parameter in schema.parameters:
-        twin = lowered.setdefault(parameter.name.lower(), parameter.name)
-        if twin is not parameter.name:
-            flaws.append(f"parameter {parameter.name!r} is declared twice, also as {twin!r}; case does not matter")
-        flaws += [f"parameter {parameter.name!r} {flaw}" for flaw in _parameter_flaws(schema, parameter)]
-    if of_class:
-        flaws += [f"parameter {p.name!r} is a secret; make it an option of the driver" for p in _secrets(schema)]
-    return tuple(flaws)
-
-
-def _parameter_flaws(schema: ParameterSchema, parameter: Parameter) -> Iterator[str]:
-    names = _names(schema)
-    if not 1 <= parameter.since <= schema.version:
-        yield f"is since version {parameter.since}, but the schema's version is {schema.version}"
-    if parameter.required and parameter.default is not None:
-        yield f"is required and has the default {parameter.default!r}; it can only be one of them"
-    if parameter.required and parameter.since > 1:
-        yield f"is required since version {parameter.since}; older classes lack it, so it needs a default instead"
-    for other in parameter.excludes:
-        if other not in names:
-            yield f"excludes {other!r}, which is unknown{nearest(other, names)}"
-    low, high = parameter.minimum, parameter.maximum
-    if parameter.kind is ParameterKind.SECRET and (
-        parameter.default is not None or parameter.choices or parameter.pattern or low is not None or high is not None
-    ):
-        yield "is a secret and can have no default, choices, pattern or bounds"
-        return
-    if low is not None and high is not None and low > high:
-        yield f"has a minimum {low:g} above its maximum {high:g}"
-    try:
-        re.compile(parameter.pattern)
-    except re.error as error:
-        yield f"has a pattern that is no regular expression: {error}"
-        return
-    if parameter.default is not None and (flaw := _default_flaw(parameter)):
-        yield flaw
-
-
-def _default_flaw(parameter: Parameter) -> str | None:
-    """A default is a Python value; writing it as text and reading that must give it back."""
-    try:
-        value = _value(parameter, default_text(parameter))
-    except ValueError as error:
-        return f"has the default {parameter.default!r}, {error}"
-    default = tuple(parameter.default) if isinstance(parameter.default, list) else parameter.default
-    if value != default or isinstance(value, bool) != isinstance(default, bool):
-        return f"has the default {parameter.default!r}, expected the Python value {value!r}"
-    return None
-
-
-def default_text(parameter: Parameter) -> str:
-    """The default as one would write it in a class; empty for none."""
-    default = parameter.default
-    if default is None:
-        return ""
-    if isinstance(default, bool):
-        return json.dumps(default)
-    if isinstance(default, int) and parameter.kind is ParameterKind.OCTAL:
-        return f"0{default:o}"
-    if isinstance(default, int) and parameter.kind is ParameterKind.SIZE:
-        return quantity.format_bytes(default)
-    if isinstance(default, int | float) and parameter.kind is ParameterKind.DURATION:
-        return f"{default:g}s"
-    if isinstance(default, Mapping):
-        return ",".join(f"{key}={value}" for key, value in default.items())
-    if isinstance(default, tuple | list | frozenset | set):
-        return ",".join(str(item) for item in default)
-    return str(default)

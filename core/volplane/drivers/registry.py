@@ -7,29 +7,26 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from volplane.assets import InProgress, VolumeSource
+from volplane.backoff import DRIVER_NOT_STARTED
 from volplane.controller import logs
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor
+from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, status_of_broken
+from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.operations import DriverLimits
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
 __all__ = [
-    "BrokenDriver",
     "DriverRegistry",
-    "DriverState",
-    "DriverStatus",
     "HookRequest",
-    "LoadedDrivers",
     "Observe",
     "Refresh",
-    "status_of_broken",
 ]
 
 log = logging.getLogger(__name__)
@@ -37,67 +34,6 @@ log = logging.getLogger(__name__)
 START_TIMEOUT: Final = 30.0
 PROBE_TIMEOUT: Final = 10.0
 PROBE_INTERVAL: Final = 30.0
-FIRST_RESTART: Final = 1.0
-LONGEST_RESTART: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenDriver:
-    """A driver that could not be made. error: one sentence for people."""
-
-    name: str
-    backend: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedDrivers:
-    """What `volplane.drivers.loading` made of a configuration."""
-
-    drivers: tuple[Driver, ...] = ()
-    broken: tuple[BrokenDriver, ...] = ()
-    limits: Mapping[str, DriverLimits] = field(default_factory=dict)
-
-
-class DriverState(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    UNAVAILABLE = "unavailable"
-    """`start` failed and is tried again."""
-    BROKEN = "broken"
-    """Could not be made; nothing but a new process helps."""
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverStatus:
-    """A driver now, for /readyz, metrics and `volplane status`.
-
-    healthy: ready, its last probe good, and not all its threads hung. error: why not. hung: all threads are.
-    """
-
-    name: str
-    backend: str
-    distribution: str
-    state: DriverState
-    healthy: bool
-    hung: bool
-    error: str
-    hooks: tuple[str, ...]
-
-
-def status_of_broken(broken: BrokenDriver) -> DriverStatus:
-    """As it is, and will be as long as the process lives."""
-    return DriverStatus(
-        name=broken.name,
-        backend=broken.backend,
-        distribution="",
-        state=DriverState.BROKEN,
-        healthy=False,
-        hung=False,
-        error=broken.error,
-        hooks=(),
-    )
 
 
 class HookRequest(Protocol):
@@ -168,10 +104,10 @@ class DriverRegistry:
         """All configured drivers, usable or not."""
         return tuple(sorted({*self._entries, *self._broken}))
 
-    def get(self, name: str) -> Driver | None:
+    def get(self, name: str) -> DriverView | None:
         """The driver of this name, if it can be used now."""
         entry = self._entries.get(name)
-        return entry.driver if entry is not None and entry.state is DriverState.READY else None
+        return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
 
     def broken(self, name: str) -> str:
         """Why the configured driver of this name cannot be used; "" if it can, or if none has this name."""
@@ -182,17 +118,17 @@ class DriverRegistry:
             return ""
         return f"driver {name} is {entry.state}{f': {entry.error}' if entry.error else ''}"
 
-    def ready(self) -> tuple[Driver, ...]:
+    def ready(self) -> tuple[DriverView, ...]:
         """The drivers that can be used now, by name."""
-        return tuple(e.driver for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
+        return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
-    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
         """The one driver that says a static volume is its own; else None and the reason ("": all of them say no).
 
         Asks `owns` in the caller's thread: it must not touch the storage.
         """
         context = Context(driver="", cluster_id=self._cluster_id)
-        owners: list[Driver] = []
+        owners: list[DriverView] = []
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
         for name, entry in sorted(self._entries.items()):
             if not entry.driver.supports("owns"):
@@ -203,7 +139,7 @@ class DriverRegistry:
             request = OwnsRequest(context=dataclasses.replace(context, driver=name), source=source)
             try:
                 if entry.driver.owns(request):
-                    owners.append(entry.driver)
+                    owners.append(entry.driver.view)
             except (BackendError, PluginError) as error:
                 doubts.append(f"driver {name} cannot tell whether it owns it: {error}")
         if len(owners) == 1:
@@ -228,20 +164,20 @@ class DriverRegistry:
         threads = f"all {self.limits(driver.name).concurrency} hooks that may run at once hang"
         return DriverStatus(
             name=driver.name,
-            backend=driver.backend,
+            backend=driver.plugin.name,
             distribution=driver.plugin.distribution,
             state=entry.state,
             healthy=entry.state is DriverState.READY and not entry.error and not hung,
             hung=hung,
             error="; ".join(filter(None, (entry.error, threads if hung else ""))),
-            hooks=tuple(sorted(driver.capabilities)),
+            hooks=tuple(sorted(driver.view.hooks)),
         )
 
     # --- calling ------------------------------------------------------------------------------------------------
 
     async def call(
         self,
-        driver: Driver,
+        driver: DriverView,
         hook: Callable[[Driver, Q], T],
         request: Q,
         *,
@@ -249,9 +185,11 @@ class DriverRegistry:
     ) -> T:
         """Call a hook in the driver's own threads: `await drivers.call(driver, Driver.provision, request)`.
 
-        timeout: seconds, None = the driver's. The request's context gets it, and learns when nobody waits any more.
-        Raises what the method raises, and OutcomeUnknown after the timeout (see `HookExecutor`).
+        timeout: seconds, None = the driver's. The request's context gets it, and its `cancelled` is true once the caller
+        has stopped waiting. Raises what the method raises, OutcomeUnknown after the timeout (see `HookExecutor`), and
+        KeyError for a driver that is not of this registry.
         """
+        facade = self._entries[driver.name].driver
         seconds = self.limits(driver.name).timeout if timeout is None else timeout
         abandoned = threading.Event()
         context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
@@ -261,7 +199,7 @@ class DriverRegistry:
         try:
             with logs.bound(driver=driver.name):
                 result = await self._executor.call(
-                    driver.name, lambda: hook(driver, told), seconds, what=hook.__name__, abandoned=abandoned
+                    driver.name, lambda: hook(facade, told), seconds, what=hook.__name__, abandoned=abandoned
                 )
             outcome = "in_progress" if isinstance(result, InProgress) else "ok"
         except (BackendError, PluginError) as error:
@@ -311,22 +249,22 @@ class DriverRegistry:
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         try:
             await self._refresh(entry.driver.secrets)
-            await self.call(entry.driver, Driver.start, request, timeout=START_TIMEOUT)
+            await self.call(entry.driver.view, Driver.start, request, timeout=START_TIMEOUT)
         except (BackendError, PluginError) as error:
             self._turn(entry, DriverState.UNAVAILABLE, f"start failed: {error}")
         else:
             self._turn(entry, DriverState.READY, "")
 
     async def _keep_one(self, entry: _Entry) -> None:
-        restart = FIRST_RESTART
+        failures = 1
         while entry.state is not DriverState.STOPPED:
             if entry.state is DriverState.READY:
-                restart = FIRST_RESTART
+                failures = 1
                 await asyncio.sleep(PROBE_INTERVAL)
                 await self._probe(entry)
             else:
-                await asyncio.sleep(restart)
-                restart = min(restart * 2, LONGEST_RESTART)
+                await asyncio.sleep(DRIVER_NOT_STARTED.delay(failures))
+                failures += 1
                 await self._start(entry)
 
     async def _probe(self, entry: _Entry) -> None:
@@ -337,7 +275,7 @@ class DriverRegistry:
         try:
             await self._refresh(entry.driver.secrets)
             await self.call(
-                entry.driver, Driver.probe, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT
+                entry.driver.view, Driver.probe, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT
             )
         except (BackendError, PluginError) as error:
             if not entry.error:
@@ -351,7 +289,9 @@ class DriverRegistry:
     async def _stop(self, entry: _Entry) -> None:
         self._turn(entry, DriverState.STOPPED, "")
         try:
-            await self.call(entry.driver, Driver.stop, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
+            await self.call(
+                entry.driver.view, Driver.stop, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT
+            )
         except (BackendError, PluginError) as error:
             log.warning("driver %s did not stop cleanly: %s", entry.driver.name, error)
 

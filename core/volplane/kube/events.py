@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,13 +18,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from volplane.backoff import EVENT_NOT_WRITTEN
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
-from volplane.kube.legible import legible
 from volplane.kube.objects import KubeObject
+from volplane.kube.transport import ApiMetrics
+from volplane.messages import sanitize
 
-__all__ = ["EVENTS", "Event", "EventMetrics", "EventRecorder", "Notification"]
+__all__ = ["EVENTS", "Event", "EventRecorder", "Notification"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,8 +36,6 @@ _REFILL_SECONDS = 300.0
 _REMEMBERED = 4096
 _QUEUE = 1000
 _WRITERS = 2
-_TRIES = 5
-_PAUSE = 2.0
 _LONGEST_MESSAGE = 1024
 _LONGEST_NAME = 253
 
@@ -67,14 +68,6 @@ class Notification(Protocol):
 
     @property
     def message(self) -> str: ...
-
-
-class EventMetrics(Protocol):
-    """Where a recorder counts."""
-
-    def event_dropped(self, why: str) -> None:
-        """why: "queue" (full), "rate" (too many about one object), "refused" or "unavailable"."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +105,7 @@ class EventRecorder:
         *,
         instance: str,
         now: Callable[[], datetime],
-        metrics: EventMetrics | None = None,
+        metrics: ApiMetrics | None = None,
     ) -> None:
         """instance: which process this is, for `reportingInstance`."""
         self._client = client
@@ -173,7 +166,7 @@ class EventRecorder:
 
     def _series_of(self, notice: Notification) -> _Series:
         about = notice.about
-        message = _shortened(legible(notice.message))
+        message = _shortened(sanitize(notice.message))
         key = (notice.kind.plural, about.key, about.uid, notice.type, notice.reason, message)
         series = self._series.get(key)
         if series is None:
@@ -226,18 +219,18 @@ class EventRecorder:
                 self._queue.task_done()
 
     async def _write_patiently(self, series: _Series) -> None:
-        for attempt in range(1, _TRIES + 1):
+        for attempt in itertools.count(1):
             series.queued = False
             count = series.count
             try:
                 await self._write(series)
             except ApiUnavailable as error:
-                if attempt == _TRIES:
+                if attempt == EVENT_NOT_WRITTEN.tries:
                     self._drop("unavailable")
                     _LOG.info("an event on %s was given up: %s", series.about.key, error)
                     return
                 series.queued = True
-                await asyncio.sleep(max(_PAUSE * attempt, error.retry_after or 0.0))
+                await asyncio.sleep(EVENT_NOT_WRITTEN.delay(attempt, asked=error.retry_after))
             except ApiError as error:
                 self._drop("refused")
                 _LOG.info("an event on %s was refused: %s", series.about.key, error)

@@ -9,36 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from random import Random
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from volplane.backoff import WATCH_ENDED
 from volplane.errors import ApiError, ApiGone
-from volplane.kube.backoff import Backoff
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.objects import KubeObject
-from volplane.kube.watching import Change
+from volplane.kube.transport import ApiMetrics
+from volplane.kube.watch import Change
 
-__all__ = ["Reflector", "ReflectorMetrics"]
+__all__ = ["Reflector"]
 
 _LOG = logging.getLogger(__name__)
 
 _QUIET = 90.0  # a server sends a bookmark every minute
 _SHORTEST = 240
 _LONGEST = 480
-_BREATH = 256
-"""Events after which others get their turn, however many more are buffered."""
+_YIELD_EVERY = 256
+"""Events after which a reflector yields to the loop, however many more are buffered."""
 
 T = TypeVar("T", bound=KubeObject)
-
-
-class ReflectorMetrics(Protocol):
-    """Where a reflector counts."""
-
-    def listed(self, resource: str) -> None: ...
-
-    def watch_ended(self, resource: str, why: str) -> None:
-        """why: "end", "gone" or "error"."""
-        ...
 
 
 class Reflector(Generic[T]):
@@ -56,7 +47,7 @@ class Reflector(Generic[T]):
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
-        metrics: ReflectorMetrics | None = None,
+        metrics: ApiMetrics | None = None,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -66,7 +57,7 @@ class Reflector(Generic[T]):
         self._labels = label_selector
         self._fields = field_selector
         self._metrics = metrics
-        self._backoff = Backoff(0.8, 30.0, random=random)
+        self._failures = 0
         self.failing = ""
         """Why the last try failed; empty while all is well."""
 
@@ -140,7 +131,7 @@ class Reflector(Generic[T]):
                 if not told:
                     self._healthy()
                 told += 1
-                if told % _BREATH == 0:
+                if told % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
         self._ended("end")
         if not told and clock() - begun < 1.0:
@@ -157,16 +148,17 @@ class Reflector(Generic[T]):
 
     def _healthy(self) -> None:
         self.failing = ""
-        self._backoff.reset()
+        self._failures = 0
 
     def _ended(self, why: str) -> None:
         if self._metrics is not None:
             self._metrics.watch_ended(self._kind.plural, why)
 
     async def _pause(self, error: ApiError | None) -> None:
-        pause = self._backoff.next()
+        self._failures += 1
+        asked = error.retry_after if error is not None else None
+        pause = WATCH_ENDED.delay(self._failures, asked=asked, random=self._random)
         if error is not None:
-            pause = max(pause, error.retry_after or 0.0)
             self.failing = str(error)
             _LOG.warning("%s: trying again in %.1f s: %s", self._kind.plural, pause, error)
         await asyncio.sleep(pause)

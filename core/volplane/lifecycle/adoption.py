@@ -10,16 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from volplane.assets import ListedAsset, Ownership
+from volplane.controller.actions import Run
 from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, ConfigurationError, Unavailable, Unsupported, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
-from volplane.lifecycle.errands import Errand, Errands, Outcome
-from volplane.lifecycle.identity import asset_key, context_of, volume_identity
+from volplane.lifecycle.delete import asset_key
+from volplane.lifecycle.identity import context_of, volume_identity
 from volplane.lifecycle.listing import assets_of
+from volplane.lifecycle.one_shots import OneShots, OneShotStatus
 from volplane.lifecycle.world import World
+from volplane.operations import Dispatcher, Work
 from volplane.requests import AdoptRequest
 
 __all__ = ["Adoptable", "Adoption"]
@@ -42,14 +46,15 @@ class Adoption:
     """Takes assets over, with the running drivers."""
 
     def __init__(
-        self, world: World, client: Client, drivers: Sequence[str], errands: Errands, *, fence: Callable[[], str]
+        self, world: World, client: Client, drivers: Sequence[str], dispatcher: Dispatcher, *, fence: Callable[[], str]
     ) -> None:
         self._world = world
         self._client = client
         self._drivers = sorted(drivers)
-        self._errands = errands
+        self._one_shots = OneShots(dispatcher, "adopt", self._handle)
         self._fence = fence
-        self._asked: list[Adoptable] = []
+        self._asked: dict[str, tuple[Run, Adoptable]] = {}
+        """By the name of the operation."""
 
     async def plan(self, former: str, driver: str = "") -> list[Adoptable]:
         """Every asset that carries the marks of cluster `former`, by driver.
@@ -80,7 +85,7 @@ class Adoption:
             if asset.owner is not None and asset.owner.cluster_id == former
         ]
 
-    def _adoptable(self, driver: Driver, asset: ListedAsset, owner: Ownership) -> Adoptable:
+    def _adoptable(self, driver: DriverView, asset: ListedAsset, owner: Ownership) -> Adoptable:
         volume = self._world.volumes.get(owner.volume_name)
         obstacle = "" if driver.supports("adopt") else f"backend {driver.backend} does not implement the hook adopt"
         return Adoptable(
@@ -94,24 +99,29 @@ class Adoption:
     async def start(self, former: str, driver: str = "") -> list[Adoptable]:
         """Begin to take over what the plan says; the plan."""
         plan = await self.plan(former, driver)
-        self._asked = plan
-        self._errands.start(self._errand(each) for each in plan if not each.obstacle)
+        runs = [(self._run(each), each) for each in plan if not each.obstacle]
+        self._asked = {run.name: (run, each) for run, each in runs}
+        self._one_shots.start(run for run, _ in runs)
         return plan
 
-    def outcomes(self) -> list[tuple[Adoptable, Outcome]]:
-        """What was begun last, with what became of each."""
-        told = [(each, self._errands.outcome(_key(each))) for each in self._asked]
-        return [(each, outcome) for each, outcome in told if outcome is not None]
+    def statuses(self) -> list[tuple[Adoptable, OneShotStatus]]:
+        """What was begun last, with how far each is."""
+        known = [(each, self._one_shots.status(run)) for run, each in self._asked.values()]
+        return [(each, status) for each, status in known if status is not None]
 
-    def _errand(self, adoptable: Adoptable) -> Errand:
+    def _run(self, adoptable: Adoptable) -> Run:
         volume = self._world.volumes.get(adoptable.volume)
-        return Errand(
-            key=_key(adoptable),
-            name=f"adopt-{adoptable.volume}[{adoptable.handle}]",
+        return Run(
+            verb="adopt",
+            key=adoptable.volume,
+            uid=adoptable.handle,
             driver=adoptable.driver,
             asset=asset_key(volume) if volume is not None else adoptable.volume,
-            work=lambda: self._adopt(adoptable),
         )
+
+    def _handle(self, run: Run) -> Work:
+        _, adoptable = self._asked[run.name]
+        return lambda: self._adopt(adoptable)
 
     async def _adopt(self, adoptable: Adoptable) -> str:
         driver = self._world.drivers.get(adoptable.driver)
@@ -147,7 +157,3 @@ def _obstacle(volume: Volume | None, driver: str, handle: str) -> str:
     if pointer is not None and pointer != handle:
         return f"volume {volume.name} points at {pointer}"
     return ""
-
-
-def _key(adoptable: Adoptable) -> str:
-    return f"{adoptable.driver}/{adoptable.handle}"

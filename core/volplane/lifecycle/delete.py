@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from volplane.assets import VolumeSource
 from volplane.binding.steps import volume_phase_step
-from volplane.controller.actions import Action, Delete, Done, Patch, Wait
-from volplane.drivers.driver import Driver
+from volplane.controller.actions import Action, Delete, Done, Patch, Run, Wait
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
@@ -17,11 +17,11 @@ from volplane.lifecycle.finalizers import held_for_reclaim, is_in_tree, reclaim_
 from volplane.lifecycle.intents import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
 from volplane.lifecycle.world import Pending, World, source_of, warning
 
-__all__ = ["NO_PLUGIN", "Attribution", "decide_delete", "driver_of", "volume_source"]
+__all__ = ["NO_PLUGIN", "Attribution", "asset_key", "decide_delete", "driver_of", "run_on_asset", "volume_source"]
 
 NO_PLUGIN = "no volume plugin matched"
 
-Attribution = tuple[Driver | None, str]
+Attribution = tuple[DriverView | None, str]
 """The driver that works on a volume's asset; or None and why, "" if the volume is somebody else's on purpose."""
 
 
@@ -48,6 +48,26 @@ def driver_of(volume: Volume, world: World) -> Attribution:
     return driver, why or ("" if driver else NO_PLUGIN)
 
 
+def asset_key(volume: Volume) -> str:
+    """What operations of one driver exclude each other by: our name of the asset, or a static volume's source."""
+    if volume.annotation(names.PROVISIONED_BY) is not None:
+        return volume.name
+    source = volume_source(volume)
+    return f"{source.kind}:{sorted(source.fields.items())}"
+
+
+def run_on_asset(verb: str, volume: Volume, driver: DriverView) -> Run:
+    """An operation on the volume's asset."""
+    return Run(
+        verb=verb,
+        key=volume.key,
+        uid=volume.uid,
+        driver=driver.name,
+        asset=asset_key(volume),
+        group=f"{verb} {volume.spec.storage_class_name}",
+    )
+
+
 def decide_delete(volume: Volume, world: World) -> Action:
     """The next action for a volume whose asset is to be destroyed; its claim was seen to be gone in this pass."""
     driver, why_not = driver_of(volume, world)
@@ -60,7 +80,7 @@ def decide_delete(volume: Volume, world: World) -> Action:
         if (step := volume_phase_step(volume, "Failed", why, notices=(notice,))) is not None:
             return step
     if volume.uid not in world.outcomes.deleted:
-        return world.start.delete(volume, driver)
+        return run_on_asset("delete", volume, driver)
     pending = world.outcomes.deleted[volume.uid]
     if pending is not None:
         return _go_on(volume, driver, pending, world)
@@ -69,7 +89,7 @@ def decide_delete(volume: Volume, world: World) -> Action:
     return without_finalizer(volume, why="the asset is gone")
 
 
-def _let_nobody_use_it(volume: Volume, driver: Driver) -> Action:
+def _let_nobody_use_it(volume: Volume, driver: DriverView) -> Action:
     """The object is deleted before its asset, and held by our finalizer."""
     if held_for_reclaim(volume):
         return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
@@ -78,7 +98,7 @@ def _let_nobody_use_it(volume: Volume, driver: Driver) -> Action:
     return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
 
 
-def _go_on(volume: Volume, driver: Driver, pending: Pending, world: World) -> Action:
+def _go_on(volume: Volume, driver: DriverView, pending: Pending, world: World) -> Action:
     """A long deletion: what the driver wants to be told is kept on the volume, then the hook is called again."""
     known = read_delete_intent(volume.annotation(names.INTENT))
     if pending.state and (known is None or known.delete_state != pending.state):
@@ -88,7 +108,7 @@ def _go_on(volume: Volume, driver: Driver, pending: Pending, world: World) -> Ac
     left = pending.due - world.monotonic()
     if left > 0:
         return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=left)
-    return world.start.delete(volume, driver)
+    return run_on_asset("delete", volume, driver)
 
 
 def _nobody(volume: Volume, why_not: str) -> Action:

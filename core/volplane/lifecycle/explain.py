@@ -36,7 +36,7 @@ def explain_claim(key: str, world: World, operations: Iterable[OperationState], 
     if claim is None:
         told = (f"there is no claim {key}",)
         return Explanation(claim=key, situation=told, tried=(), next=("nothing, until somebody creates it",))
-    running = [state for state in operations if f"[{claim.uid}]" in state.name]
+    running = [state for state in operations if state.uid == claim.uid]
     action = decide_claim(key, world, Reads())
     return Explanation(
         claim=key,
@@ -133,8 +133,8 @@ def _next(action: Action, claim: Claim, world: World) -> Iterable[str]:
             yield f"the deletion of {kind.kind} {target.key}: {why}"
         case Read(why=why):
             yield f"a live read: {why}"
-        case Run(name=name, driver=driver):
-            yield f"{name} starts on driver {driver}"
+        case Run(driver=driver):
+            yield f"{action.name} starts on driver {driver}"
 
 
 def _nothing(claim: Claim, world: World) -> str:

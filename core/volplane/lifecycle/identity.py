@@ -10,7 +10,7 @@ import msgspec
 
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.binding.matching import capacity_of, request_of
-from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.lifecycle.delete import volume_source
@@ -22,7 +22,6 @@ from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionReq
 
 __all__ = [
     "asset_identity",
-    "asset_key",
     "context_of",
     "owner_of_claim",
     "provision_request",
@@ -36,7 +35,7 @@ _ACCESS_MODES = frozenset(AccessMode)
 
 
 def context_of(
-    driver: Driver,
+    driver: DriverView,
     cluster_id: str,
     *,
     generation: int = 1,
@@ -72,7 +71,7 @@ def _modes(names_of_modes: list[str] | None) -> tuple[AccessMode, ...]:
 def provision_request(
     claim: Claim,
     storage_class: StorageClass,
-    driver: Driver,
+    driver: DriverView,
     intent: ClaimIntent,
     context: Context,
     *,
@@ -123,14 +122,6 @@ def asset_identity(asset: Asset, claim: Claim, owner: Ownership) -> VolumeIdenti
         access_modes=_modes(claim.spec.access_modes),
         node_affinity=asset.node_affinity,
     )
-
-
-def asset_key(volume: Volume) -> str:
-    """What operations of one driver exclude each other by: our name of the asset, or a static volume's source."""
-    if volume.annotation(names.PROVISIONED_BY) is not None:
-        return volume.name
-    source = volume_source(volume)
-    return f"{source.kind}:{sorted(source.fields.items())}"
 
 
 def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:

@@ -11,10 +11,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
+from volplane.backoff import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane.controller import logs
-from volplane.drivers.driver import Driver
+from volplane.controller.metrics import Metrics
+from volplane.drivers.view import DriverView
 from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -24,24 +25,12 @@ from volplane.lifecycle.leaks import Comparison, Finding, Observations, Verdict
 from volplane.lifecycle.listing import assets_of, each, feed_cached, feed_live, findings_of
 from volplane.lifecycle.world import World
 
-__all__ = ["INTERVAL", "CheckStatus", "LeakCheck", "LeakMetrics"]
+__all__ = ["INTERVAL", "CheckStatus", "LeakCheck"]
 
 INTERVAL = 600.0
 JITTER = 0.1
-AFTER_FAILURE = 60.0
-NOT_THERE = 10.0
 
 log = logging.getLogger(__name__)
-
-
-class LeakMetrics(Protocol):
-    """Where checks count."""
-
-    def leak_checked(self, driver: str, at: float | None) -> None:
-        """A check is over. at: Unix time of its end, None if it failed."""
-        ...
-
-    def leak_findings(self, driver: str, verdict: str, count: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +57,7 @@ class LeakCheck:
         *,
         random: Random,
         node_name: str | None = None,
-        metrics: LeakMetrics | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """node_name: where this process runs, if its drivers reach the storage of this node only."""
         self.observations = Observations()
@@ -101,15 +90,17 @@ class LeakCheck:
             while True:
                 driver = self._world.drivers.get(name)
                 if driver is None:
-                    await asyncio.sleep(NOT_THERE)
+                    await asyncio.sleep(LEAK_CHECK_WITHOUT_DRIVER.delay())
                     continue
                 if not driver.supports("list_assets"):
                     self._status[name] = CheckStatus(driver=name, can_list=False)
                     return
-                pause = INTERVAL if await self.check(driver) else AFTER_FAILURE
-                await asyncio.sleep(pause * self._random.uniform(1.0, 1.0 + JITTER))
+                if await self.check(driver):
+                    await asyncio.sleep(INTERVAL * self._random.uniform(1.0, 1.0 + JITTER))
+                else:
+                    await asyncio.sleep(LEAK_CHECK_FAILED.delay(random=self._random))
 
-    async def check(self, driver: Driver) -> bool:
+    async def check(self, driver: DriverView) -> bool:
         """One check; whether it was complete. What an incomplete one saw counts for nothing."""
         try:
             await self._check(driver)
@@ -129,7 +120,7 @@ class LeakCheck:
         if self._metrics is not None:
             self._metrics.leak_checked(name, None)
 
-    async def _check(self, driver: Driver) -> None:
+    async def _check(self, driver: DriverView) -> None:
         clock = asyncio.get_running_loop().time
         known = await self._known(driver.name)
         began = clock()

@@ -13,16 +13,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from volplane.assets import InProgress, ListedAsset, Ownership, VolumeSource
+from volplane.controller.actions import Run
 from volplane.drivers.driver import Driver
-from volplane.errors import ApiNotFound, Unavailable, VolplaneError
+from volplane.errors import ApiNotFound, OperationError, Unavailable, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES
-from volplane.lifecycle.errands import Errand, Errands, ErrandState, Outcome
 from volplane.lifecycle.identity import context_of
 from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leaks import Comparison, Finding, Verdict
 from volplane.lifecycle.listing import feed_live
-from volplane.operations import Again
+from volplane.lifecycle.one_shots import OneShots, OneShotState, OneShotStatus
+from volplane.operations import Again, Dispatcher, Work
 from volplane.requests import DeleteRequest, VolumeIdentity
 
 __all__ = ["LeakRepair"]
@@ -36,14 +37,15 @@ log = logging.getLogger(__name__)
 class LeakRepair:
     """Repairs what `check` found."""
 
-    def __init__(self, check: LeakCheck, client: Client, errands: Errands, *, fence: Callable[[], str]) -> None:
+    def __init__(self, check: LeakCheck, client: Client, dispatcher: Dispatcher, *, fence: Callable[[], str]) -> None:
         self._check = check
         self._client = client
-        self._errands = errands
+        self._one_shots = OneShots(dispatcher, "fix", self._handle)
         self._fence = fence
         self._looks: dict[str, _Look] = {}
         self._states: dict[str, Mapping[str, Any]] = {}
-        self._asked: dict[str, Finding] = {}
+        self._asked: dict[str, tuple[Run, Finding]] = {}
+        """By the name of the operation."""
 
     def start(self, driver: str = "", handle: str = "") -> list[Finding]:
         """Begin to delete every confirmed orphan (of one driver, with one handle, if named); which these are."""
@@ -55,34 +57,31 @@ class LeakRepair:
             and handle in ("", finding.handle)
             and self._check.observations.confirmed(finding)
         ]
-        running = {key: each for key, each in self._asked.items() if self._runs(each)}
-        self._states = {key: state for key, state in self._states.items() if key in running}
-        self._asked = running | {_key(finding): finding for finding in confirmed}
-        self._errands.start(self._errand(finding, finding.asset) for finding in confirmed if finding.asset is not None)
+        running = {name: each for name, each in self._asked.items() if self._runs(each[0])}
+        self._states = {name: state for name, state in self._states.items() if name in running}
+        begun = {run.name: (run, finding) for finding in confirmed if (run := _run(finding)) is not None}
+        self._asked = running | begun
+        self._one_shots.start(run for run, _ in begun.values())
         return confirmed
 
-    def repairs(self) -> list[tuple[Finding, Outcome]]:
-        """What was asked for last, and what runs from before, with what became of each."""
-        told = [(finding, self._errands.outcome(key)) for key, finding in self._asked.items()]
-        return [(finding, outcome) for finding, outcome in told if outcome is not None]
+    def repairs(self) -> list[tuple[Finding, OneShotStatus]]:
+        """What was asked for last, and what runs from before, with how far each is."""
+        known = [(finding, self._one_shots.status(run)) for run, finding in self._asked.values()]
+        return [(finding, status) for finding, status in known if status is not None]
 
-    def _runs(self, finding: Finding) -> bool:
-        outcome = self._errands.outcome(_key(finding))
-        return outcome is not None and outcome.state is ErrandState.RUNNING
+    def _runs(self, run: Run) -> bool:
+        status = self._one_shots.status(run)
+        return status is not None and status.state is OneShotState.RUNNING
 
-    def _errand(self, finding: Finding, asset: ListedAsset) -> Errand:
-        owner = asset.owner
-        if owner is None:
-            raise TypeError("an orphan carries marks")
-        return Errand(
-            key=_key(finding),
-            name=f"fix-{owner.volume_name}[{asset.handle}]",
-            driver=finding.driver,
-            asset=owner.volume_name,
-            work=lambda: self._delete(finding, asset, owner),
-        )
+    def _handle(self, run: Run) -> Work:
+        _, finding = self._asked[run.name]
+        asset = finding.asset
+        owner = asset.owner if asset is not None else None
+        if asset is None or owner is None:
+            raise OperationError(f"{run.name} was not started: an asset without marks is no orphan")
+        return lambda: self._delete(run, finding, asset, owner)
 
-    async def _delete(self, finding: Finding, asset: ListedAsset, owner: Ownership) -> str:
+    async def _delete(self, run: Run, finding: Finding, asset: ListedAsset, owner: Ownership) -> str:
         world = self._check.world
         driver = world.drivers.get(finding.driver)
         if driver is None:
@@ -93,13 +92,13 @@ class LeakRepair:
             driver,
             world.settings.cluster_id,
             generation=owner.generation,
-            state=self._states.get(_key(finding)),
+            state=self._states.get(run.name),
             fence=self._fence(),
         )
         request = DeleteRequest(context=context, volume=_identity(asset, owner))
         result = await world.drivers.call(driver, Driver.delete, request)
         if isinstance(result, InProgress):
-            self._states[_key(finding)] = dict(result.state)
+            self._states[run.name] = dict(result.state)
             raise Again(after=result.retry_after)
         self._check.settled(finding)
         log.warning("deleted the orphan %s (%s)", asset.handle, finding.detail)
@@ -147,8 +146,12 @@ class _Look:
         self.orphans: set[tuple[str, str, str, str]] = set()
 
 
-def _key(finding: Finding) -> str:
-    return f"{finding.driver}/{finding.handle}"
+def _run(finding: Finding) -> Run | None:
+    """The deletion of an orphan; None for what carries no marks."""
+    owner = finding.asset.owner if finding.asset is not None else None
+    if owner is None:
+        return None
+    return Run(verb="fix", key=owner.volume_name, uid=finding.handle, driver=finding.driver, asset=owner.volume_name)
 
 
 def _identity(asset: ListedAsset, owner: Ownership) -> VolumeIdentity:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from volplane.assets import ListedAsset
 from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.errors import OutcomeUnknown, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
@@ -26,7 +27,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=KubeObject)
 
 
-async def assets_of(driver: Driver, world: World) -> AsyncIterator[ListedAsset]:
+async def assets_of(driver: DriverView, world: World) -> AsyncIterator[ListedAsset]:
     """Every asset in the driver's reach. Raises BackendError or PluginError; what came before then is no whole."""
     context = context_of(driver, world.settings.cluster_id)
     seen: set[str] = set()

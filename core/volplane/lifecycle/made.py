@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from volplane.assets import Asset
-from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass
@@ -31,7 +31,7 @@ def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
 
 
 def volume_body(
-    claim: Claim, storage_class: StorageClass, driver: Driver, intent: ClaimIntent, asset: Asset
+    claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset
 ) -> dict[str, Any]:
     """The PersistentVolume for an asset made for this claim."""
     _, release = split_parameters(storage_class)
@@ -73,7 +73,7 @@ def volume_body(
     return VOLUMES.body(metadata=metadata, spec=spec)
 
 
-def _own_annotations(driver: Driver, intent: ClaimIntent, asset: Asset) -> dict[str, str]:
+def _own_annotations(driver: DriverView, intent: ClaimIntent, asset: Asset) -> dict[str, str]:
     """What we note on the volume. Those of in-tree plugin names look as stock tools know them: only what is needed."""
     told = {names.HANDLE: asset.handle, names.GENERATION: str(intent.generation)}
     if not is_in_tree(driver.name):

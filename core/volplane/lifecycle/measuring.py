@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from volplane.assets import Asset, Done, VolumeSource
 from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Action, Patch, Reads
-from volplane.controller.inventory import InventoryMetrics, count_inventory
+from volplane.controller.inventory import count_inventory
+from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import Driver
 from volplane.drivers.registry import HookRequest
+from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.kube import names
 from volplane.kube.cache import Cache
@@ -25,32 +27,16 @@ from volplane.kube.objects import Claim, Volume
 from volplane.lifecycle.world import Drivers
 from volplane.requests import DeleteRequest, ProvisionRequest
 
-__all__ = ["CountedAssignments", "LifecycleMetrics", "MeasuredDrivers"]
+__all__ = ["CountedAssignments", "MeasuredDrivers"]
 
 Q = TypeVar("Q", bound=HookRequest)
 T = TypeVar("T")
 
 
-class LifecycleMetrics(InventoryMetrics, Protocol):
-    """Where it is counted; the methods say what happened."""
-
-    def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None: ...
-
-    def provision_failed(self, storage_class: str, *, source: str = "") -> None: ...
-
-    def delete_succeeded(self, storage_class: str, seconds: float) -> None: ...
-
-    def delete_failed(self, storage_class: str) -> None: ...
-
-    def operation_finished(self, plugin: str, operation: str, seconds: float) -> None: ...
-
-    def class_given_later(self, *, refused: bool = False) -> None: ...
-
-
 class MeasuredDrivers:
     """The drivers (`Drivers`), counting attempts and how long users waited. Also counts what is in the caches."""
 
-    def __init__(self, inner: Drivers, claims: Cache[Claim], volumes: Cache[Volume], metrics: LifecycleMetrics) -> None:
+    def __init__(self, inner: Drivers, claims: Cache[Claim], volumes: Cache[Volume], metrics: Metrics) -> None:
         self._inner = inner
         self._claims = claims
         self._volumes = volumes
@@ -65,16 +51,16 @@ class MeasuredDrivers:
         """Take back what is counted of the caches: another process has them from now on."""
         self._stop_counting()
 
-    def get(self, name: str) -> Driver | None:
+    def get(self, name: str) -> DriverView | None:
         return self._inner.get(name)
 
     def broken(self, name: str) -> str:
         return self._inner.broken(name)
 
-    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
         return self._inner.owner_of(source)
 
-    async def call(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
         match request:
             case ProvisionRequest():
                 return await self._provision(driver, hook, request, request)
@@ -84,7 +70,7 @@ class MeasuredDrivers:
                 return await self._inner.call(driver, hook, request)
 
     async def _provision(
-        self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, demand: ProvisionRequest
+        self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q, demand: ProvisionRequest
     ) -> T:
         claim = self._claims.get(f"{demand.claim.namespace}/{demand.claim.name}")
         if claim is None or claim.uid != demand.claim.uid or claim.terminating:
@@ -105,7 +91,7 @@ class MeasuredDrivers:
                 self._metrics.provision_succeeded(class_name, _now() - began, source=source)
         return result
 
-    async def _delete(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, demand: DeleteRequest) -> T:
+    async def _delete(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q, demand: DeleteRequest) -> T:
         volume = self._volumes.get(demand.volume.name)
         if volume is None or volume.uid != demand.volume.uid:
             return await self._inner.call(driver, hook, request)  # Of an asset that never became a volume.
@@ -140,7 +126,7 @@ class MeasuredDrivers:
 class CountedAssignments:
     """A decision about claims, counting those that get the default class later, and the writes of it that failed."""
 
-    def __init__(self, decide: Callable[[str, Reads], Action], claims: Cache[Claim], metrics: LifecycleMetrics) -> None:
+    def __init__(self, decide: Callable[[str, Reads], Action], claims: Cache[Claim], metrics: Metrics) -> None:
         self._decide = decide
         self._metrics = metrics
         self._asked: set[str] = set()

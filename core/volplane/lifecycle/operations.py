@@ -6,14 +6,16 @@ asset, and does nothing if they no longer justify it: the object is decided anew
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from volplane.assets import Absent, Asset, Erased, InProgress, Ownership, PodScrub
+from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Notice, Run
 from volplane.drivers.driver import Driver
-from volplane.errors import ApiNotFound, BackendError, OutcomeUnknown, ResourceExhausted, VolumeInUse
+from volplane.drivers.view import DriverView
+from volplane.errors import ApiNotFound, BackendError, OperationError, OutcomeUnknown, ResourceExhausted, VolumeInUse
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
@@ -21,7 +23,6 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.lifecycle.finalizers import is_in_tree
 from volplane.lifecycle.identity import (
     asset_identity,
-    asset_key,
     context_of,
     owner_of_claim,
     provision_request,
@@ -33,13 +34,13 @@ from volplane.lifecycle.outliving import can_never_be_bound, outlived
 from volplane.lifecycle.provision import holds_asset, presumed_intent
 from volplane.lifecycle.recycle import recycles
 from volplane.lifecycle.world import Drivers, Pending, Reschedule, ScrubPlan, World
-from volplane.operations import Again, OperationRegistry
+from volplane.operations import Again, Dispatcher, OperationRegistry, Work
 from volplane.requests import Context, DeleteRequest, FindRequest, ProvisionRequest, RecycleRequest, ValidateRequest
 
 __all__ = ["Operations"]
 
 MOST_CLASSES = 1_000
-SECOND_LOOK = 1.0
+SECOND_LOOK = LIVE_STATE_FORBIDS.delay()
 """Seconds after which an object is decided again whose live state forbade what was decided: by then the cache knows it."""
 
 
@@ -49,11 +50,12 @@ class Recorder(Protocol):
 
 
 class Operations:
-    """Makes `Run` actions for the decisions (`OperationStarter`), and runs them."""
+    """Handlers of the verbs provision, discard, delete and recycle."""
 
     def __init__(
         self,
         *,
+        world: World,
         client: Client,
         registry: OperationRegistry,
         drivers: Drivers,
@@ -62,7 +64,7 @@ class Operations:
         wake_volume: Callable[[str], None],
     ) -> None:
         """wake_volume: queues a volume, whose failure is to be said before the next try."""
-        self.world: World
+        self.world = world
         self._client = client
         self._registry = registry
         self._drivers = drivers
@@ -72,20 +74,26 @@ class Operations:
         self._valid: set[tuple[str, str]] = set()
         """Parameters that the `validate` of a driver has taken."""
 
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Make these the handlers of their verbs."""
+        dispatcher.register("provision", self.provision)
+        dispatcher.register("discard", self.discard)
+        dispatcher.register("delete", self.delete)
+        dispatcher.register("recycle", self.recycle)
+
     # --- provision ----------------------------------------------------------------------------------------------
 
-    def provision(self, claim: Claim, storage_class: StorageClass, driver: Driver) -> Run:
-        name = f"provision-{claim.key}[{claim.uid}]"
-        return Run(
-            name=name,
-            driver=driver.name,
-            asset=volume_name_of(claim),
-            group=f"provision {storage_class.name}",
-            start=lambda: self._provision(name, claim.key, claim.uid, storage_class, driver),
-        )
+    def provision(self, run: Run) -> Work:
+        claim = self.world.claims.get(run.key)
+        storage_class = self.world.classes.get(class_of_claim(claim) or "") if claim is not None else None
+        driver = self.world.drivers.get(run.driver)
+        if storage_class is None or driver is None:
+            raise _gone(run)
+        return lambda: self._provision(run, storage_class, driver)
 
-    async def _provision(self, name: str, key: str, uid: str, storage_class: StorageClass, driver: Driver) -> None:
-        claim = self.world.claims.get(key)
+    async def _provision(self, run: Run, storage_class: StorageClass, driver: DriverView) -> None:
+        uid = run.uid
+        claim = self.world.claims.get(run.key)
         if claim is None or claim.uid != uid:
             return
         intent = self.world.sealer.open(uid, claim.annotation(names.INTENT))
@@ -110,14 +118,14 @@ class Operations:
             if not isinstance(error, OutcomeUnknown):
                 # One that overran its deadline may be under way until the asset is let go: looks count from the first.
                 self.world.outcomes.attempted[uid] = self.world.monotonic()
-            self._provision_failed(name, claim, storage_class, error)
+            self._provision_failed(run, claim, storage_class, error)
             if selected and await self._gives_back(claim, intent, driver, error):
                 # A failure all the same: where every place is full, scheduler and driver must not chase each other.
                 self._keep(claim, Reschedule())
             raise
         self._keep(claim, self._kept(result) if isinstance(result, InProgress) else result)
 
-    async def _validate(self, driver: Driver, request: ProvisionRequest) -> None:
+    async def _validate(self, driver: DriverView, request: ProvisionRequest) -> None:
         """Ask the backend about a class's parameters before it is first used; again only for others."""
         given = (driver.name, repr(sorted(request.parameters.items())))
         if given in self._valid or not driver.supports("validate"):
@@ -133,12 +141,12 @@ class Operations:
         if current is not None and current.uid == claim.uid:
             self.world.outcomes.made[claim.uid] = result
 
-    def _provision_failed(self, name: str, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
-        delay = self._registry.next_delay(name, error)
+    def _provision_failed(self, run: Run, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
+        delay = self._registry.next_delay(run, error)
         message = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in {delay:.3g} s'
         self._recorder.record(Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message))
 
-    async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: Driver, error: BackendError) -> bool:
+    async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         """Whether the scheduler shall choose another node: the place is full; as in-tree plugins do it, always.
 
         Another segment may be tried only once nothing is, or will be, in this one.
@@ -147,7 +155,7 @@ class Operations:
             return False
         return intent.segment is None or await self._proves_absence(claim, intent, driver, error)
 
-    async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: Driver, error: BackendError) -> bool:
+    async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         if error.nothing_done:
             return True
         if not driver.supports("find") or driver.info.settle_seconds > 0:
@@ -159,17 +167,13 @@ class Operations:
 
     # --- discard ------------------------------------------------------------------------------------------------
 
-    def discard(self, claim: Claim, driver: Driver) -> Run:
-        name = f"discard-{claim.key}[{claim.uid}]"
-        return Run(
-            name=name,
-            driver=driver.name,
-            asset=volume_name_of(claim),
-            group="discard",
-            start=lambda: self._discard(claim, driver),
-        )
+    def discard(self, run: Run) -> Work:
+        claim, driver = self.world.claims.get(run.key), self.world.drivers.get(run.driver)
+        if claim is None or driver is None:
+            raise _gone(run)
+        return lambda: self._discard(claim, driver)
 
-    async def _discard(self, claim: Claim, driver: Driver) -> None:
+    async def _discard(self, claim: Claim, driver: DriverView) -> None:
         """Make sure that no asset of the claim is left, though one may have been made."""
         live = await self._live_volume(volume_name_of(claim))
         if await self._still_wanted(claim, driver) or (live is not None and holds_asset(live, claim, driver.name)):
@@ -191,7 +195,7 @@ class Operations:
         if claim.key in self.world.claims:
             self.world.outcomes.discarded.add(claim.uid)
 
-    async def _still_wanted(self, claim: Claim, driver: Driver) -> bool:
+    async def _still_wanted(self, claim: Claim, driver: DriverView) -> bool:
         try:
             live = await self._client.get(CLAIMS, claim.key)
         except ApiNotFound:
@@ -204,7 +208,7 @@ class Operations:
         superseded = storage_class is not None and storage_class.provisioner != driver.name
         return not (live.terminating or elsewhere or superseded)
 
-    async def _asset_of(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
+    async def _asset_of(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
         made = self.world.outcomes.made.get(claim.uid)
         if isinstance(made, Asset):
             return made
@@ -216,14 +220,14 @@ class Operations:
             return None
         return await self._provision_once_more(claim, intent, driver)
 
-    def _wait_until_settled(self, claim: Claim, driver: Driver) -> None:
+    def _wait_until_settled(self, claim: Claim, driver: DriverView) -> None:
         """`Absent` is proof only so long after the last attempt; one before our start counts from our first look."""
         since = self.world.outcomes.attempted.setdefault(claim.uid, self.world.monotonic())
         left = since + driver.info.settle_seconds - self.world.monotonic()
         if left > 0:
             raise Again(after=left)
 
-    async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | None:
+    async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
         """Without `find`, an unknown outcome is resolved by the same call: it returns what it made before."""
         class_name = class_of_claim(claim) or ""
         storage_class = self.world.classes.get(class_name)
@@ -245,7 +249,7 @@ class Operations:
             raise Again(after=result.retry_after)
         return result
 
-    async def _find(self, claim: Claim, intent: ClaimIntent, driver: Driver) -> Asset | Absent:
+    async def _find(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | Absent:
         context = self._context(driver, intent.generation, intent.state)
         request = FindRequest(
             context=context,
@@ -255,7 +259,7 @@ class Operations:
         )
         return await self._drivers.call(driver, Driver.find, request)
 
-    async def _delete_asset(self, claim: Claim, intent: ClaimIntent, driver: Driver, asset: Asset) -> None:
+    async def _delete_asset(self, claim: Claim, intent: ClaimIntent, driver: DriverView, asset: Asset) -> None:
         context = self._context(driver, intent.generation, self.world.outcomes.discarding.get(claim.uid))
         owner: Ownership = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
@@ -266,10 +270,11 @@ class Operations:
 
     # --- delete and recycle -------------------------------------------------------------------------------------
 
-    def delete(self, volume: Volume, driver: Driver) -> Run:
-        return _run("delete", self._delete, volume, driver)
+    def delete(self, run: Run) -> Work:
+        volume, driver = self._asked_for(run)
+        return lambda: self._delete(run, volume, driver)
 
-    async def _delete(self, name: str, volume: Volume, driver: Driver) -> None:
+    async def _delete(self, run: Run, volume: Volume, driver: DriverView) -> None:
         live = await self._released_volume(volume)
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise Again(after=SECOND_LOOK)
@@ -284,29 +289,30 @@ class Operations:
             self._recorder.record(Notice(VOLUMES, live, "Normal", "VolumeDelete", str(error)))
             raise
         except BackendError as error:
-            self._volume_failed(name, live, "VolumeFailedDelete", str(error), error)
+            self._volume_failed(run, live, "VolumeFailedDelete", str(error), error)
             raise
         self.world.outcomes.succeeded(live.uid)
         self.world.outcomes.deleted[live.uid] = self._kept(result) if isinstance(result, InProgress) else None
 
-    def _volume_failed(self, name: str, volume: Volume, reason: str, message: str, error: BackendError) -> None:
+    def _volume_failed(self, run: Run, volume: Volume, reason: str, message: str, error: BackendError) -> None:
         """A failure becomes the volume's phase and event by its next decision; the same one again is an event alone.
 
         Where another is the binder, phases are its own: every failure is an event alone.
         """
         shown = volume.status.phase == "Failed" and volume.status.message == message
         if shown or not self.world.settings.binder:
-            told = f"{message}; next attempt in {self._registry.next_delay(name, error):.3g} s"
+            told = f"{message}; next attempt in {self._registry.next_delay(run, error):.3g} s"
             self._recorder.record(Notice(VOLUMES, volume, "Warning", reason, told))
         if volume.name in self.world.volumes:
             self.world.outcomes.failed[volume.uid] = message
             self.world.outcomes.unsaid.add(volume.uid)
             self._wake_volume(volume.key)
 
-    def recycle(self, volume: Volume, driver: Driver) -> Run:
-        return _run("recycle", self._recycle, volume, driver)
+    def recycle(self, run: Run) -> Work:
+        volume, driver = self._asked_for(run)
+        return lambda: self._recycle(run, volume, driver)
 
-    async def _recycle(self, name: str, volume: Volume, driver: Driver) -> None:
+    async def _recycle(self, run: Run, volume: Volume, driver: DriverView) -> None:
         live = await self._released_volume(volume)
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
         if live is None or live.terminating or not recycles(live) or intent is None:
@@ -319,7 +325,7 @@ class Operations:
         try:
             result = await self._drivers.call(driver, Driver.recycle, request)
         except BackendError as error:
-            self._volume_failed(name, live, "VolumeFailedRecycle", f"Recycle failed: {error}", error)
+            self._volume_failed(run, live, "VolumeFailedRecycle", f"Recycle failed: {error}", error)
             raise
         self.world.outcomes.succeeded(live.uid)
         current = self.world.volumes.get(live.name)
@@ -334,6 +340,12 @@ class Operations:
                 return self._kept(result)
             case Erased():
                 return None
+
+    def _asked_for(self, run: Run) -> tuple[Volume, DriverView]:
+        volume, driver = self.world.volumes.get(run.key), self.world.drivers.get(run.driver)
+        if volume is None or driver is None:
+            raise _gone(run)
+        return volume, driver
 
     # --- live reads and calls -----------------------------------------------------------------------------------
 
@@ -366,7 +378,7 @@ class Operations:
         never = can_never_be_bound(live, claim) and outlived(live, claim, self.world.sealer)
         return live if claim.uid != reference.uid or bound_elsewhere or never else None
 
-    def _context(self, driver: Driver, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
+    def _context(self, driver: DriverView, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
         """Of a call that the running operation makes."""
         return context_of(
             driver,
@@ -378,13 +390,5 @@ class Operations:
         )
 
 
-def _run(verb: str, start: Callable[[str, Volume, Driver], Awaitable[None]], volume: Volume, driver: Driver) -> Run:
-    """An operation on a volume's asset; `start` gets its name."""
-    name = f"{verb}-{volume.name}[{volume.uid}]"
-    return Run(
-        name=name,
-        driver=driver.name,
-        asset=asset_key(volume),
-        group=f"{verb} {volume.spec.storage_class_name}",
-        start=lambda: start(name, volume, driver),
-    )
+def _gone(run: Run) -> OperationError:
+    return OperationError(f"{run.name} was not started: what it was decided for is gone")

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from volplane.assets import Asset, Segment
 from volplane.binding.matching import class_of_claim, refers_to
-from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Wait
-from volplane.drivers.driver import Driver
+from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Run, Wait
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -130,7 +130,7 @@ def _volume_exists(claim: Claim, made: Volume, world: World) -> Action:
     return Wait(reason=message, notices=(failed(claim, message),))
 
 
-def _obstacle(claim: Claim, storage_class: StorageClass, driver: Driver) -> str:
+def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:
     """Why this driver cannot serve this claim of this class at all, with what to change; or ""."""
     parameters, release = split_parameters(storage_class)
     if release not in ("delete", "recycle"):
@@ -162,12 +162,12 @@ def _listed(values: frozenset[Any]) -> str:
     return "it supports " + ", ".join(sorted(values))
 
 
-def _must_place(claim: Claim, driver: Driver) -> bool:
+def _must_place(claim: Claim, driver: DriverView) -> bool:
     return bool(driver.info.topology_keys and claim.annotation(names.SELECTED_NODE))
 
 
 def _declare(
-    claim: Claim, storage_class: StorageClass, driver: Driver, old: ClaimIntent | None, world: World
+    claim: Claim, storage_class: StorageClass, driver: DriverView, old: ClaimIntent | None, world: World
 ) -> Action:
     """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
     intent = replace(old, v=INTENT_VERSION) if old is not None else ClaimIntent(v=INTENT_VERSION, driver=driver.name)
@@ -185,7 +185,7 @@ def _declare(
 
 
 def _give_back_lost_node(
-    claim: Claim, driver: Driver, old: ClaimIntent | None, world: World, reads: Reads
+    claim: Claim, driver: DriverView, old: ClaimIntent | None, world: World, reads: Reads
 ) -> Action | None:
     """Ask for another node where the selected one is no more: no scheduler would ever look at this claim again."""
     selected = claim.annotation(names.SELECTED_NODE) or ""
@@ -202,7 +202,7 @@ def _give_back_lost_node(
 
 
 def _choose_segment(
-    claim: Claim, storage_class: StorageClass, driver: Driver, world: World
+    claim: Claim, storage_class: StorageClass, driver: DriverView, world: World
 ) -> tuple[dict[str, str] | None, str]:
     """Where the asset goes: the selected node's labels, else an allowed segment by the claim's uid; or why not.
 
@@ -243,7 +243,9 @@ def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def _after_hook(claim: Claim, storage_class: StorageClass, driver: Driver, intent: ClaimIntent, world: World) -> Action:
+def _after_hook(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, world: World
+) -> Action:
     match world.outcomes.made.get(claim.uid):
         case Asset() as asset:
             return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, world)
@@ -256,10 +258,17 @@ def _after_hook(claim: Claim, storage_class: StorageClass, driver: Driver, inten
             return _reschedule(claim, intent, world)
         case None:
             pass
-    return world.start.provision(claim, storage_class, driver)
+    return Run(
+        verb="provision",
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=volume_name_of(claim),
+        group=f"provision {storage_class.name}",
+    )
 
 
-def _save(claim: Claim, body: dict[str, Any], driver: Driver, world: World) -> Create:
+def _save(claim: Claim, body: dict[str, Any], driver: DriverView, world: World) -> Create:
     if world.settings.binder:
         # An external provisioner leaves this mark to the binder.
         body["metadata"]["annotations"][names.BOUND_BY_CONTROLLER] = "yes"
@@ -350,7 +359,14 @@ def _discard(claim: Claim, name: str, world: World) -> Action:
             f"the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
         )
         return Wait(reason=message, notices=(failed(claim, message),))
-    return world.start.discard(claim, driver)
+    return Run(
+        verb="discard",
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=volume_name_of(claim),
+        group="discard",
+    )
 
 
 def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:
@@ -358,7 +374,7 @@ def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:
     return refers_to(made, claim) or made.annotation(names.PROVISIONED_BY) == driver
 
 
-def presumed_intent(claim: Claim, driver: Driver, world: World) -> ClaimIntent:
+def presumed_intent(claim: Claim, driver: DriverView, world: World) -> ClaimIntent:
     """What was begun for a claim whose record is lost: the first generation, where it would be put now."""
     storage_class = world.classes.get(class_of_claim(claim) or "")
     segment = None if storage_class is None else _choose_segment(claim, storage_class, driver, world)[0]

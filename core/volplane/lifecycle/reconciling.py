@@ -105,8 +105,8 @@ def _completed(old: Claim, new: Claim) -> bool:
 class Wakeups:
     """Listeners of the caches: keep the indexes and queue whatever a change may concern."""
 
-    def __init__(self, world: World, claims: Queue, volumes: Queue, forget: Callable[[str], None]) -> None:
-        """forget: drops the back-off of an operation by name."""
+    def __init__(self, world: World, claims: Queue, volumes: Queue, forget: Callable[[str, str, str], None]) -> None:
+        """forget: drops the back-off of an operation, named by verb, key and uid."""
         self._world = world
         self._claims = claims
         self._volumes = volumes
@@ -186,7 +186,7 @@ class Wakeups:
         for class_name in (present.name, ""):
             for claim in self._world.claims.by_index("unbound", class_name):
                 if class_name or class_of_claim(claim) is None:
-                    self._forget(f"provision-{claim.key}[{claim.uid}]")
+                    self._forget("provision", claim.key, claim.uid)
                     self._claims.enqueue(claim.key)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
@@ -194,7 +194,7 @@ class Wakeups:
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             return
         for claim in self._world.claims.by_index("node", (new or old or Node()).name):
-            self._forget(f"provision-{claim.key}[{claim.uid}]")
+            self._forget("provision", claim.key, claim.uid)
             self._claims.enqueue(claim.key)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from volplane.backoff import SCRUB_FAILED
 from volplane.binding.steps import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, Notice, Patch, Read, Reads, Wait
-from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
-from volplane.lifecycle.delete import NO_PLUGIN, driver_of
+from volplane.lifecycle.delete import NO_PLUGIN, driver_of, run_on_asset
 from volplane.lifecycle.intents import (
     INTENT_VERSION,
     RecycleIntent,
@@ -30,10 +31,6 @@ __all__ = ["abandon_scrub", "decide_recycle", "finished", "recycles", "remove_st
 
 
 NEWER = "a newer leader scrubs it"
-
-
-LONGEST_PAUSE = 64.0
-"""Seconds between two attempts, at most."""
 
 
 def decide_recycle(volume: Volume, world: World, reads: Reads) -> Action:
@@ -148,7 +145,7 @@ def _failed_step(volume: Volume, message: str) -> Patch | None:
     return volume_phase_step(volume, "Failed", message, notices=(notice,))
 
 
-def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, reads: Reads) -> Action:
+def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, world: World, reads: Reads) -> Action:
     pod = world.pods.get(f"{world.settings.namespace}/{pod_name(volume)}")
     if pod is not None and not belongs(pod, volume, intent):
         return _remove_pod(pod, why="left from an earlier scrub, or forged")
@@ -159,7 +156,7 @@ def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, 
     if (why := world.outcomes.untold(volume.uid)) and (step := _failed_step(volume, why)) is not None:
         return step
     if volume.uid not in world.outcomes.scrubs:
-        return world.start.recycle(volume, driver)
+        return run_on_asset("recycle", volume, driver)
     plan = world.outcomes.scrubs[volume.uid]
     if plan is None:
         return _record(volume, _with(intent, erased=True), why="the backend erased it")
@@ -167,7 +164,7 @@ def _scrub(volume: Volume, intent: RecycleIntent, driver: Driver, world: World, 
         if plan.due > world.monotonic():
             left = plan.due - world.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)
-        return world.start.recycle(volume, driver)
+        return run_on_asset("recycle", volume, driver)
     return _create_pod(volume, intent, plan, world, reads)
 
 
@@ -237,10 +234,10 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, world: World) -> Action
         return _record(volume, _with(intent, failed=text, given_up=True), why="no further attempt", notices=(notice,))
     now = world.now().timestamp()
     if not intent.not_before:
-        pause = min(2.0**intent.attempt, LONGEST_PAUSE)
+        pause = SCRUB_FAILED.delay(intent.attempt)
         return _record(volume, _with(intent, not_before=now + pause), why="pause before the next attempt")
     left = intent.not_before - now
-    if 0 < left <= LONGEST_PAUSE:  # more than that is a clock that was put back
+    if 0 < left <= SCRUB_FAILED.ceiling:  # more than that is a clock that was put back
         return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
     fresh = RecycleIntent(v=INTENT_VERSION, claim=intent.claim, attempt=intent.attempt + 1, fence=world.fence())
     return _record(volume, fresh, why=f"attempt {fresh.attempt}")

@@ -10,10 +10,11 @@ from typing import Any, Protocol, TypeVar
 from volplane.assets import Asset, VolumeSource
 from volplane.binding.index import FreeVolumes, WaitingClaims
 from volplane.binding.matching import Demand
-from volplane.controller.actions import Action, Notice
+from volplane.controller.actions import Notice
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.driver import Driver
 from volplane.drivers.registry import HookRequest
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
@@ -21,7 +22,6 @@ from volplane.lifecycle.intents import ClaimIntent, Sealer
 
 __all__ = [
     "Drivers",
-    "OperationStarter",
     "Outcomes",
     "Pending",
     "Reschedule",
@@ -41,16 +41,16 @@ T = TypeVar("T")
 class Drivers(Protocol):
     """The configured drivers."""
 
-    def get(self, name: str) -> Driver | None:
+    def get(self, name: str) -> DriverView | None:
         """The working driver of this name."""
 
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
-    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
         """The one driver that says a static volume is its own; else None and the reason ("": all of them say no)."""
 
-    async def call(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
         """Call a hook in the driver's own threads, within its deadline."""
 
 
@@ -148,18 +148,6 @@ class Outcomes:
         return self.failed.get(volume_uid, "") if volume_uid in self.unsaid else ""
 
 
-class OperationStarter(Protocol):
-    """Makes the `Run` actions: hook calls with their live checks. Implemented by `lifecycle.operations`."""
-
-    def provision(self, claim: Claim, storage_class: StorageClass, driver: Driver) -> Action: ...
-
-    def discard(self, claim: Claim, driver: Driver) -> Action: ...
-
-    def delete(self, volume: Volume, driver: Driver) -> Action: ...
-
-    def recycle(self, volume: Volume, driver: Driver) -> Action: ...
-
-
 @dataclass(slots=True, kw_only=True)
 class World:
     """Everything a decision may look at. Decisions read it; only the caches' listeners and operations change it."""
@@ -172,7 +160,6 @@ class World:
     nodes: Cache[Node]
     drivers: Drivers
     sealer: Sealer
-    start: OperationStarter
     now: Callable[[], datetime]
     monotonic: Callable[[], float]
     fence: Callable[[], str] = lambda: ""

@@ -10,22 +10,22 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
+from volplane.controller.actions import Run
 from volplane.operations.limits import DriverLimits, TokenBucket
 from volplane.operations.states import OperationState, Phase
 
-__all__ = ["RUNNING", "Lane", "Operation", "Pause", "Requeue", "hold_until"]
+__all__ = ["RUNNING", "Lane", "Operation", "Pause", "Requeue", "Work", "hold_until"]
 
 Requeue = Callable[[], None]
+Work = Callable[[], Awaitable[str | None]]
+"""Does what a `Run` says; what it returns is what was done, in words. Raises the failure, or `Again` to go on later."""
 
 
 @dataclass(slots=True, eq=False)
 class Operation:
+    run: Run
     name: str
-    driver: str
-    asset: str
-    node: str | None
-    group: str
-    run: Callable[[], Awaitable[None]]
+    work: Work
     requeue: Requeue
     since: float
     failures: int
@@ -38,11 +38,8 @@ class Operation:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
     def state(self) -> OperationState:
-        return OperationState(
-            name=self.name,
-            driver=self.driver,
-            asset=self.asset,
-            node=self.node,
+        return OperationState.of(
+            self.run,
             phase=self.phase,
             since=self.since,
             failures=self.failures,
@@ -54,11 +51,8 @@ class Operation:
 class Pause:
     """What is left of an operation between two runs. failures is 0 after `Again`. dropped: nobody waits for it any more."""
 
+    run: Run
     name: str
-    driver: str
-    asset: str
-    node: str | None
-    group: str
     since: float
     until: float
     failures: int
@@ -68,11 +62,8 @@ class Pause:
     dropped: bool = False
 
     def state(self) -> OperationState:
-        return OperationState(
-            name=self.name,
-            driver=self.driver,
-            asset=self.asset,
-            node=self.node,
+        return OperationState.of(
+            self.run,
             phase=Phase.WAITING,
             since=self.since,
             next_try=self.until,

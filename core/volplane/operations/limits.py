@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Final
 
+from volplane.backoff import HOOK_FAILED, HOOK_FAILED_SLOW
 from volplane.errors import ApiError, BackendError, RetryPolicy
 
 __all__ = [
-    "FIRST_DELAY",
-    "LONGEST_DELAY",
-    "LONGEST_RETRY_AFTER",
-    "SLOW_DELAY",
     "DriverLimits",
     "TokenBucket",
     "retry_delay",
 ]
-
-FIRST_DELAY: Final = 0.5
-LONGEST_DELAY: Final = 120.0
-SLOW_DELAY: Final = 300.0
-LONGEST_RETRY_AFTER: Final = 3600.0
-"""A backend that asks for more is called again after this: an hour's silence already looks like a stuck claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +55,10 @@ class TokenBucket:
 
 
 def retry_delay(error: BaseException, failures: int) -> float:
-    """Seconds until the next try after the `failures`-th failure in a row (from 1).
+    """Seconds until an operation runs again after its `failures`-th failure in a row, counted from 1.
 
-    What the error asks for (`retry_after`) comes first, then the policy of its class: slow, or 0.5 s doubling to 2 min.
+    The rows are `HOOK_FAILED_SLOW` for errors of the slow policy and `HOOK_FAILED` for all others.
     """
+    slow = isinstance(error, BackendError) and error.retry is RetryPolicy.SLOW
     asked = error.retry_after if isinstance(error, BackendError | ApiError) else None
-    if asked is not None and math.isfinite(asked):
-        return min(max(asked, FIRST_DELAY), LONGEST_RETRY_AFTER)
-    if isinstance(error, BackendError) and error.retry is RetryPolicy.SLOW:
-        return SLOW_DELAY
-    doublings = min(max(failures, 1) - 1, 16)
-    return min(FIRST_DELAY * 2.0**doublings, LONGEST_DELAY)
+    return (HOOK_FAILED_SLOW if slow else HOOK_FAILED).delay(failures, asked=asked)

@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Final
 
+from volplane.backoff import RETRY_BUDGET
 from volplane.controller.clock import LoopTime
 from volplane.operations.entries import Pause
 from volplane.operations.limits import TokenBucket
 
-__all__ = ["RETRIES_AT_ONCE", "RETRIES_PER_SECOND", "RetryPace"]
-
-RETRIES_PER_SECOND: Final = 10.0
-RETRIES_AT_ONCE: Final = 100
-"""Both as in client-go's default rate limiter of controllers."""
-_PER_SUCCESS: Final = 2.0
+__all__ = ["RetryPace"]
 
 
 class RetryPace:
@@ -30,7 +25,7 @@ class RetryPace:
         """resume: runs a pause's operation again; called in the loop, soon."""
         self._resume = resume
         self._now = LoopTime()
-        self._bucket = TokenBucket(RETRIES_PER_SECOND, self._now(), burst=RETRIES_AT_ONCE)
+        self._bucket = TokenBucket(RETRY_BUDGET.rate, self._now(), burst=RETRY_BUDGET.burst)
         self._waiting: list[tuple[int, int, Pause]] = []
         self._added = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -38,7 +33,7 @@ class RetryPace:
     @property
     def delay(self) -> float:
         """Seconds that the last one waits, unless some succeed."""
-        return len(self._waiting) / RETRIES_PER_SECOND
+        return len(self._waiting) / RETRY_BUDGET.rate
 
     def add(self, pause: Pause) -> None:
         """Resume it now or later; until then `pause.until` is about when."""
@@ -49,7 +44,7 @@ class RetryPace:
 
     def succeeded(self) -> bool:
         """An operation of the group did; whether there is nothing left to pace."""
-        self._bucket.give(_PER_SUCCESS)
+        self._bucket.give(RETRY_BUDGET.per_success)
         self._let_go()
         return not self._waiting and self._bucket.full(self._now())
 

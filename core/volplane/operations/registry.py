@@ -6,12 +6,14 @@ import asyncio
 import functools
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from volplane.backoff import HOOK_FAILED
 from volplane.controller import logs
+from volplane.controller.actions import Run, operation_name
 from volplane.errors import BackoffError, OperationError, OperationInProgress
-from volplane.operations.entries import RUNNING, Lane, Operation, Pause, Requeue
+from volplane.operations.entries import RUNNING, Lane, Operation, Pause, Requeue, Work
 from volplane.operations.limits import DriverLimits, TokenBucket, retry_delay
 from volplane.operations.pacing import RetryPace
 from volplane.operations.states import Again, Ended, OperationState, Phase
@@ -20,8 +22,6 @@ __all__ = ["OperationRegistry"]
 
 log = logging.getLogger(__name__)
 
-KEEP_FAILURES: Final = 600.0
-"""Seconds after its next try was due that an operation's failures are forgotten if nobody started it again."""
 CANCEL_GRACE: Final = 1.0
 
 
@@ -41,72 +41,63 @@ class OperationRegistry:
         self._limits = dict(limits or {})
         self._observe = observe
         self._operations: dict[str, Operation] = {}
-        self._holders: dict[tuple[str, str], dict[str | None, Operation]] = {}
+        self._holders: dict[tuple[str, str], dict[str, Operation]] = {}
         self._pauses: dict[str, Pause] = {}
         self._paused: dict[tuple[str, str], set[str]] = {}
         self._lanes: dict[str, Lane] = {}
         self._paces: dict[tuple[str, str], RetryPace] = {}
         self._closed = False
-        self._stopped: set[str] = set()
         self._released = asyncio.Event()
 
     def start(
         self,
-        name: str,
-        *,
-        driver: str,
-        asset: str,
-        run: Callable[[], Awaitable[None]],
+        run: Run,
+        work: Work,
         requeue: Requeue,
-        node: str | None = None,
-        group: str = "",
     ) -> None:
-        """Run `run` as soon as the driver's limits allow, holding `asset` from now until every hook it called has returned.
+        """Call `work` as soon as the driver's limits allow; the asset is held from now until every hook it called has returned.
 
-        node: only where an asset may be attached to several nodes; then operations on different nodes do not exclude
-        each other, but those without a node exclude all. group: those of a driver that are likely to fail together, as
-        those of one storage class are; see `RetryPace`.
-        When the run succeeds, `requeue` is called. What it raises is its failure: `requeue` is called when the back-off
+        Operations with different nodes do not exclude each other; one without a node excludes all of its asset.
+        When the work succeeds, `requeue` is called. What it raises is its failure: `requeue` is called when the back-off
         ends (see `retry_delay`). `Again` is no failure: `requeue` is called after its seconds.
         Raises OperationInProgress while another operation holds the asset (`requeue` is called when that one ends),
         BackoffError during back-off (`requeue` is called at its end), OperationError when shutting down.
         """
-        if self._closed or driver in self._stopped:
-            raise OperationError(f"{name} was not started: driver {driver} is shutting down")
-        self._refuse_busy(name, driver, asset, node, requeue)
+        name = run.name
+        if self._closed:
+            raise OperationError(f"{name} was not started: driver {run.driver} is shutting down")
+        self._refuse_busy(run, name, requeue)
         now = asyncio.get_running_loop().time()
         failures = self._end_pause(name, requeue, now)
-        operation = Operation(name, driver, asset, node, group, run, requeue, now, failures)
-        operation.context.run(logs.bind, operation=name, driver=driver)
+        operation = Operation(run, name, work, requeue, now, failures)
+        operation.context.run(logs.bind, operation=name, driver=run.driver)
         operation.context.run(RUNNING.set, operation)
         self._reset_others(operation)
         self._operations[name] = operation
-        self._holders.setdefault((driver, asset), {})[node] = operation
-        lane = self._lane(driver, now)
+        self._holders.setdefault((run.driver, run.asset), {})[run.node] = operation
+        lane = self._lane(run.driver, now)
         lane.queue.append(operation)
         self._pump(lane)
 
-    def forget(self, name: str) -> None:
-        """Drop the back-off of `name`: what it failed on (claim, class, options) has changed. Queues nothing."""
+    def forget(self, verb: str, key: str, uid: str) -> None:
+        """Drop the back-off of the operation with these fields: what it failed on has changed. Queues nothing."""
+        name = operation_name(verb, key, uid)
         pause = self._pauses.get(name)
         if pause is not None:
             self._drop(pause)
         if name in self._operations:
             self._operations[name].failures = 0
 
-    def holder(self, driver: str, asset: str, node: str | None = None) -> str | None:
-        """Name of an operation that an operation on this asset would have to wait for."""
-        return next((o.name for o in self._conflicts(driver, asset, node)), None)
-
     def limits(self, driver: str) -> DriverLimits:
         return self._limits.get(driver) or DriverLimits()
 
-    def next_delay(self, name: str, error: BaseException) -> float:
-        """Seconds after which `name` would be tried again if its current run failed with `error`; for events."""
+    def next_delay(self, run: Run, error: BaseException) -> float:
+        """Seconds after which the operation would be tried again if it failed with `error` now; for events."""
+        name = run.name
         known = self._operations.get(name) or self._pauses.get(name)
         if known is None:
             return retry_delay(error, 1)
-        pace = self._paces.get((known.driver, known.group))
+        pace = self._paces.get((known.run.driver, known.run.group))
         return retry_delay(error, known.failures + 1) + (pace.delay if pace is not None else 0.0)
 
     def attempt(self) -> int:
@@ -124,53 +115,44 @@ class OperationRegistry:
     def counts(self) -> Counter[tuple[str, str]]:
         """How many there are by driver and phase; costs less than a snapshot."""
         now = asyncio.get_running_loop().time()
-        counted = Counter((o.driver, o.phase.value) for o in self._operations.values())
-        counted.update((p.driver, Phase.WAITING.value) for p in self._pauses.values() if now < p.until)
+        counted = Counter((o.run.driver, o.phase.value) for o in self._operations.values())
+        counted.update((p.run.driver, Phase.WAITING.value) for p in self._pauses.values() if now < p.until)
         return counted
 
-    async def drain(self, timeout: float, driver: str | None = None) -> tuple[str, ...]:  # noqa: ASYNC109 - not an error
-        """Refuse new operations (of `driver`, or all), drop queued ones, wait for the rest at most `timeout` seconds.
+    async def drain(self, timeout: float) -> tuple[str, ...]:  # noqa: ASYNC109 - not an error
+        """Refuse new operations, drop queued ones, wait for the rest at most `timeout` seconds.
 
         Returns the names of those that still ran then; their tasks are cancelled, but hooks in threads may go on.
         """
-        if driver is None:
-            self._closed = True
-        else:
-            self._stopped.add(driver)
-        for pause in [p for p in self._pauses.values() if driver in (None, p.driver)]:
+        self._closed = True
+        for pause in list(self._pauses.values()):
             self._drop(pause)
-        for group in [group for group in self._paces if driver in (None, group[0])]:
-            self._paces.pop(group).close()
-        self._drop_queued(driver)
+        for pace in self._paces.values():
+            pace.close()
+        self._paces.clear()
+        self._drop_queued()
         try:
             async with asyncio.timeout(timeout):
-                while self._of(driver):
+                while self._operations:
                     self._released.clear()
                     await self._released.wait()
         except TimeoutError:
-            return await self._cancel(driver)
+            return await self._cancel()
         return ()
-
-    def resume(self, driver: str) -> None:
-        """Accept operations of `driver` again after `drain` of it alone (its lease was lost and won back).
-
-        Nothing is remembered of before: the caller queues all objects of the driver.
-        """
-        self._stopped.discard(driver)
 
     # --- exclusion and back-off ---------------------------------------------------------------------------------
 
-    def _conflicts(self, driver: str, asset: str, node: str | None) -> Iterator[Operation]:
-        for held_node, operation in self._holders.get((driver, asset), {}).items():
-            if node is None or held_node is None or node == held_node:
+    def _conflicts(self, run: Run) -> Iterator[Operation]:
+        for held_node, operation in self._holders.get((run.driver, run.asset), {}).items():
+            if not run.node or not held_node or run.node == held_node:
                 yield operation
 
-    def _refuse_busy(self, name: str, driver: str, asset: str, node: str | None, requeue: Requeue) -> None:
+    def _refuse_busy(self, run: Run, name: str, requeue: Requeue) -> None:
         same = self._operations.get(name)
         if same is not None:
             same.requeue = requeue
             raise OperationInProgress(f"{name} is {same.phase} already")
-        busy = list(self._conflicts(driver, asset, node))
+        busy = list(self._conflicts(run))
         for operation in busy:
             operation.waiters[name] = requeue
         if busy:
@@ -189,9 +171,10 @@ class OperationRegistry:
 
     def _reset_others(self, operation: Operation) -> None:
         """A different operation on the asset changes the conditions: what failed before may be tried when it ends."""
-        for name in sorted(self._paused.get((operation.driver, operation.asset), ())):
+        run = operation.run
+        for name in sorted(self._paused.get((run.driver, run.asset), ())):
             pause = self._pauses[name]
-            apart = operation.node is not None and pause.node is not None and operation.node != pause.node
+            apart = bool(run.node and pause.run.node) and run.node != pause.run.node
             if pause.failures and not apart:
                 self._drop(pause)
                 operation.waiters[name] = pause.requeue
@@ -200,23 +183,23 @@ class OperationRegistry:
         loop = asyncio.get_running_loop()
         now = loop.time()
         o = operation
-        pause = Pause(o.name, o.driver, o.asset, o.node, o.group, now, now + delay, failures, error, o.requeue)
+        pause = Pause(o.run, o.name, now, now + delay, failures, error, o.requeue)
         pause.timer = loop.call_at(pause.until, self._back_off_ended, pause)
         self._pauses[o.name] = pause
-        self._paused.setdefault((o.driver, o.asset), set()).add(o.name)
+        self._paused.setdefault((o.run.driver, o.run.asset), set()).add(o.name)
         return pause.until
 
     def _back_off_ended(self, pause: Pause) -> None:
         if not pause.failures:
             self._resume_pause(pause)
             return
-        group = pause.driver, pause.group
+        group = pause.run.driver, pause.run.group
         if group not in self._paces:
             self._paces[group] = RetryPace(self._resume_pause)
         self._paces[group].add(pause)
 
     def _succeeded(self, operation: Operation) -> None:
-        group = operation.driver, operation.group
+        group = operation.run.driver, operation.run.group
         if group in self._paces and self._paces[group].succeeded():
             del self._paces[group]
 
@@ -224,7 +207,7 @@ class OperationRegistry:
         loop = asyncio.get_running_loop()
         # A timer may ring a clock tick early; refused then, the object would not be queued again.
         pause.until = min(pause.until, loop.time())
-        pause.timer = loop.call_later(KEEP_FAILURES, self._drop, pause)
+        pause.timer = loop.call_later(HOOK_FAILED.forget_after, self._drop, pause)
         loop.call_soon(pause.requeue)
 
     def _drop(self, pause: Pause) -> None:
@@ -232,10 +215,10 @@ class OperationRegistry:
             pause.timer.cancel()
         pause.dropped = True
         del self._pauses[pause.name]
-        names = self._paused[pause.driver, pause.asset]
+        names = self._paused[pause.run.driver, pause.run.asset]
         names.discard(pause.name)
         if not names:
-            del self._paused[pause.driver, pause.asset]
+            del self._paused[pause.run.driver, pause.run.asset]
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -270,7 +253,7 @@ class OperationRegistry:
         self._pump(lane)
 
     async def _drive(self, operation: Operation) -> None:
-        await operation.run()
+        await operation.work()
 
     def _run_ended(self, operation: Operation, task: asyncio.Task[None]) -> None:
         operation.error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
@@ -292,16 +275,13 @@ class OperationRegistry:
 
     def _release(self, operation: Operation) -> None:
         loop = asyncio.get_running_loop()
-        lane = self._lanes[operation.driver]
+        lane = self._lanes[operation.run.driver]
         lane.running -= 1
         self._remove(operation)
         next_try = self._schedule(operation)
         failure = None if isinstance(operation.error, Again) else operation.error
         ended = Ended(
-            name=operation.name,
-            driver=operation.driver,
-            asset=operation.asset,
-            node=operation.node,
+            run=operation.run,
             seconds=loop.time() - operation.since,
             error=failure,
             next_try=next_try,
@@ -317,7 +297,7 @@ class OperationRegistry:
         """Queue the object again: now, or when its back-off ends (the loop time of which is returned)."""
         loop = asyncio.get_running_loop()
         error = operation.error
-        if self._closed or operation.driver in self._stopped:
+        if self._closed:
             return None
         if error is None:
             self._succeeded(operation)
@@ -336,24 +316,22 @@ class OperationRegistry:
 
     def _remove(self, operation: Operation) -> None:
         del self._operations[operation.name]
-        holders = self._holders[operation.driver, operation.asset]
-        del holders[operation.node]
+        run = operation.run
+        holders = self._holders[run.driver, run.asset]
+        del holders[run.node]
         if not holders:
-            del self._holders[operation.driver, operation.asset]
+            del self._holders[run.driver, run.asset]
 
     # --- shutting down and looking in ---------------------------------------------------------------------------
 
-    def _of(self, driver: str | None) -> list[Operation]:
-        return [o for o in self._operations.values() if driver in (None, o.driver)]
-
-    def _drop_queued(self, driver: str | None) -> None:
-        for operation in self._of(driver):
+    def _drop_queued(self) -> None:
+        for operation in list(self._operations.values()):
             if operation.phase is Phase.QUEUED:
-                self._lanes[operation.driver].queue.remove(operation)
+                self._lanes[operation.run.driver].queue.remove(operation)
                 self._remove(operation)
 
-    async def _cancel(self, driver: str | None) -> tuple[str, ...]:
-        left = self._of(driver)
+    async def _cancel(self) -> tuple[str, ...]:
+        left = list(self._operations.values())
         tasks = [o.task for o in left if o.task is not None and not o.task.done()]
         for task in tasks:
             task.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from volplane.controller.actions import Run
 from volplane.errors import OperationError
 
 __all__ = ["Again", "Ended", "OperationState", "Phase"]
@@ -36,24 +37,51 @@ class OperationState:
     """One operation now. Times are loop times in seconds; failures counts those in a row; error is the last one's text."""
 
     name: str
+    verb: str
+    key: str
+    uid: str
     driver: str
     asset: str
-    node: str | None
+    node: str
     phase: Phase
     since: float
     next_try: float | None = None
     failures: int = 0
     error: str | None = None
 
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        *,
+        phase: Phase,
+        since: float,
+        failures: int,
+        error: str | None,
+        next_try: float | None = None,
+    ) -> OperationState:
+        """Of this operation."""
+        return cls(
+            name=run.name,
+            verb=run.verb,
+            key=run.key,
+            uid=run.uid,
+            driver=run.driver,
+            asset=run.asset,
+            node=run.node,
+            phase=phase,
+            since=since,
+            next_try=next_try,
+            failures=failures,
+            error=error,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """One run that is over. seconds: from leaving the queue to the release of the asset. error: None for success and `Again`."""
 
-    name: str
-    driver: str
-    asset: str
-    node: str | None
+    run: Run
     seconds: float
     error: BaseException | None
     next_try: float | None

@@ -8,7 +8,7 @@ Source: `pkg/controller/volume/pvcprotection`; reference attach-and-protection A
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from volplane.controller.actions import Action, Done, Patch, Run, Wait
@@ -71,14 +71,13 @@ class LivePods:
 class ProtectionWorld:
     """What the decision sees.
 
-    list_pods: reads a namespace's pods live and calls `live.listed`. promised: whether the binder still has to take back
+    promised: whether the binder still has to take back
     a volume that refers to the claim; it can only while the claim exists.
     """
 
     claims: Cache[Claim]
     pods: Cache[Pod]
     live: LivePods
-    list_pods: Callable[[str], Awaitable[None]]
     monotonic: Callable[[], float]
     promised: Callable[[Claim], bool] = lambda _claim: False
 
@@ -124,13 +123,7 @@ def decide_claim_protection(key: str, world: ProtectionWorld) -> Action:
     if (left := world.live.valid_for(claim, world.monotonic())) > 0:
         # The list found a user that the cache does not show yet, or no more: what the watch brings decides, or a new list.
         return Wait(reason="a pod that is not in the cache uses it", seconds=left)
-    namespace = claim.namespace
-    return Run(
-        name=f"unprotect-{claim.key}[{claim.uid}]",
-        driver=OPERATION_DRIVER,
-        asset=namespace,
-        start=lambda: world.list_pods(namespace),
-    )
+    return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
 
 
 def _add(claim: Claim) -> Patch:

@@ -17,8 +17,8 @@ from volplane import (
     ValidateRequest,
     VolumeMode,
 )
-from volplane.drivers.building import build_driver
 from volplane.drivers.contract import Plugin
+from volplane.drivers.loading import build_driver
 from volplane_aws_ebs import AwsEbsBackend
 from volplane_aws_ebs.testing import Behaviour
 
@@ -123,7 +123,7 @@ def test_who_writes_classes_chooses_neither_where_credentials_are_sent_nor_which
     plugin = Plugin(kind="backend", name="aws_ebs", factory=AwsEbsBackend)
     driver = build_driver("ebs.volplane.dev", plugin, {"region": "eu-test-1"})
     with pytest.raises(InvalidArgument, match=rf"parameter '{key}'") as refused:
-        driver.typed_parameters({key: "http://169.254.169.254/wJalrXUtnFEMI"})
+        driver.view.typed_parameters({key: "http://169.254.169.254/wJalrXUtnFEMI"})
     assert ("wJalrXUtnFEMI" in str(refused.value)) == (key in ("endpoint", "sts_endpoint", "region", "role_arn"))
 
 

@@ -1,13 +1,13 @@
 """A runner at work in a small world: what it wrote, told and started."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from volplane.controller.actions import Action, Notice, Patch, Reads
+from volplane.controller.actions import Action, Notice, Patch, Reads, Run
 from volplane.controller.runner import Runner
 from volplane.errors import OperationError
 from volplane.kube.cache import Cache
@@ -18,6 +18,10 @@ from volplane.kube.reflector import Reflector
 SPEC = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/tmp/x"}}
 
 
+async def nothing(_run: Run) -> None:
+    await asyncio.sleep(0)
+
+
 @dataclass
 class Notices:
     seen: list[Notice] = field(default_factory=list)
@@ -26,22 +30,21 @@ class Notices:
         self.seen.append(notice)
 
 
-class Operations:
+class Dispatcher:
     """Starts everything at once, unless told what to raise."""
 
     def __init__(self) -> None:
-        self.started: list[tuple[str, str, str]] = []
+        self.started: list[Run] = []
+        self.work: Callable[[Run], Coroutine[Any, Any, None]] = nothing
         self.refuse: list[OperationError] = []
         self.waiting: list[Callable[[], None]] = []
 
-    def start(
-        self, name: str, *, run: Callable[[], Awaitable[None]], requeue: Callable[[], None], **limited_by: str
-    ) -> None:
+    def start(self, run: Run, requeue: Callable[[], None]) -> None:
         if self.refuse:
             self.waiting.append(requeue)
             raise self.refuse.pop(0)
-        self.started.append((name, limited_by["driver"], limited_by["asset"]))
-        self.task = asyncio.ensure_future(run())
+        self.started.append(run)
+        self.task = asyncio.ensure_future(self.work(run))
         self.task.add_done_callback(lambda _: requeue())
 
 
@@ -52,7 +55,7 @@ class World:
         self.wire = wire
         self.cache = Cache(VOLUMES)
         self.notices = Notices()
-        self.operations = Operations()
+        self.operations = Dispatcher()
         self.decided: list[str] = []
         self.runner: Runner
 
@@ -94,7 +97,7 @@ async def running(
         caches={"persistentvolumes": world.cache},
         client=world.wire.client,
         recorder=world.notices,
-        registry=world.operations,
+        dispatcher=world.operations,
         workers=workers,
     )
     tasks = [asyncio.create_task(world.runner.run())]

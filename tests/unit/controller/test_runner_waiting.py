@@ -14,7 +14,7 @@ from volplane.errors import BackoffError, OperationInProgress
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.transport import Response
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 def test_an_operation_is_started_once_and_its_end_decides_again(wire: Callable[[], Any]) -> None:
@@ -23,18 +23,21 @@ def test_an_operation_is_started_once_and_its_end_decides_again(wire: Callable[[
         await world.make()
         finished: list[str] = []
 
-        async def work() -> None:
+        async def work(_run: Run) -> None:
             await asyncio.sleep(30)
             finished.append("a")
 
+        world.operations.work = work
+        delete = Run(verb="delete", key="a", uid="uid", driver="d", asset="x")
+
         def decide(key: str, _: Reads) -> Action:
-            return Done() if finished else Run(name=f"delete-{key}", driver="d", asset="x", start=work)
+            return Done() if finished else delete
 
         async with running(world, decide):
             world.runner.enqueue("a")
             await world.quiet()
-            assert world.operations.started == [("delete-a", "d", "x")]
-            assert world.runner.reasons["a"] == "delete-a is running"
+            assert world.operations.started == [delete]
+            assert world.runner.reasons["a"] == "delete-a[uid] is running"
             await asyncio.sleep(31)
             assert world.decided == ["a", "a"]
             assert world.runner.reasons == {}
@@ -46,14 +49,12 @@ def test_an_operation_that_cannot_start_is_left_to_the_registry(wire: Callable[[
     async def main() -> None:
         world = World(wire())
         world.operations.refuse = [OperationInProgress("busy"), BackoffError("failed before", until=9.0)]
-
-        async def work() -> None:
-            await asyncio.sleep(0)
+        delete = Run(verb="delete", key="a", uid="uid", driver="d", asset="x")
 
         def decide(key: str, _: Reads) -> Action:
             if world.operations.started:
                 return Done()
-            return Run(name=f"delete-{key}", driver="d", asset="x", start=work)
+            return delete
 
         async with running(world, decide):
             world.runner.enqueue("a")
@@ -65,7 +66,7 @@ def test_an_operation_that_cannot_start_is_left_to_the_registry(wire: Callable[[
             assert world.runner.reasons["a"] == "failed before"
             world.operations.waiting.pop()()
             await world.quiet()
-            assert world.operations.started == [("delete-a", "d", "x")]
+            assert world.operations.started == [delete]
 
     run(main())
 
@@ -271,7 +272,7 @@ def test_work_begins_only_when_every_cache_is_filled(wire: Callable[[], Any]) ->
             caches={"persistentvolumes": world.cache, "persistentvolumeclaims": claims},
             client=world.wire.client,
             recorder=world.notices,
-            registry=world.operations,
+            dispatcher=world.operations,
         )
         runner.enqueue("a")
         task = asyncio.create_task(runner.run())

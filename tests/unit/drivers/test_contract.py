@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from volplane import BackendSpec, Done, DriverInfo, Parameter, ParameterSchema, hookimpl
-from volplane.drivers.building import build_driver, build_extension
 from volplane.drivers.contract import HOOKS, driver_name_flaw
+from volplane.drivers.loading import build_driver, build_extension
 from volplane.errors import ConfigurationError, PluginError
 
 NAME = "d.example.com"
@@ -43,7 +43,7 @@ def test_every_hook_of_the_contract_is_known() -> None:
 def test_a_right_backend_is_taken(kit: Any) -> None:
     driver = build_driver(NAME, kit.backend(kit.Memory), {"limit": "1Ki"})
     assert driver.name == NAME
-    assert driver.capabilities == {"describe", "provision", "delete", "owns"}
+    assert driver.view.hooks == {"describe", "provision", "delete", "owns"}
 
 
 def test_a_backend_need_not_subclass_the_spec(kit: Any) -> None:
@@ -63,14 +63,14 @@ def test_a_backend_need_not_subclass_the_spec(kit: Any) -> None:
         def delete(request: Any) -> Done:
             return Done()
 
-    assert build_driver(NAME, kit.backend(Plain), {}).capabilities == {"describe", "provision", "delete"}
+    assert build_driver(NAME, kit.backend(Plain), {}).view.hooks == {"describe", "provision", "delete"}
 
 
 def test_any_callable_may_make_the_backend(kit: Any) -> None:
     def make(options: Any) -> Any:
         return kit.Memory({**options, "limit": 5})
 
-    assert build_driver(NAME, kit.backend(make), {}).backend == "memory"
+    assert build_driver(NAME, kit.backend(make), {}).view.backend == "memory"
 
 
 def test_an_unknown_hook_is_refused_with_the_nearest(kit: Any) -> None:

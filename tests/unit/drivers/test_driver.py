@@ -24,9 +24,9 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.drivers.building import build_driver, build_extension
 from volplane.drivers.contract import HOOKS
 from volplane.drivers.driver import Driver
+from volplane.drivers.loading import build_driver, build_extension
 from volplane.drivers.results import RESULTS
 from volplane.errors import InvalidArgument, OutcomeUnknown, PluginError, Unsupported
 from volplane.requests import (
@@ -178,12 +178,12 @@ def test_hooks_around_the_life_of_a_driver_may_be_missing(kit: Any) -> None:
 
 def test_what_describe_said_is_kept(kit: Any) -> None:
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
-    assert driver.info.version == "1.0"
-    assert driver.typed_parameters({"TIER": "cold"}) == {"tier": "cold"}
+    assert driver.view.info.version == "1.0"
+    assert driver.view.typed_parameters({"TIER": "cold"}) == {"tier": "cold"}
     with pytest.raises(
         InvalidArgument, match=r"driver d\.example\.com: parameter 'tier' is 'hto', expected one of hot, cold"
     ):
-        driver.typed_parameters({"tier": "hto"})
+        driver.view.typed_parameters({"tier": "hto"})
 
 
 def test_a_driver_does_not_show_its_options(kit: Any) -> None:

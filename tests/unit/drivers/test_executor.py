@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from unit.operations.bench import an_operation
 from volplane.controller import logs
-from volplane.drivers.executor import InlineExecutor, ThreadExecutor
+from volplane.drivers.executor import ThreadExecutor
 from volplane.errors import OutcomeUnknown, Throttled, Unavailable
 from volplane.operations import DriverLimits, OperationRegistry, Phase
-from volplane.testing.clock import run
+from volplane_testing.clock import run
+from volplane_testing.executor import InlineExecutor
 
 ONE = {"d": DriverLimits(concurrency=1)}
 SOON = 0.02
@@ -94,13 +96,13 @@ def test_an_operation_whose_thread_hangs_keeps_its_asset_until_the_thread_return
         async def nothing() -> None:
             pass
 
-        registry.start("delete", driver="d", asset="a", run=work, requeue=lambda: None)
+        registry.start(an_operation("delete"), work, lambda: None)
         await until(lambda: registry.snapshot()[0].phase is Phase.OVERRUN)
         with pytest.raises(Exception, match="overrun"):
-            registry.start("attach", driver="d", asset="a", run=nothing, requeue=queued.set)
+            registry.start(an_operation("attach"), nothing, queued.set)
         release.set()
         await queued.wait()
-        assert registry.holder("d", "a") is None
+        assert [state.phase for state in registry.snapshot()] == [Phase.WAITING]
         executor.close()
 
     in_real_time(main())

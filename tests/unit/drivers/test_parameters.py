@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
-from volplane.drivers.parameters import check, class_parameters, driver_options, schema_flaws
+from volplane.drivers.contract import schema_flaws
+from volplane.drivers.parameters import check, class_parameters, driver_options
 from volplane.drivers.reference import entries, markdown
 from volplane.errors import ConfigurationError
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from volplane import Done, Unavailable, VolumeSource, hookimpl
-from volplane.drivers.building import build_driver
 from volplane.drivers.driver import Driver
-from volplane.drivers.executor import InlineExecutor
-from volplane.drivers.registry import BrokenDriver, DriverRegistry, DriverState, LoadedDrivers
+from volplane.drivers.loading import build_driver
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers
 from volplane.errors import OutcomeUnknown
 from volplane.operations import DriverLimits
-from volplane.testing.clock import run
+from volplane_testing.clock import run
+from volplane_testing.executor import InlineExecutor
 
 
 class World:
@@ -32,8 +33,10 @@ class World:
         self.calls.append((hook, round(asyncio.get_running_loop().time(), 3)))
 
 
-def registry(kit: Any, world: World, *names: str, broken: tuple[BrokenDriver, ...] = ()) -> DriverRegistry:
-    class Backend(kit.Memory):  # type: ignore[misc, name-defined]
+def registry(
+    kit: Any, world: World, *names: str, broken: tuple[BrokenDriver, ...] = (), base: Any = None
+) -> DriverRegistry:
+    class Backend(base or kit.Memory):  # type: ignore[misc]
         @hookimpl
         def start(self, request: Any) -> Done:
             world.called("start")
@@ -206,16 +209,20 @@ def test_the_status_tells_version_hooks_and_hung_threads(kit: Any) -> None:
 
 
 def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_more(kit: Any) -> None:
-    async def main(world: World, drivers: DriverRegistry) -> None:
-        seen: list[tuple[float, bool]] = []
+    seen: list[tuple[float, bool]] = []
 
-        class Backend(kit.Memory):  # type: ignore[misc, name-defined]
-            @hookimpl
-            def provision(self, request: Any) -> Any:
-                seen.append((request.context.timeout, request.context.cancelled()))
-                return super().provision(request)
+    class Backend(kit.Memory):  # type: ignore[misc, name-defined]
+        @hookimpl
+        def provision(self, request: Any) -> Any:
+            seen.append((request.context.timeout, request.context.cancelled()))
+            return super().provision(request)
 
-        driver = build_driver("d", kit.backend(Backend), {})
+    async def main() -> None:
+        world = World()
+        drivers = registry(kit, world, base=Backend)
+        await drivers.start_all()
+        driver = drivers.get("d")
+        assert driver is not None
         await drivers.call(driver, Driver.provision, kit.demand())
         world.latency["provision"] = 20.0
         with pytest.raises(OutcomeUnknown):
@@ -223,7 +230,7 @@ def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_more(ki
         await asyncio.sleep(30)
         assert seen == [(50.0, False), (5.0, True)]
 
-    check(kit, main)
+    run(main())
 
 
 # --- static volumes ---------------------------------------------------------------------------------------------

@@ -28,12 +28,12 @@ from volplane import (
 )
 from volplane.controller import logs
 from volplane.controller.config import parse_configuration
-from volplane.drivers.building import build_driver, build_extension
 from volplane.drivers.cluster_secrets import ClusterSecrets
+from volplane.drivers.contract import schema_flaws
 from volplane.drivers.driver import Driver
-from volplane.drivers.executor import InlineExecutor
-from volplane.drivers.parameters import schema_flaws
-from volplane.drivers.registry import DriverRegistry, DriverState, LoadedDrivers
+from volplane.drivers.loading import build_driver, build_extension
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import DriverState, LoadedDrivers
 from volplane.errors import (
     ApiError,
     ApiNotFound,
@@ -47,7 +47,8 @@ from volplane.errors import (
 )
 from volplane.extensions.call_log import CallLog
 from volplane.requests import Context, StartRequest
-from volplane.testing.clock import run
+from volplane_testing.clock import run
+from volplane_testing.executor import InlineExecutor
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 
@@ -181,7 +182,7 @@ def test_a_backend_whose_classes_would_hold_secrets_is_refused(kit: Any) -> None
 @pytest.mark.parametrize("key", ["password", "Password"])
 def test_a_secret_in_a_class_is_refused_and_not_repeated(filer: tuple[Driver, Filer], key: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        filer[0].typed_parameters({key: PASSWORD})
+        filer[0].view.typed_parameters({key: PASSWORD})
     assert str(refused.value) == (
         f"driver {NAME}: parameter {key!r} must not stand in a class, which many may read: secrets are options of the "
         "driver, by reference"
@@ -414,7 +415,7 @@ def test_a_driver_waits_for_its_secret_follows_its_rotation_and_outlives_its_los
         await drivers._start(drivers._entries[NAME])
         secret = driver.secrets["option password"]
         assert secret.reveal() == PASSWORD
-        assert drivers.get(NAME) is driver
+        assert drivers.get(NAME) is driver.view
 
         api.data["ns/filer"] = {"password": "rotated"}
         assert await drivers.probe(NAME) == ""
@@ -424,7 +425,7 @@ def test_a_driver_waits_for_its_secret_follows_its_rotation_and_outlives_its_los
         assert await drivers.probe(NAME) == (
             "probe failed: option password: Secret ns/filer does not exist; create it with the key password"
         )
-        assert drivers.get(NAME) is driver, "what runs goes on with the last value"
+        assert drivers.get(NAME) is driver.view, "what runs goes on with the last value"
         assert secret.reveal() == "rotated"
 
     run(main())

@@ -32,9 +32,9 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.drivers.building import build_driver, build_extension
 from volplane.drivers.contract import HOOKS, Plugin
 from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.loading import build_driver, build_extension
 from volplane.extensions.call_log import LOGGED, CallLog
 from volplane.extensions.dry_run import DryRun
 from volplane.extensions.quota import Quota
@@ -214,7 +214,7 @@ def test_our_backends_work_within_all_of_them_and_not_behind_their_back(backend:
     driver.start(StartRequest(context=FIELDS["context"]))
     demand = dataclasses.replace(
         request_of("provision"),
-        parameters=driver.typed_parameters({}),
+        parameters=driver.view.typed_parameters({}),
         access_modes=(AccessMode.READ_WRITE_ONCE,),
     )
     first = driver.provision(demand)

@@ -38,9 +38,9 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.drivers.building import build_driver, build_extension
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
+from volplane.drivers.loading import build_driver, build_extension
 from volplane.errors import ConfigurationError
 from volplane.extensions.call_log import CallLog
 from volplane.extensions.dry_run import DryRun

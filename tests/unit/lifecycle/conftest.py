@@ -31,25 +31,25 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
-from volplane.drivers.executor import InlineExecutor
-from volplane.drivers.registry import DriverRegistry, LoadedDrivers
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.lifecycle.adoption import Adoption
-from volplane.lifecycle.errands import Errands
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leak_repair import LeakRepair
 from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
-from volplane.testing import clock
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
+from volplane_testing.executor import InlineExecutor
 
 DRIVER = "shelf.example.com"
 CLUSTER = "here"
@@ -165,10 +165,8 @@ class Cluster:
         controllers = frozenset({"binder", "provisioner", "reclaimer", "protection"})
         self.plane = ControlPlane(Settings(cluster_id=CLUSTER), controllers, parts)
         self.check = LeakCheck(self.plane.world, self.client, [DRIVER], random=Random(7), metrics=self.metrics)
-        self.repair = LeakRepair(self.check, self.client, Errands(self.registry), fence=lambda: "1/test")
-        self.adoption = Adoption(
-            self.plane.world, self.client, [DRIVER], Errands(self.registry), fence=lambda: "1/test"
-        )
+        self.repair = LeakRepair(self.check, self.client, self.plane.dispatcher, fence=lambda: "1/test")
+        self.adoption = Adoption(self.plane.world, self.client, [DRIVER], self.plane.dispatcher, fence=lambda: "1/test")
 
     def record(self, notice: Notice) -> None:
         self.notices.append(notice)

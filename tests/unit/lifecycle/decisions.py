@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from scenarios.backends import ScriptedBackend
 from volplane.assets import VolumeSource
-from volplane.controller.actions import Notice, Reads
+from volplane.controller.actions import Reads
 from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
 from volplane.kube.cache import Cache
-from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Pod, StorageClass, Volume
-from volplane.kube.transport import LineStream, Response
 from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES
 from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.operations import Operations
 from volplane.lifecycle.world import Settings, World
-from volplane.operations import OperationRegistry
 from volplane.requests import Context, OwnsRequest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,52 +29,27 @@ class Drivers:
         self._drivers = {backend.name: backend.driver() for backend in backends}
         self._broken = dict(broken or {})
 
-    def get(self, name: str) -> Driver | None:
-        return self._drivers.get(name)
+    def get(self, name: str) -> DriverView | None:
+        driver = self._drivers.get(name)
+        return driver.view if driver is not None else None
 
     def broken(self, name: str) -> str:
         return self._broken.get(name, "")
 
-    def owner_of(self, source: VolumeSource) -> tuple[Driver | None, str]:
+    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
         for name, driver in self._drivers.items():
             if driver.owns(OwnsRequest(context=Context(driver=name, cluster_id=""), source=source)):
-                return driver, ""
+                return driver.view, ""
         return None, ""
 
-    async def call(self, driver: Driver, hook: Callable[[Driver, Any], Any], request: Any) -> Any:
-        return hook(driver, request)
-
-
-class _Nowhere:
-    """A transport that a decision must never use."""
-
-    async def request(self, *_: Any, **__: Any) -> Response:
-        raise AssertionError("a decision called the server")
-
-    @asynccontextmanager
-    async def stream(self, *_: Any, **__: Any) -> AsyncIterator[LineStream]:
-        raise AssertionError("a decision called the server")
-        yield
-
-    async def close(self) -> None: ...
-
-
-class _Silent:
-    def record(self, notice: Notice) -> None: ...
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Any], Any], request: Any) -> Any:
+        return hook(self._drivers[driver.name], request)
 
 
 def bare_world(*backends: ScriptedBackend, broken: Mapping[str, str] | None = None, **settings: Any) -> World:
     """A world without objects; nothing follows its caches."""
     drivers = Drivers(*backends, broken=broken)
-    operations = Operations(
-        client=Client(_Nowhere()),
-        registry=OperationRegistry(),
-        drivers=drivers,
-        recorder=_Silent(),
-        fence=lambda: "",
-        wake_volume=lambda _key: None,
-    )
-    made = World(
+    return World(
         settings=Settings(cluster_id="test", **settings),
         claims=Cache(CLAIMS, CLAIM_INDEXES),
         volumes=Cache(VOLUMES, VOLUME_INDEXES),
@@ -87,12 +58,9 @@ def bare_world(*backends: ScriptedBackend, broken: Mapping[str, str] | None = No
         nodes=Cache(NODES),
         drivers=drivers,
         sealer=Sealer(b"k" * 32),
-        start=operations,
         now=lambda: NOW,
         monotonic=lambda: 1000.0,
     )
-    operations.world = made
-    return made
 
 
 def world(*objects: KubeObject, backends: tuple[ScriptedBackend, ...] = (), **more: Any) -> World:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from volplane import Unavailable
+from volplane.controller.actions import Run
 from volplane.errors import ConfigurationError
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
@@ -37,9 +38,9 @@ def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(tell: 
         assert "adopt" not in shelf.calls
         plan = await cluster.adoption.start("old")
         await asyncio.sleep(1)
-        ((each, outcome),) = cluster.adoption.outcomes()
+        ((each, status),) = cluster.adoption.statuses()
         assert each == plan[0]
-        assert (outcome.state, outcome.detail) == ("done", "carries the marks of cluster here")
+        assert (status.state, status.detail) == ("done", "carries the marks of cluster here")
         assert {uid: shelf.assets[f"shelf/pvc-{uid}"].owner.cluster_id for uid in ("u1", "u2", "u3")} == {
             "u1": "here",
             "u2": "old",
@@ -75,16 +76,15 @@ def test_a_volume_that_goes_meanwhile_is_no_reason(tell: Tell) -> None:
     async def story(cluster: Any, shelf: Any) -> None:
         await restored(cluster, shelf)
         for name in ("a", "b"):
-            cluster.registry.start(
-                name, driver="shelf.example.com", asset=name, run=lambda: asyncio.sleep(30), requeue=lambda: None
-            )
+            run = Run(verb="delete", key=name, uid=name, driver="shelf.example.com", asset=name)
+            cluster.registry.start(run, lambda: asyncio.sleep(30), lambda: None)
         await cluster.adoption.start("old")
-        ((_, outcome),) = cluster.adoption.outcomes()
-        assert outcome.state == "running"
+        ((_, status),) = cluster.adoption.statuses()
+        assert status.state == "running"
         await cluster.client.delete(VOLUMES, "pvc-u1")
         await asyncio.sleep(60)
-        ((_, outcome),) = cluster.adoption.outcomes()
-        assert outcome.detail == "volume pvc-u1 is gone"
+        ((_, status),) = cluster.adoption.statuses()
+        assert status.detail == "volume pvc-u1 is gone"
         assert "adopt" not in shelf.calls
 
     tell(story)
@@ -96,8 +96,8 @@ def test_a_failure_is_told(tell: Tell) -> None:
         shelf.answers["adopt"] = [Unavailable("the shelf is away")]
         await cluster.adoption.start("old")
         await asyncio.sleep(0.2)
-        ((_, outcome),) = cluster.adoption.outcomes()
-        assert outcome.detail == "the shelf is away"
+        ((_, status),) = cluster.adoption.statuses()
+        assert status.detail == "the shelf is away"
 
     tell(story)
 

@@ -9,6 +9,7 @@ import pytest
 from scenarios.backends import ScriptedBackend
 from unit.binding.objects import claim, storage_class, volume
 from unit.lifecycle.decisions import world
+from volplane.controller.actions import Run
 from volplane.kube.objects import Claim, KubeObject
 from volplane.lifecycle.explain import Explanation, explain_claim
 from volplane.operations import OperationState, Phase
@@ -27,9 +28,9 @@ def fast(**fields: Any) -> Claim:
     return claim(storageClassName="fast", **fields)
 
 
-def operation(**fields: Any) -> OperationState:
-    base = {"asset": "a", "node": "", "driver": DRIVER, "failures": 0, "error": "", "since": 97.5}
-    return OperationState(**{**base, **fields})
+def operation(uid: str, **fields: Any) -> OperationState:
+    run = Run(verb="provision", key=KEY, uid=uid, driver=DRIVER, asset="a")
+    return OperationState.of(run, **{"failures": 0, "error": "", "since": 97.5, **fields})
 
 
 def test_a_claim_that_does_not_exist() -> None:
@@ -88,7 +89,7 @@ def test_a_bound_claim_is_as_it_should_be() -> None:
 
 def test_a_running_operation_is_told_with_its_age_and_what_follows() -> None:
     made = fast()
-    running = operation(name=f"provision-{KEY}[{made.uid}]", phase=Phase.RUNNING, next_try=None)
+    running = operation(made.uid, phase=Phase.RUNNING, next_try=None)
     told = explained(made, storage_class(provisioner=DRIVER), operations=(running,))
     assert told.tried == (f"{running.name} is running for 2.5 s on driver {DRIVER}",)
     assert told.next == (f"{running.name} ends, then this is decided anew",)
@@ -96,9 +97,7 @@ def test_a_running_operation_is_told_with_its_age_and_what_follows() -> None:
 
 def test_a_failed_operation_is_told_with_its_error_and_the_time_of_the_next_try() -> None:
     made = fast()
-    failed = operation(
-        name=f"provision-{KEY}[{made.uid}]", phase=Phase.WAITING, failures=3, error="disk full", next_try=108.0
-    )
+    failed = operation(made.uid, phase=Phase.WAITING, failures=3, error="disk full", next_try=108.0)
     told = explained(made, storage_class(provisioner=DRIVER), operations=(failed,))
     assert told.tried == (f"{failed.name} failed 3 times, the last with: disk full",)
     assert told.next == (f"{failed.name} is tried again in 8.0 s",)

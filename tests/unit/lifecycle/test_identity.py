@@ -9,7 +9,8 @@ import pytest
 
 from volplane.assets import AccessMode
 from volplane.kube.objects import Volume
-from volplane.lifecycle.identity import asset_key, volume_identity
+from volplane.lifecycle.delete import asset_key
+from volplane.lifecycle.identity import volume_identity
 
 OURS = {"pv.kubernetes.io/provisioned-by": "disk.example.com"}
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from volplane import InProgress, Unavailable
+from volplane.controller.actions import Run
 from volplane.lifecycle.leak_check import INTERVAL
 
 Tell = Callable[[Any], Any]
@@ -158,13 +159,8 @@ def test_an_asset_that_another_operation_holds_is_not_touched(tell: Tell) -> Non
     async def story(cluster: Any, shelf: Any) -> None:
         shelf.put("u1")
         await confirmed(cluster)
-        cluster.registry.start(
-            "provision-default/c[u1]",
-            driver="shelf.example.com",
-            asset="pvc-u1",
-            run=lambda: asyncio.sleep(60),
-            requeue=lambda: None,
-        )
+        run = Run(verb="provision", key="default/c", uid="u1", driver="shelf.example.com", asset="pvc-u1")
+        cluster.registry.start(run, lambda: asyncio.sleep(60), lambda: None)
         findings = cluster.repair.start()
         ((state, detail),) = outcomes(cluster, findings).values()
         assert state == "refused"

@@ -36,8 +36,8 @@ class Bench:
     def __init__(self) -> None:
         self.world = bare_world()
         self.claims, self.volumes = Queue(), Queue()
-        self.forgotten: list[str] = []
-        Wakeups(self.world, self.claims, self.volumes, self.forgotten.append).subscribe()
+        self.forgotten: list[tuple[str, str, str]] = []
+        Wakeups(self.world, self.claims, self.volumes, lambda *operation: self.forgotten.append(operation)).subscribe()
         self.decide = {
             "claims": ClaimReconciler(self.world, self.claims.enqueue),
             "volumes": VolumeReconciler(self.world),
@@ -209,7 +209,7 @@ def test_a_class_wakes_its_claims_and_a_default_one_those_without_a_class() -> N
     bench.claims.keys.clear()
     put(bench.world, storage_class("fast"))
     assert sorted(bench.claims.keys) == ["default/fast", "default/none"]
-    assert "provision-default/fast[uid-fast]" in bench.forgotten, "what failed before may succeed now"
+    assert ("provision", "default/fast", "uid-fast") in bench.forgotten, "what failed before may succeed now"
 
 
 def test_a_node_wakes_claims_that_selected_it_and_its_heartbeat_does_not() -> None:

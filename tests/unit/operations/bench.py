@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from volplane.controller.actions import Run
 from volplane.operations import DriverLimits, Ended, OperationRegistry, Phase
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
-Run = Callable[[], Awaitable[None]]
+Work = Callable[[], Awaitable[None]]
 
 
 class Bench:
@@ -22,11 +23,11 @@ class Bench:
     def start(
         self,
         name: str,
-        work: Run | None = None,
+        work: Work | None = None,
         *,
         asset: str = "a",
         driver: str = "d",
-        node: str | None = None,
+        node: str = "",
         requeue: Callable[[], None] | None = None,
     ) -> None:
         async def body() -> None:
@@ -35,16 +36,26 @@ class Bench:
                 await work()
 
         self.registry.start(
-            name,
-            driver=driver,
-            asset=asset,
-            run=body,
-            requeue=requeue or (lambda: self.requeued.append((name, now()))),
-            node=node,
+            an_operation(name, asset=asset, driver=driver, node=node),
+            body,
+            requeue or (lambda: self.requeued.append((name, now()))),
+        )
+
+    def holder(self, asset: str, node: str = "") -> str | None:
+        """The operation of driver d that holds this asset, on this node if one is named."""
+        held = (s for s in self.registry.snapshot() if s.phase is not Phase.WAITING)
+        return next(
+            (r.verb for r in held if (r.driver, r.asset) == ("d", asset) and not (node and r.node and r.node != node)),
+            None,
         )
 
     def phases(self) -> dict[str, Phase]:
-        return {state.name: state.phase for state in self.registry.snapshot()}
+        return {state.verb: state.phase for state in self.registry.snapshot()}
+
+
+def an_operation(name: str, *, asset: str = "a", driver: str = "d", node: str = "", group: str = "") -> Run:
+    """An operation that tests call by its verb."""
+    return Run(verb=name, key="data", uid="uid", driver=driver, asset=asset, node=node, group=group)
 
 
 def now() -> float:
@@ -62,14 +73,14 @@ def during(main: Callable[[Bench], Coroutine[Any, Any, None]], limits: dict[str,
     return bench[0]
 
 
-def failing(error: Exception) -> Run:
+def failing(error: Exception) -> Work:
     async def work() -> None:
         raise error
 
     return work
 
 
-def sleeping(seconds: float) -> Run:
+def sleeping(seconds: float) -> Work:
     async def work() -> None:
         await asyncio.sleep(seconds)
 

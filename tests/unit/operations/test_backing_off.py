@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from unit.operations.bench import Bench, during, failing, now, sleeping
+from unit.operations.bench import Bench, an_operation, during, failing, now, sleeping
 from volplane.errors import BackoffError, InvalidArgument, Throttled, Unavailable
 from volplane.operations import Again
 
@@ -92,7 +92,7 @@ def test_again_is_no_failure_releases_the_asset_and_queues_the_object_later() ->
         with pytest.raises(BackoffError, match="in progress") as refused:
             bench.start("provision")
         assert refused.value.until == pytest.approx(30.6)
-        assert bench.registry.holder("d", "a") is None
+        assert bench.holder("a") is None
         await asyncio.sleep(30)
         bench.start("provision", failing(Unavailable("down")))
         await asyncio.sleep(0.6)
@@ -126,8 +126,8 @@ def test_forgetting_lets_a_name_run_at_once_with_a_fresh_count() -> None:
     async def main(bench: Bench) -> None:
         bench.start("provision", failing(InvalidArgument("bad class")))
         await asyncio.sleep(1)
-        bench.registry.forget("provision")
-        bench.registry.forget("unknown")
+        bench.registry.forget("provision", "data", "uid")
+        bench.registry.forget("unknown", "data", "uid")
         bench.start("provision", failing(Unavailable("down")))
         await asyncio.sleep(1)
 
@@ -141,7 +141,7 @@ def test_forgetting_what_runs_makes_its_failure_the_first() -> None:
             await asyncio.sleep(10)
 
         async def work() -> None:
-            bench.registry.forget("p")
+            bench.registry.forget("p", "data", "uid")
             raise Unavailable("down")
 
         bench.start("p", work)
@@ -155,9 +155,9 @@ def test_failures_that_nobody_follows_up_are_forgotten() -> None:
         for _ in range(3):
             bench.start("p", failing(Unavailable("down")))
             await asyncio.sleep(10)
-        assert bench.registry.next_delay("p", Unavailable("down")) == 4.0
+        assert bench.registry.next_delay(an_operation("p"), Unavailable("down")) == 4.0
         await asyncio.sleep(700)
-        assert bench.registry.next_delay("p", Unavailable("down")) == 0.5
+        assert bench.registry.next_delay(an_operation("p"), Unavailable("down")) == 0.5
         assert bench.registry.snapshot() == ()
 
     during(main)
@@ -169,7 +169,7 @@ def test_an_event_can_name_the_next_try_while_the_operation_still_runs() -> None
 
         async def work() -> None:
             error = Unavailable("down")
-            delays.append(bench.registry.next_delay("p", error))
+            delays.append(bench.registry.next_delay(an_operation("p"), error))
             raise error
 
         for _ in range(3):
@@ -200,7 +200,7 @@ def test_a_cancelled_operation_releases_its_asset_and_backs_off() -> None:
 
         bench.start("p", work)
         await asyncio.sleep(0.1)
-        assert bench.registry.holder("d", "a") is None
+        assert bench.holder("a") is None
         await asyncio.sleep(1)
 
     assert during(main).requeued == [("p", 0.5)]

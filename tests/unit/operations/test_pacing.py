@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from unit.operations.bench import Bench, during, now
+from unit.operations.bench import Bench, an_operation, during, now
 from volplane.errors import Unavailable
 from volplane.operations import DriverLimits
 
@@ -28,7 +28,7 @@ def trying_again(bench: Bench, name: str, work: Callable[[], Awaitable[None]], g
             bench.ran.append((name, now()))
             await once()
 
-        bench.registry.start(name, driver="d", asset=name, run=body, requeue=again, group=group)
+        bench.registry.start(an_operation(name, asset=name, group=group), body, again)
 
     again()
 
@@ -111,11 +111,11 @@ def test_what_waits_for_its_turn_is_told_when_that_is_about_and_can_be_forgotten
         assert len(waiting) >= 190
         assert 15 < max(state.next_try or 0.0 for state in waiting) < 35
         last = max(waiting, key=lambda state: state.next_try or 0.0)
-        assert 15 < bench.registry.next_delay(last.name, Unavailable("the filer is down")) < 35
-        bench.registry.forget(last.name)
-        trying_again(bench, last.name, down)
+        assert 15 < bench.registry.next_delay(an_operation(last.verb), Unavailable("the filer is down")) < 35
+        bench.registry.forget(last.verb, "data", "uid")
+        trying_again(bench, last.verb, down)
         await asyncio.sleep(0.1)
-        assert (last.name, 1.0) in bench.ran, "its class has changed: it is tried at once"
+        assert (last.verb, 1.0) in bench.ran, "its class has changed: it is tried at once"
 
     during(main, LIMITS)
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from unit.operations.bench import Bench, during, failing, now, sleeping
-from volplane.drivers.executor import InlineExecutor
 from volplane.errors import BackoffError, OperationInProgress, Unavailable
 from volplane.operations import Phase
+from volplane_testing.executor import InlineExecutor
 
 # --- exclusion --------------------------------------------------------------------------------------------------
 
@@ -20,13 +20,13 @@ def test_a_success_queues_the_object_again_at_once_and_leaves_nothing() -> None:
 
     bench = during(main)
     assert bench.requeued == [("delete", 3.0)]
-    assert [(e.name, e.seconds, e.error, e.next_try) for e in bench.ended] == [("delete", 3.0, None, None)]
+    assert [(e.run.verb, e.seconds, e.error, e.next_try) for e in bench.ended] == [("delete", 3.0, None, None)]
 
 
 def test_a_second_operation_on_a_busy_asset_is_refused_and_queued_when_the_first_ends() -> None:
     async def main(bench: Bench) -> None:
         bench.start("attach", sleeping(5))
-        with pytest.raises(OperationInProgress, match="detach waits for attach"):
+        with pytest.raises(OperationInProgress, match=r"detach-data\[uid\] waits for attach-data\[uid\]"):
             bench.start("detach")
         await asyncio.sleep(6)
         bench.start("detach")
@@ -61,7 +61,7 @@ def test_many_refusals_of_one_name_queue_it_once() -> None:
 def test_the_same_name_is_refused_while_it_runs_whatever_the_asset() -> None:
     async def main(bench: Bench) -> None:
         bench.start("delete", sleeping(1))
-        with pytest.raises(OperationInProgress, match="delete is running already"):
+        with pytest.raises(OperationInProgress, match=r"delete-data\[uid\] is running already"):
             bench.start("delete", asset="other")
         await asyncio.sleep(2)
 
@@ -86,8 +86,8 @@ def test_operations_on_different_nodes_overlap_but_not_with_one_of_the_whole_ass
             bench.start("detach-1", node="n1")
         with pytest.raises(OperationInProgress):
             bench.start("delete")
-        assert bench.registry.holder("d", "a", "n3") is None
-        assert bench.registry.holder("d", "a") == "attach-1"
+        assert bench.holder("a", "n3") is None
+        assert bench.holder("a") == "attach-1"
         await asyncio.sleep(2)
         with pytest.raises(OperationInProgress, match="attach-2"):
             bench.start("delete")

@@ -7,11 +7,11 @@ import weakref
 
 import pytest
 
-from unit.operations.bench import Bench, Run, during, failing, now, sleeping
+from unit.operations.bench import Bench, Work, during, failing, now, sleeping
 from volplane.controller import logs
-from volplane.drivers.executor import InlineExecutor
 from volplane.errors import OperationError, OperationInProgress, Unavailable
 from volplane.operations import DriverLimits, Phase
+from volplane_testing.executor import InlineExecutor
 
 # --- limits of a driver -----------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ def test_a_queued_operation_holds_its_asset_already() -> None:
     async def main(bench: Bench) -> None:
         bench.start("first", sleeping(10), asset="1")
         bench.start("second", asset="2")
-        with pytest.raises(OperationInProgress, match="second, which is queued"):
+        with pytest.raises(OperationInProgress, match=r"second-data\[uid\], which is queued"):
             bench.start("third", asset="2")
         await asyncio.sleep(20)
 
@@ -105,29 +105,13 @@ def test_draining_gives_up_after_its_time_and_names_what_still_runs() -> None:
 
         bench.start("stubborn", stubborn, asset="1")
         await asyncio.sleep(0.1)
-        assert await bench.registry.drain(3) == ("stubborn",)
+        assert await bench.registry.drain(3) == ("stubborn-data[uid]",)
         assert cancelled == ["stubborn"]
-        assert bench.registry.holder("d", "1") == "stubborn"
+        assert bench.holder("1") == "stubborn"
         await asyncio.sleep(60)
-        assert bench.registry.holder("d", "1") is None
+        assert bench.holder("1") is None
 
     during(main)
-
-
-def test_one_driver_can_be_drained_and_resumed_while_others_go_on() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("mine", sleeping(2), asset="1", driver="d")
-        bench.start("other", sleeping(20), asset="1", driver="e")
-        assert await bench.registry.drain(10, "d") == ()
-        assert now() == 2.0
-        with pytest.raises(OperationError):
-            bench.start("mine", asset="1", driver="d")
-        assert bench.phases() == {"other": Phase.RUNNING}
-        bench.registry.resume("d")
-        bench.start("mine", asset="1", driver="d")
-        await asyncio.sleep(30)
-
-    assert [name for name, _ in during(main).ran] == ["mine", "other", "mine"]
 
 
 def test_draining_an_idle_registry_returns_at_once() -> None:
@@ -148,9 +132,9 @@ def test_the_snapshot_tells_since_when_and_when_next() -> None:
         bench.start("running", sleeping(5), asset="2", node="n")
         await asyncio.sleep(0.1)
         failed, running = bench.registry.snapshot()
-        assert (failed.name, failed.phase, failed.next_try, failed.failures) == ("failed", Phase.WAITING, 0.5, 1)
+        assert (failed.verb, failed.phase, failed.next_try, failed.failures) == ("failed", Phase.WAITING, 0.5, 1)
         assert failed.error == "down (E1)"
-        assert (running.name, running.phase, running.since, running.node) == ("running", Phase.RUNNING, 0.2, "n")
+        assert (running.verb, running.phase, running.since, running.node) == ("running", Phase.RUNNING, 0.2, "n")
 
     during(main)
 
@@ -174,7 +158,7 @@ def test_what_an_operation_logs_carries_its_name_and_driver_and_whose_it_is_thou
     seen: dict[str, dict[str, str]] = {}
 
     async def main(bench: Bench) -> None:
-        def watching(name: str) -> Run:
+        def watching(name: str) -> Work:
             async def work() -> None:
                 seen[name] = dict(logs.fields())
                 await asyncio.sleep(1)
@@ -189,7 +173,8 @@ def test_what_an_operation_logs_carries_its_name_and_driver_and_whose_it_is_thou
 
     during(main, {"d": DriverLimits(concurrency=1)})
     assert seen == {
-        name: {"object": f"default/{name}", "operation": name, "driver": "d"} for name in ("first", "second")
+        name: {"object": f"default/{name}", "operation": f"{name}-data[uid]", "driver": "d"}
+        for name in ("first", "second")
     }
 
 
@@ -228,5 +213,5 @@ def test_only_the_first_failure_of_a_row_is_told_aloud(caplog: pytest.LogCapture
         bench = during(main)
     assert len(bench.ran) > 4
     assert [record.getMessage() for record in caplog.records] == [
-        "provision-a failed (1 in a row), next try in 0.5 s: down"
+        "provision-a-data[uid] failed (1 in a row), next try in 0.5 s: down"
     ]

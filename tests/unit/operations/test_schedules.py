@@ -8,10 +8,11 @@ from random import Random
 
 import pytest
 
-from volplane.drivers.executor import InlineExecutor
+from unit.operations.bench import an_operation
 from volplane.errors import InvalidArgument, OperationError, Throttled, Unavailable
 from volplane.operations import Again, DriverLimits, OperationRegistry
-from volplane.testing.clock import run
+from volplane_testing.clock import run
+from volplane_testing.executor import InlineExecutor
 
 LIMITS = {"d": DriverLimits(concurrency=3), "e": DriverLimits(concurrency=2, rate=1.5)}
 
@@ -28,7 +29,9 @@ class Actor:
             return
         try:
             self.world.registry.start(
-                self.name, driver=self.driver, asset=self.asset, node=self.node, run=self.work, requeue=self.queued
+                an_operation(self.name, driver=self.driver, asset=self.asset, node=self.node or ""),
+                self.work,
+                self.queued,
             )
         except OperationError:
             self.world.refusals += 1

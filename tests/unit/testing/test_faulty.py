@@ -19,11 +19,11 @@ from volplane import (
     StartRequest,
     Throttled,
 )
-from volplane.drivers.building import build_driver
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
+from volplane.drivers.loading import build_driver
 from volplane.errors import ConfigurationError, OutcomeUnknown
-from volplane.testing import (
+from volplane_testing import (
     Answer,
     FailAfter,
     FailBefore,
@@ -58,7 +58,7 @@ def made(backend: FaultyBackend) -> int:
 
 def test_it_is_a_backend_with_the_hooks_of_the_wrapped_one() -> None:
     plain = MemoryBackend()
-    assert driver_of(FaultyBackend(plain)).capabilities == driver_of(plain).capabilities
+    assert driver_of(FaultyBackend(plain)).view.hooks == driver_of(plain).view.hooks
 
 
 def test_without_a_script_everything_goes_through() -> None:

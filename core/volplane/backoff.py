@@ -1,0 +1,241 @@
+"""How long to wait before the next try: one table for everything that is tried again.
+
+Each row is a `Backoff`: the delay after the first failure in a row, how it grows, its ceiling, its jitter, what becomes
+of a delay that the other side asks for, and what resets the count. Whoever retries counts the failures and calls
+`Backoff.delay`. Periods (probes, leak checks, resyncs) are not delays and stand where they are used.
+The table is shown in docs/explanation/delays.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal
+
+__all__ = ["TABLE", "Backoff", "Budget"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """One row of the table. All times are seconds.
+
+    reason: what failed. reset: what makes the next failure the first one again.
+    first: the delay after the first failure in a row. factor, step: each further failure multiplies the delay by `factor`
+    and adds `step`. ceiling: the longest delay. threshold: the failure in a row from which on there is a delay at all.
+    jitter: the delay is multiplied by a random number between these two.
+    asked: what a delay asked for by the other side (`retry_after`) means: "ignored", "floor" (the delay is at least that),
+    or "instead" (it is exactly that). asked_within: shortest and longest that it may be; anything else is moved there.
+    tries: failures in a row after which it is given up; None: never. forget_after: seconds without a try after which the
+    count is dropped.
+    """
+
+    reason: str
+    first: float
+    reset: str
+    factor: float = 2.0
+    step: float = 0.0
+    ceiling: float = math.inf
+    threshold: int = 1
+    jitter: tuple[float, float] = (1.0, 1.0)
+    asked: Literal["ignored", "floor", "instead"] = "ignored"
+    asked_within: tuple[float, float] = (0.0, math.inf)
+    tries: int | None = None
+    forget_after: float = math.inf
+
+    def delay(self, failures: int = 1, *, asked: float | None = None, random: Random | None = None) -> float:
+        """Seconds to wait after the `failures`-th failure in a row, counted from 1.
+
+        asked: what the other side asked for; None, or a number that is not finite: nothing. random: source of the jitter;
+        None: no jitter.
+        """
+        bounded: float | None = None
+        if asked is not None and math.isfinite(asked) and self.asked != "ignored":
+            shortest, longest = self.asked_within
+            bounded = min(max(asked, shortest), longest)
+            if self.asked == "instead":
+                return bounded
+        growths = failures - self.threshold
+        if growths < 0:
+            return 0.0
+        seconds = min(self.ceiling, self.first * self.factor ** min(growths, 64) + self.step * growths)
+        if random is not None:
+            low, high = self.jitter
+            seconds *= low + (high - low) * random.random()
+        return seconds if bounded is None else max(seconds, bounded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A limit on how many retries there are together.
+
+    rate: retries a second. burst: how many may be saved up. per_success: how many more each success allows.
+    """
+
+    rate: float
+    burst: float
+    per_success: float
+
+
+LONGEST_ASKED_BY_SERVER: Final = 300.0
+"""An API server that asks for more is asked again after this: a longer silence looks like a broken controller."""
+
+# Runner: one count of failures per key for these four.
+
+RECONCILE_FAILED: Final = Backoff(
+    reason="a pass over an object: conflicts, no end of steps, an internal error",
+    first=0.005,
+    ceiling=1000.0,
+    reset="a pass without an error",
+)
+API_UNAVAILABLE: Final = Backoff(
+    reason="a pass over an object: the API server gave no usable answer",
+    first=0.005,
+    ceiling=30.0,
+    asked="floor",
+    asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
+    reset="a pass without an error",
+)
+API_REFUSED: Final = Backoff(
+    reason="a pass over an object: the API server refused a call",
+    first=5.0,
+    ceiling=300.0,
+    reset="a pass without an error",
+)
+REGISTRY_CLOSED: Final = Backoff(
+    reason="a pass over an object: its driver takes no operations any more",
+    first=1.0,
+    ceiling=1000.0,
+    reset="a pass without an error",
+)
+
+# Operations: one count of failures per operation.
+
+HOOK_FAILED: Final = Backoff(
+    reason="an operation: a hook or one of its live checks failed",
+    first=0.5,
+    ceiling=120.0,
+    asked="instead",
+    asked_within=(0.5, 3600.0),
+    forget_after=600.0,
+    reset="a success; the claim's class or node changed; another operation on the asset",
+)
+HOOK_FAILED_SLOW: Final = Backoff(
+    reason="an operation: the error is one that only a change elsewhere ends (retry policy slow)",
+    first=300.0,
+    factor=1.0,
+    asked="instead",
+    asked_within=(0.5, 3600.0),
+    forget_after=600.0,
+    reset="a success; the claim's class or node changed; another operation on the asset",
+)
+LIVE_STATE_FORBIDS: Final = Backoff(
+    reason="an operation: the live state forbids it for now",
+    first=1.0,
+    factor=1.0,
+    reset="-",
+)
+SCRUB_FAILED: Final = Backoff(
+    reason="an attempt to erase a volume failed",
+    first=2.0,
+    ceiling=64.0,
+    reset="the volume is released again; the count and the time are on the volume, by the wall clock",
+)
+RETRY_BUDGET: Final = Budget(rate=10.0, burst=100.0, per_success=2.0)
+"""Retries of one driver and class together; rate and burst are those of client-go's default rate limiter."""
+
+# The API server.
+
+WATCH_ENDED: Final = Backoff(
+    reason="a list or a watch ended without an event",
+    first=0.8,
+    ceiling=30.0,
+    jitter=(0.5, 1.0),
+    asked="floor",
+    asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
+    reset="an event, or a watch that lasted a second",
+)
+CIRCUIT_OPEN: Final = Backoff(
+    reason="calls of the API server had no usable answer",
+    first=0.15,
+    factor=1.5,
+    ceiling=1.0,
+    threshold=10,
+    asked="floor",
+    asked_within=(0.0, 25.0),
+    reset="a usable answer",
+)
+EVENT_NOT_WRITTEN: Final = Backoff(
+    reason="an Event was not written: the API server gave no usable answer",
+    first=2.0,
+    factor=1.0,
+    step=2.0,
+    tries=5,
+    asked="floor",
+    asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
+    reset="the next Event",
+)
+LEASE_NOT_HELD: Final = Backoff(
+    reason="the lease is another's, or can be neither read nor taken",
+    first=2.0,
+    factor=1.0,
+    jitter=(1.0, 1.2),
+    reset="-",
+)
+LEASE_NOT_RENEWED: Final = Backoff(
+    reason="the lease was not renewed",
+    first=1.0,
+    factor=1.0,
+    reset="-",
+)
+PREPARE_FAILED: Final = Backoff(
+    reason="at the start of a process: the API server gave no usable answer",
+    first=1.0,
+    factor=1.0,
+    asked="floor",
+    asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
+    reset="-",
+)
+
+# Drivers and leak check.
+
+DRIVER_NOT_STARTED: Final = Backoff(
+    reason="a driver did not start",
+    first=1.0,
+    ceiling=30.0,
+    reset="the driver is ready",
+)
+LEAK_CHECK_FAILED: Final = Backoff(
+    reason="a leak check failed",
+    first=60.0,
+    factor=1.0,
+    jitter=(1.0, 1.1),
+    reset="-",
+)
+LEAK_CHECK_WITHOUT_DRIVER: Final = Backoff(
+    reason="a leak check is due and its driver is not ready",
+    first=10.0,
+    factor=1.0,
+    reset="-",
+)
+
+TABLE: Final[tuple[Backoff, ...]] = (
+    RECONCILE_FAILED,
+    API_UNAVAILABLE,
+    API_REFUSED,
+    REGISTRY_CLOSED,
+    HOOK_FAILED,
+    HOOK_FAILED_SLOW,
+    LIVE_STATE_FORBIDS,
+    SCRUB_FAILED,
+    WATCH_ENDED,
+    CIRCUIT_OPEN,
+    EVENT_NOT_WRITTEN,
+    LEASE_NOT_HELD,
+    LEASE_NOT_RENEWED,
+    PREPARE_FAILED,
+    DRIVER_NOT_STARTED,
+    LEAK_CHECK_FAILED,
+    LEAK_CHECK_WITHOUT_DRIVER,
+)
+"""Every row, in the order of the documentation."""
