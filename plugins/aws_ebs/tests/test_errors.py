@@ -20,8 +20,8 @@ from volplane import (
     VolumeInUse,
 )
 from volplane_aws_ebs import errors
-from volplane_aws_ebs.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, AwsRefusal, Call
-from volplane_aws_ebs.errors import leaves_doubt, translated
+from volplane_aws_ebs.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, Action, AwsError
+from volplane_aws_ebs.errors import outcome_unknown, to_backend_error
 from volplane_aws_ebs.ownership_tags import client_token
 from volplane_aws_ebs.testing import Behaviour, FaultKind
 
@@ -30,8 +30,8 @@ ZONES = ("eu-test-1a", "eu-test-1b", "eu-test-1c")
 KEY = "arn:aws:kms:eu-test-1:123456789012:key/0f0f0f0f"
 
 
-def error_of(code: str, call: Call = Call.CREATE_VOLUME, message: str = "Because.") -> BackendError:
-    return translated(AwsRefusal(call, code, message), "make a volume for pvc-1")
+def error_of(code: str, call: Action = Action.CREATE_VOLUME, message: str = "Because.") -> BackendError:
+    return to_backend_error(AwsError(call, code, message), "make a volume for pvc-1")
 
 
 # --- rows that hooks answer themselves --------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_the_rest_of_the_table(code: str, kind: type[BackendError]) -> None:
 def test_every_code_of_the_table_stands_in_this_file() -> None:
     """A row without a test would be a guess."""
     tests = Path(__file__).read_text("utf-8")
-    codes = {code for row in errors._TABLE for code in row.codes} - {NO_ANSWER, NOT_SENT, NO_CREDENTIALS}
+    codes = {code for rule in errors._RULES for code in rule.codes} - {NO_ANSWER, NOT_SENT, NO_CREDENTIALS}
     assert [code for code in sorted(codes) if f'"{code.rstrip("*")}' not in tests] == []
 
 
@@ -335,7 +335,7 @@ def test_an_unknown_code_is_an_unknown_outcome() -> None:
 
 @pytest.mark.parametrize("code", [NO_ANSWER, "InternalError", "VolumeLimitExceeded", "SomethingNew"])
 def test_these_leave_a_doubt(code: str) -> None:
-    assert leaves_doubt(AwsRefusal(Call.CREATE_VOLUME, code, ""))
+    assert outcome_unknown(AwsError(Action.CREATE_VOLUME, code, ""))
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_these_leave_a_doubt(code: str) -> None:
     ["RequestLimitExceeded", "NotSent", "UnauthorizedOperation", "InvalidParameterValue", "InsufficientVolumeCapacity"],
 )
 def test_these_leave_none(code: str) -> None:
-    assert not leaves_doubt(AwsRefusal(Call.CREATE_VOLUME, code, ""))
+    assert not outcome_unknown(AwsError(Action.CREATE_VOLUME, code, ""))
 
 
 def test_no_message_ends_with_a_dot_or_names_python(region: Any) -> None:

@@ -159,7 +159,7 @@ def test_a_volume_that_failed_is_removed_and_another_one_is_made(region: Any) ->
 
 def test_of_two_volumes_with_the_same_marks_the_oldest_is_used_in_every_process(region: Any) -> None:
     asset = region.provision()
-    with region.fake.looking() as cloud:
+    with region.fake.locked_state() as cloud:
         volume = cloud.volumes[asset.handle]
         twin = replace(volume, id="vol-0ffffffffffffffff", number=cloud.number(), created=cloud.now, attachments={})
         cloud.volumes[twin.id] = twin
@@ -171,7 +171,7 @@ def test_of_two_volumes_with_the_same_marks_the_oldest_is_used_in_every_process(
 def test_a_call_that_nobody_waits_for_changes_nothing(region: Any) -> None:
     request = region.demand()
     late = replace(request, context=replace(request.context, cancelled=lambda: True))
-    with pytest.raises(Unavailable, match="nobody waits"):
+    with pytest.raises(Unavailable, match="the call was cancelled before anything was changed"):
         region.backend.provision(late)
     assert region.fake.volumes == {}
 
@@ -203,7 +203,7 @@ def test_a_deletion_that_ec2_forgot_is_ordered_again(region: Any) -> None:
     asset = region.provision()
     region.backend.delete(region.deletion(asset))
     region.fake.volumes[asset.handle].state = "available"
-    with region.fake.looking() as cloud:
+    with region.fake.locked_state() as cloud:
         cloud.timeline.__init__(region.clock)
     assert region.delete(asset) == Done()
     assert calls_of(region, "DeleteVolume") == 2
@@ -237,7 +237,7 @@ def test_a_static_volume_is_deleted_by_its_in_tree_handle_if_nobody_marked_it(re
 
 
 def test_a_listing_shows_marks_of_every_cluster_and_nothing_else(new_region: Any) -> None:
-    region = new_region(Behaviour(most_results=5))
+    region = new_region(Behaviour(max_results=5))
     region.fake.add_instance()
     region.connect.client().create_volume(AvailabilityZone="eu-test-1a", Size=1)
     handles = {region.provision(f"u{n}").handle for n in range(12)}

@@ -146,7 +146,7 @@ def test_nothing_is_kept_of_ten_thousand_operations_that_are_over() -> None:
         await asyncio.sleep(2000)
         registry = bench.registry
         assert registry.snapshot() == ()
-        assert not any((registry._operations, registry._holders, registry._pauses, registry._paused))
+        assert not any((registry._operations, registry._holders, registry._pauses._by_name, registry._pauses._by_asset))
 
     during(main)
 
