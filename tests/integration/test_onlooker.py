@@ -13,9 +13,9 @@ from volplane.controller.config import Configuration
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.inprocess import InProcessTransport
-from volplane.lifecycle.explain import Explanation
 from volplane.onlooker import Onlooker, look
 from volplane.process import Options
+from volplane.reconcile.explain import Explanation
 from volplane.testing import clock
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from simulation.recorded import CAUGHT
 from volplane.apiserver.server import ApiServer
-from volplane.lifecycle import claims
+from volplane.reconcile import claims
 from volplane.testing import clock, simulation
 from volplane.testing.simulation.chance import Fate
 from volplane.testing.simulation.cluster import Cluster, PodFaults
