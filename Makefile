@@ -7,8 +7,8 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.volplane-installed
-PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
-SOURCES := core $(wildcard plugins/*/src) $(wildcard examples/*/volplane_*.py examples/*/src) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py))))
+PARTS := embedded testing $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+SOURCES := core embedded/src testing/src $(wildcard plugins/*/src) $(wildcard examples/*/volplane_*.py examples/*/src) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py))))
 
 # The first Python that is new enough and able to make virtual environments (Debian ships the latter apart).
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
@@ -59,7 +59,7 @@ site: $(STAMP) ## Build the site from docs/ into build/site; a broken link is an
 .PHONY: venv
 venv: $(STAMP) ## Only make .venv
 
-$(STAMP): constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+$(STAMP): constraints.txt pyproject.toml $(PARTS:%=%/pyproject.toml)
 	@test -x $(BIN)/pip || test -n "$(PYTHON)" || { echo "volplane needs Python 3.11 or newer with its venv module;" \
 		"on Debian 12: apt-get install python3 python3-venv. Another one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "installing into $(VENV) (once, about a minute)"
@@ -67,7 +67,7 @@ $(STAMP): constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: \
 		--require-hashes --requirement constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation \
-		--editable . $(PLUGINS:%=--editable %)
+		--editable . $(PARTS:%=--editable %)
 	@touch $@
 
 # Needs uv on the PATH. The file carries no index, host or address: where packages come from is the machine's business.

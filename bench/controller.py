@@ -14,8 +14,8 @@ from pathlib import Path
 from bench.backends import PLUGINS
 from bench.objects import DRIVER
 
-from volplane.cli import running
-from volplane.cli.serving import HttpAddress, serving
+from volplane.cli.framework import eventloop
+from volplane.cli.framework.serving import HttpAddress, serving
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
@@ -56,4 +56,4 @@ if __name__ == "__main__":
     chosen = parser.parse_args()
     settings = tuple(_settings(driver, chosen.timeout) for driver in chosen.driver or [f"{DRIVER}=memory"])
     logs.configure()
-    running.run(lambda stop: _run(chosen.kubeconfig, settings, stop))
+    eventloop.run(lambda stop: _run(chosen.kubeconfig, settings, stop))

@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.objects import DRIVER, NAMESPACE, claim_name, volume_name
 
-from volplane.cli import running
+from volplane.cli.framework import eventloop
 from volplane.kube.http_transport import HttpTransport
 
 __all__: list[str] = []
@@ -189,4 +189,4 @@ if __name__ == "__main__":
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("--events", type=int, default=0, help="how many claims get an event, at most COUNT")
     chosen = parser.parse_args()
-    running.run(lambda _: _main(chosen.kind, chosen.count, chosen.kubeconfig, min(chosen.events, chosen.count)))
+    eventloop.run(lambda _: _main(chosen.kind, chosen.count, chosen.kubeconfig, min(chosen.events, chosen.count)))

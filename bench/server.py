@@ -19,11 +19,11 @@ from typing import Any
 
 from bench.objects import bound_claim, bound_volume, free_volume
 
-from volplane.apiserver.requests import Answer
-from volplane.apiserver.server import ApiServer
-from volplane.apiserver.store import Store, key_of
-from volplane.cli import running
-from volplane.cli.embedded import Place, embedded_server
+from volplane.cli.framework import eventloop
+from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.apiserver.store import Store, key_of
+from volplane_embedded.cli.embedded_server import Place, embedded_server
 
 __all__: list[str] = []
 
@@ -83,4 +83,4 @@ if __name__ == "__main__":
     parser.add_argument("--volumes", type=int, default=0)
     parser.add_argument("--write-ms", type=float, default=0.0)
     chosen = parser.parse_args()
-    running.run(lambda stop: _serve(chosen.kubeconfig, chosen.pairs, chosen.volumes, chosen.write_ms, stop))
+    eventloop.run(lambda stop: _serve(chosen.kubeconfig, chosen.pairs, chosen.volumes, chosen.write_ms, stop))

@@ -33,7 +33,7 @@ from tools.schema_facts import (
     ZERO_DROPPED,
 )
 
-_TARGET: Final = Path(__file__).parent.parent / "core" / "volplane" / "apiserver" / "data"
+_TARGET: Final = Path(__file__).parent.parent / "embedded" / "src" / "volplane_embedded" / "apiserver" / "data"
 _ROOTS: Final = (
     "V1ConfigMap",
     "CoreV1Event",

@@ -14,7 +14,9 @@ from typing import Any, Protocol
 from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Decide, Notice
 from volplane.controller.clock import Clock
-from volplane.controller.runner import Runner, RunnerMetrics
+from volplane.controller.metrics import Metrics
+from volplane.controller.runner import Runner
+from volplane.controller.workqueue import ControllerMetrics
 from volplane.errors import ConfigurationError
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import HookCaller, OperationDeps
@@ -23,7 +25,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
-from volplane.kube.reflector import Reflector, ReflectorMetrics
+from volplane.kube.reflector import Reflector
 from volplane.operations import Dispatcher, OperationRegistry
 from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
 from volplane.protection.volumes import decide_volume_protection
@@ -32,7 +34,7 @@ from volplane.provision.operation import ProvisionOperation
 from volplane.reclaim.operation import DeleteOperation, RecycleOperation
 from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
 from volplane.reconcile.explain import Explanation, explain_claim
-from volplane.reconcile.measuring import CountedAssignments, LifecycleMetrics, MeasuredHooks
+from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
 from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
 from volplane.reconcile.volumes import promised
 from volplane.state.cluster_state import ClusterState, Drivers, Settings
@@ -75,10 +77,6 @@ class PlaneDrivers(Drivers, HookCaller, Protocol):
     """The configured drivers: to see, and to call."""
 
 
-class PlaneMetrics(RunnerMetrics, ReflectorMetrics, Protocol):
-    """Where all parts of the plane count."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a plane is built from; each belongs to the one event loop that runs it.
@@ -95,8 +93,8 @@ class Parts:
     clock: Clock
     random: Random
     fence: Callable[[], str] = lambda: ""
-    metrics: PlaneMetrics | None = None
-    measures: LifecycleMetrics | None = None
+    metrics: ControllerMetrics | None = None
+    measures: Metrics | None = None
 
 
 class ControlPlane:
@@ -163,9 +161,9 @@ class ControlPlane:
         decide: Decide = ClaimReconciler(self.state, self._wake_claim)
         if self._parts.measures is not None:
             decide = CountedAssignments(decide, self.claims, self._parts.measures)
-        claims = Runner("claims", decide, kind=CLAIMS, lane=self._class_of_claim, **self._common())
+        claims = Runner("claims", decide, kind=CLAIMS, flow=self._class_of_claim, **self._common())
         volumes = Runner(
-            "volumes", VolumeReconciler(self.state), kind=VOLUMES, lane=self._class_of_volume, **self._common()
+            "volumes", VolumeReconciler(self.state), kind=VOLUMES, flow=self._class_of_volume, **self._common()
         )
         self._claims_runner = claims
         self._volumes_runner = volumes

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from volplane_folders import FoldersBackend
 
-from volplane.testing import BackendConformance, Cluster, FailAfter, FaultyBackend, Subject, run
+from volplane_testing import BackendConformance, Cluster, FailAfter, FaultyBackend, Subject, run
 
 
 class TestFolders(BackendConformance):

@@ -13,18 +13,18 @@ from typing import Any
 
 import aiohttp
 
-from volplane.apiserver.server import ApiServer
-from volplane.cli.serving import HttpAddress, serving
+from volplane.cli.framework.serving import HttpAddress, serving
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.discovery import GivenPlugins
 from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.transport import LineStream, Response
 from volplane.process import ControllerProcess, Options
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
 from volplane_hostpath import HostPathBackend
 
 DRIVER = "hostpath.volplane.dev"

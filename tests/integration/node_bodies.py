@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from integration.node_cluster import Cluster, now
-from volplane.apiserver.server import ApiServer
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
 
 Scenario = Callable[[Cluster], Awaitable[None]]
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from volplane.apiserver.requests import Answer
-from volplane.apiserver.server import ApiServer
 from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
-from volplane.node.cluster import LocalNodes
-from volplane.node.pods import PODS, Pod
-from volplane.node.sandboxes import Sandboxes
+from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.cluster import LocalNodes
+from volplane_embedded.kubelet.sandboxes import Sandboxes
+from volplane_embedded.pods import PODS, Pod
 
 SECONDS = 10.0
 

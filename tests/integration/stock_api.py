@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from volplane.apiserver.server import ApiServer
+from volplane_embedded.apiserver.server import ApiServer
 
 Json = dict[str, Any]
 

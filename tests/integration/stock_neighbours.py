@@ -6,7 +6,7 @@ import asyncio
 
 from integration.stock_api import CLAIMS, CLASSES, NODES, PODS, VOLUMES, Informer, Json, Queue, StockApi, edited, note
 from integration.stock_binder import BIND_COMPLETED, SELECTED_NODE, StockBinder, class_of
-from volplane.apiserver.server import ApiServer
+from volplane_embedded.apiserver.server import ApiServer
 
 CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"

@@ -15,8 +15,8 @@ from scenarios.laboratory import Laboratory, at_work
 from scenarios.stories import DRIVER, claim, node_runs_pods, storage_class, volume
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.kube.inprocess import InProcessTransport
-from volplane.testing import clock
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
 
 LARGEST = 256 * 1024
 HOUR = 3600.0

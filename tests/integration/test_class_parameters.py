@@ -18,7 +18,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.testing import Cluster, run
+from volplane_testing import Cluster, run
 
 KIND = ParameterKind
 FIRST = ParameterSchema(

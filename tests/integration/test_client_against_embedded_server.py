@@ -13,10 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from volplane.apiserver.certificates import make_certificate, server_context
-from volplane.apiserver.kubeconfig import write_kubeconfig
-from volplane.apiserver.serve import serve
-from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Action, Done, Notice, Patch, Reads
 from volplane.controller.runner import Runner
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
@@ -24,10 +20,14 @@ from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.http_transport import HttpTransport
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
+from volplane_embedded.apiserver.certificates import make_certificate, server_context
+from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
+from volplane_embedded.apiserver.serve import serve
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
 
 SPEC = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/tmp/x"}}
 TOKEN = "a-token"

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from volplane.apiserver.durable import SqliteJournal
-from volplane.apiserver.server import ApiServer
-from volplane.apiserver.store import Store
+from volplane_embedded.apiserver.durable import SqliteJournal
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.apiserver.store import Store
 
 WRITER = """
 import json, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from volplane.apiserver.durable import SqliteJournal
-from volplane.apiserver.server import ApiServer
-from volplane.apiserver.store import Store
+from volplane_embedded.apiserver.durable import SqliteJournal
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.apiserver.store import Store
 
 server = ApiServer(now=lambda: datetime.now(UTC), store=Store(SqliteJournal(Path(sys.argv[1]))))
 PATH = "/api/v1/namespaces/default/configmaps"
@@ -90,9 +90,9 @@ CROWD = """
 import asyncio, json, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from volplane.apiserver.durable import SqliteJournal
-from volplane.apiserver.server import ApiServer
-from volplane.apiserver.store import Store
+from volplane_embedded.apiserver.durable import SqliteJournal
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.apiserver.store import Store
 
 PATH = "/api/v1/namespaces/default/configmaps"
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from volplane.apiserver.certificates import make_certificate, server_context
-from volplane.apiserver.kubeconfig import write_kubeconfig
-from volplane.apiserver.requests import Query
-from volplane.apiserver.serve import serve
-from volplane.apiserver.server import ApiServer
+from volplane_embedded.apiserver.certificates import make_certificate, server_context
+from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
+from volplane_embedded.apiserver.requests import Query
+from volplane_embedded.apiserver.serve import serve
+from volplane_embedded.apiserver.server import ApiServer
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")

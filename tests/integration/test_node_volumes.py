@@ -13,12 +13,12 @@ import pytest
 
 from integration.node_bodies import in_cluster, no_files_left
 from integration.node_cluster import Cluster, host_path, now, state_of, why_no_sandbox
-from volplane.apiserver.server import ApiServer
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
-from volplane.node.pods import PODS
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_embedded.pods import PODS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -153,8 +153,8 @@ def test_after_a_restart_nothing_runs_twice_that_may_run_once(tmp_path: Path) ->
 KILLED_AGENT = """
 import asyncio, sys
 from pathlib import Path
-from volplane.node.sandboxes import Sandboxes
-from volplane.node.sandbox.spec import Spec
+from volplane_embedded.kubelet.sandboxes import Sandboxes
+from volplane_embedded.sandbox.spec import Spec
 
 async def main(directory):
     async with Sandboxes() as sandboxes:
@@ -191,9 +191,9 @@ NO_NAMESPACES = """
 import asyncio, sys
 from pathlib import Path
 from integration.node_cluster import Cluster, now
-from volplane.apiserver.server import ApiServer
+from volplane_embedded.apiserver.server import ApiServer
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
+from volplane_embedded.inprocess import InProcessTransport
 
 async def main():
     server = ApiServer(now=now)

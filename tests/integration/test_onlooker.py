@@ -8,15 +8,15 @@ import json
 import pytest
 
 from scenarios.faults import Fault, Rules, UnreliableTransport, refusing
-from volplane.apiserver.server import ApiServer
 from volplane.controller.config import Configuration
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.onlooker import Onlooker, look
 from volplane.process import Options
 from volplane.reconcile.explain import Explanation
-from volplane.testing import clock
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
 
 
 def looked(*refused: str) -> tuple[Onlooker, Explanation]:

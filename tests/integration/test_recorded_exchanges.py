@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 
 from integration.recordings import Exchange, Reply, Variables, differences, read
-from volplane.apiserver.requests import Answer
-from volplane.apiserver.serve import serve
-from volplane.apiserver.server import ApiServer
-from volplane.testing import clock
+from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.serve import serve
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_testing import clock
 
 _Query = list[tuple[str, str]]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from integration.node_cluster import why_no_sandbox
-from volplane.node.sandbox.spec import Bind, Report, Spec
-from volplane.node.sandboxes import Sandboxes
+from volplane_embedded.kubelet.sandboxes import Sandboxes
+from volplane_embedded.sandbox.spec import Bind, Report, Spec
 
 
 @pytest.fixture(scope="module", autouse=True)

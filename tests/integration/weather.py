@@ -9,8 +9,8 @@ from typing import Any
 
 from scenarios.laboratory import Laboratory
 from volplane.errors import ApiUnavailable
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.transport import LineStream, Response, Transport
+from volplane_embedded.inprocess import InProcessTransport
 
 Ask = Callable[[], Awaitable[Response]]
 Weather = Callable[[Ask, float], Awaitable[Response]]

@@ -20,12 +20,17 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DISTRIBUTIONS = {
     "volplane": (REPOSITORY, REPOSITORY / "core" / "volplane"),
     **{
+        f"volplane-{part}": (REPOSITORY / part, REPOSITORY / part / "src" / f"volplane_{part}")
+        for part in ("embedded", "testing")
+    },
+    **{
         f"volplane-{directory.name.replace('_', '-')}": (directory, directory / "src" / f"volplane_{directory.name}")
         for directory in sorted(REPOSITORY.glob("plugins/*"))
         if (directory / "pyproject.toml").is_file()
     },
 }
-PLUGINS = [name for name in DISTRIBUTIONS if name != "volplane"]
+PARTS = ["volplane-embedded", "volplane-testing"]
+PLUGINS = [name for name in DISTRIBUTIONS if name not in ("volplane", *PARTS)]
 
 everywhere = pytest.mark.parametrize("name", DISTRIBUTIONS)
 
@@ -79,6 +84,11 @@ def test_a_plugin_asks_for_the_core_as_a_third_party_would(name: str) -> None:
     assert "volplane>=0.1,<0.2" in project(name)["dependencies"]
 
 
+@pytest.mark.parametrize("name", PARTS)
+def test_what_uses_the_core_from_within_asks_for_exactly_its_version(name: str) -> None:
+    assert f"volplane=={project('volplane')['version']}" in project(name)["dependencies"]
+
+
 @everywhere
 def test_its_entry_points_load(name: str) -> None:
     points = [*importlib.metadata.distribution(name).entry_points]
@@ -95,10 +105,17 @@ def test_its_wheel_holds_its_package_and_nothing_else(name: str, tmp_path: Path)
         metadata = email.parser.Parser().parsestr(wheel.read(metadata_file).decode())
     package = {entry for entry in inside if ".dist-info/" not in entry}
     assert package == sources(DISTRIBUTIONS[name][1])
+    assert len({entry.partition("/")[0] for entry in package}) == 1
     assert any(entry.endswith("/licenses/LICENSE") for entry in inside)
     assert metadata["Name"] == name
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_payload()
+
+
+def test_the_core_holds_no_api_server_no_kubelet_and_no_test_kit() -> None:
+    modules = {path.removesuffix(".py") for path in sources(DISTRIBUTIONS["volplane"][1])}
+    kits = ("apiserver", "node", "kubelet", "scheduler", "sandbox", "testing", "conformance", "simulation", "inprocess")
+    assert [module for module in modules if set(kits) & set(module.split("/"))] == []
 
 
 def test_the_source_distribution_of_the_core_has_no_plugin_or_test(tmp_path: Path) -> None:

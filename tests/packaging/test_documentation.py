@@ -10,7 +10,7 @@ import pytest
 
 import volplane
 from volplane import errors
-from volplane.testing.conformance import RULES
+from volplane_testing.conformance import RULES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md")), *REPOSITORY.glob("plugins/*/*.md")]
@@ -54,7 +54,7 @@ def test_the_table_in_the_source_of_the_errors_agrees_with_the_classes() -> None
 
 def test_every_field_of_the_contract_says_what_it_means() -> None:
     text = (REPOSITORY / "docs" / "reference" / "hooks.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| `[^\n]*?` \| [^|\n]* \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| \[?`[^\n]*?`(?:\]\(#\w+\))? \| [^|\n]* \| (.*) \|$", text, re.MULTILINE)
     contract = [getattr(volplane, name) for name in volplane.__all__]
     fields = [field.name for kind in contract if dataclasses.is_dataclass(kind) for field in dataclasses.fields(kind)]
     assert sorted(name for name, _ in rows) == sorted(fields)
@@ -67,3 +67,4 @@ def test_the_proofs_of_the_promises_are_there() -> None:
     assert len(named) > 20
     assert [path for path in named if not (REPOSITORY / path).exists()] == []
     assert f"{len(RULES)} rules judge a backend" in text
+    assert f"[{len(RULES)} rules]" in (REPOSITORY / "README.md").read_text("utf-8")

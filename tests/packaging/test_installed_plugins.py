@@ -18,6 +18,8 @@ from tests.packaging.clean_environment import CleanEnvironment, borrow, environm
 REPOSITORY = Path(__file__).resolve().parents[2]
 OURS = (
     REPOSITORY,
+    REPOSITORY / "embedded",
+    REPOSITORY / "testing",
     REPOSITORY / "plugins" / "hostpath",
     REPOSITORY / "plugins" / "aws_ebs",
     REPOSITORY / "examples" / "folders",
@@ -101,7 +103,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     sources = tmp_path_factory.mktemp("sources")
     theirs = [foreign(sources, name, name, source) for name, source in FOREIGN.items()]
     theirs += [foreign(sources, name, "twin", FOREIGN["fine"].replace("fine", name)) for name in TWINS]
-    for directory in (*OURS[:2], *theirs):
+    for directory in (*OURS[:4], *theirs):
         clean.install(wheel_of(directory, wheels))
     return clean
 

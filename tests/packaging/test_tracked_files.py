@@ -27,7 +27,12 @@ def tracked_files() -> tuple[Path, ...]:
 
 
 def modules() -> list[Path]:
-    packages = [REPOSITORY / "core", *REPOSITORY.glob("plugins/*/src")]
+    packages = [
+        REPOSITORY / "core",
+        REPOSITORY / "embedded" / "src",
+        REPOSITORY / "testing" / "src",
+        *REPOSITORY.glob("plugins/*/src"),
+    ]
     return [path for package in packages for path in sorted(package.rglob("*.py"))]
 
 

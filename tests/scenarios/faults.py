@@ -11,7 +11,7 @@ from typing import Any
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Response, Transport
-from volplane.testing.exchange import Mortal, refusal, target_of
+from volplane_testing.exchange import Mortal, refusal, target_of
 
 
 @dataclass(frozen=True)

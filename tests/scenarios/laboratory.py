@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
-from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
-from volplane.drivers.executor import InlineExecutor, Latency
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.transport import Transport
 from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
 from volplane.state.cluster_state import Settings
-from volplane.testing import clock
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
+from volplane_testing.executor import InlineExecutor, Latency
 
 T = TypeVar("T")
 Json = dict[str, Any]

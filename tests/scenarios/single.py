@@ -11,9 +11,9 @@ from scenarios import rows
 from scenarios.laboratory import Json, Laboratory
 from volplane.controller.actions import Run
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS
 from volplane.operations import OperationRegistry, Work
+from volplane_embedded.inprocess import InProcessTransport
 
 _MISSING = re.compile(r"(\S+) is absent from the controller cache but GET finds it")
 _OUTDATED = re.compile(r"controller cache holds (\S+) with its old UID; GET answers \S+ with the UID the PV refers to")

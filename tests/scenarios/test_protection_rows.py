@@ -17,11 +17,11 @@ from scenarios.faults import Call, Fault, refusing
 from scenarios.files import scenario_rows
 from scenarios.laboratory import PATHS, Json, Laboratory, at_work
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.objects import Pod
-from volplane.node.scheduler import Scheduler
-from volplane.node.sight import Sight
-from volplane.testing import clock
+from volplane_embedded.informers import Sight
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_embedded.scheduler.scheduler import Scheduler
+from volplane_testing import clock
 
 GROUPS = ("pvc-protection", "pv-protection")
 ROWS = [row for row in scenario_rows("attach-protection.json") if row["group"] in GROUPS]

@@ -11,9 +11,9 @@ import sys
 import time
 
 from simulation.plants import PLANTS, planted
-from volplane.testing.simulation.plan import generate
-from volplane.testing.simulation.simulation import Trial, simulate
-from volplane.testing.simulation.verdict import Violation
+from volplane_testing.simulation.plan import generate
+from volplane_testing.simulation.simulation import Trial, simulate
+from volplane_testing.simulation.verdict import Violation
 
 
 def first_seed(name: str, seeds: range) -> tuple[int, Violation] | None:

@@ -14,11 +14,11 @@ from clocks import SteppedClock
 from volplane import Absent, Asset, DeleteRequest, Done, DriverInfo, FindRequest, InProgress, ProvisionRequest, hookimpl
 from volplane.assets import AccessMode, Ownership
 from volplane.errors import ConfigurationError
-from volplane.testing import MemoryBackend, MemoryStorage, Subject
-from volplane.testing.conformance.subject import MakeSubject
-from volplane.testing.simulation.plan import generate
-from volplane.testing.simulation.report import SeedReport, judge_seed
-from volplane.testing.simulation.simulation import Trial, simulate
+from volplane_testing import MemoryBackend, MemoryStorage, Subject
+from volplane_testing.conformance.subject import MakeSubject
+from volplane_testing.simulation.plan import generate
+from volplane_testing.simulation.report import SeedReport, judge_seed
+from volplane_testing.simulation.simulation import Trial, simulate
 
 NOBODY = Ownership(cluster_id="", claim_uid="", volume_name="")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from simulation.recorded import COVERING
-from volplane.testing.simulation.coverage import KINDS, Coverage
-from volplane.testing.simulation.plan import generate
-from volplane.testing.simulation.simulation import Trial, simulate
+from volplane_testing.simulation.coverage import KINDS, Coverage
+from volplane_testing.simulation.plan import generate
+from volplane_testing.simulation.simulation import Trial, simulate
 
 
 def test_every_kind_of_trouble_comes() -> None:

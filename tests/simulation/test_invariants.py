@@ -14,23 +14,23 @@ from unittest.mock import patch
 import pytest
 
 from simulation.recorded import CAUGHT
-from volplane.apiserver.server import ApiServer
 from volplane.reconcile import claims
-from volplane.testing import clock, simulation
-from volplane.testing.simulation.chance import Fate
-from volplane.testing.simulation.cluster import Cluster, PodFaults
-from volplane.testing.simulation.disks import Disks
-from volplane.testing.simulation.liveness import MOST_WRITES, Liveness
-from volplane.testing.simulation.loop import ScheduleLoop
-from volplane.testing.simulation.people import People
-from volplane.testing.simulation.plan import generate
-from volplane.testing.simulation.process import NAMESPACE
-from volplane.testing.simulation.safety import Safety
-from volplane.testing.simulation.simulation import Trial, simulate
-from volplane.testing.simulation.stage import Stage
-from volplane.testing.simulation.trace import Trace
-from volplane.testing.simulation.truth import Truth
-from volplane.testing.simulation.verdict import Verdict
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_testing import clock, simulation
+from volplane_testing.simulation.chance import Fate
+from volplane_testing.simulation.cluster import Cluster, PodFaults
+from volplane_testing.simulation.disks import Disks
+from volplane_testing.simulation.liveness import MOST_WRITES, Liveness
+from volplane_testing.simulation.loop import ScheduleLoop
+from volplane_testing.simulation.people import People
+from volplane_testing.simulation.plan import generate
+from volplane_testing.simulation.process import NAMESPACE
+from volplane_testing.simulation.safety import Safety
+from volplane_testing.simulation.simulation import Trial, simulate
+from volplane_testing.simulation.stage import Stage
+from volplane_testing.simulation.trace import Trace
+from volplane_testing.simulation.truth import Truth
+from volplane_testing.simulation.verdict import Verdict
 
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from volplane.testing import run_seed
+from volplane_testing import run_seed
 
 
 @pytest.mark.parametrize("seed", range(200))

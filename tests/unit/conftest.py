@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from volplane.apiserver.server import ApiServer
 from volplane.errors import ApiUnavailable
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.transport import LineStream, Response
-from volplane.testing.clock import now
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing.clock import now
 
 Call = tuple[str, str]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from volplane.cli.asking import ControllerAddress, act, ask, require_answer
-from volplane.cli.console import Console
+from volplane.cli.framework.console import Console
 
 __all__ = ["register"]
 

@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from volplane.cli.asking import ControllerAddress, ask
-from volplane.cli.console import Console
 from volplane.cli.draining import Drain, Leftover, controller_at_work
-from volplane.cli.options import Kubeconfig
+from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import Kubeconfig
 from volplane.cli.participation import NAMESPACE_DEFAULT, OurNamespace
 from volplane.errors import VolplaneError
 from volplane.kube.client import Client

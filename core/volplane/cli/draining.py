@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from volplane.cli.asking import ask
-from volplane.cli.console import Console
+from volplane.cli.framework.console import Console
 from volplane.controller.actions import Notice, Patch
 from volplane.errors import ApiConflict, ApiNotFound
 from volplane.kube.client import Client

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from volplane.cli.asking import ControllerAddress, ask
-from volplane.cli.console import Console
 from volplane.cli.draining import controller_at_work
-from volplane.cli.options import Kubeconfig
+from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import Kubeconfig
 from volplane.cli.participation import CONTROLLERS_DEFAULT, NAMESPACE_DEFAULT, ConfigFile, Controllers, OurNamespace
 from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError

@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from volplane.cli.asking import ControllerAddress, act, ask, require_answer
-from volplane.cli.console import Console
-from volplane.cli.options import Output, OutputFormat
+from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import Output, OutputFormat
 
 __all__ = ["register"]
 

@@ -1,18 +1,20 @@
 """The frame of the command line: which commands there are, and how each of them ends.
 
-A command is one module in `volplane.cli` with a function `register(app: typer.Typer) -> None` that adds it under its
-name (`@app.command("status")`). Its line in `COMMANDS` makes it known. The module is imported only when the command is
-asked for, so it may import what it likes; `volplane --help` imports none. After a change to options: `make docs`.
+A command is one module with a function `register(app: typer.Typer) -> None` that adds it under its name
+(`@app.command("status")`). Its line in `COMMANDS` makes it known. Commands of the core are modules of `volplane.cli`; those of
+`volplane-embedded` and `volplane-testing` are entry points of the group `volplane.commands`. A module is imported only when
+its command is asked for, so it may import what it likes; `volplane --help` imports none. After a change to options:
+`make docs`.
 
 How commands end:
 - return, or `raise typer.Exit(0)`: exit code 0. What was asked for and found wrong: `raise typer.Exit(1)` after saying so.
 - any `VolplaneError`, alone or inside an `ExceptionGroup`: one line `error: …` on stderr, exit code 1.
 - wrong usage (typer says so itself, or `raise typer.BadParameter(…)`): exit code 2. Ctrl-C: 130.
-- SIGTERM before the command handles it itself (`volplane.cli.running`): 0 for those that run until then, else 143.
+- SIGTERM before the command handles it itself (`volplane.cli.framework.eventloop`): 0 for those that run until then, else 143.
 - anything else is a bug of ours: one line that says so, exit code 1. A traceback only with `volplane --debug …`.
 
-Text for people goes through `volplane.cli.console.Console`; options that several commands share stand in
-`volplane.cli.options`.
+Text for people goes through `volplane.cli.framework.console.Console`; options that several commands share stand in
+`volplane.cli.framework.options`.
 """
 
 from __future__ import annotations
@@ -22,36 +24,49 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from volplane.cli.console import Console
-from volplane.errors import VolplaneError
+from volplane.cli.framework.console import Console
+from volplane.errors import ConfigurationError, VolplaneError
 
 __all__ = ["COMMANDS", "application", "main"]
 
-COMMANDS: Mapping[str, str] = MappingProxyType(
+GROUP: Final = "volplane.commands"
+"""Entry points by which other distributions bring commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What the help shows of a command. extra: of `volplane`, which installs the distribution that brings it; "" = the core."""
+
+    summary: str
+    extra: str = ""
+
+
+COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
-        "run": "Run the controllers for a cluster",
-        "dev": "Run a whole small cluster on this machine, for kubectl",
-        "explain": "Tell why a claim is where it is, and what happens next",
-        "status": "Show drivers, volumes and claims, and what waits for what",
-        "leaks": "Show what is left on the backends, or missing there, and delete orphans",
-        "drain": "Show what volplane holds, and let it go before leaving a cluster",
-        "adopt": "After a restore: take over the former cluster's assets",
-        "manifests": "Print what a cluster needs to run the controllers",
-        "demo": "Watch volumes live through their whole life, in half a minute",
-        "apiserver": "Serve a Kubernetes API for development and tests",
-        "plugins": "Show installed backends and extensions",
-        "check": "Judge a backend by the rules that every backend keeps",
-        "sim": "Run the controllers through schedules of trouble",
-        "new-backend": "Write a new backend that passes its tests at once",
+        "run": Command("Run the controllers for a cluster"),
+        "dev": Command("Run a whole small cluster on this machine, for kubectl", "dev"),
+        "explain": Command("Tell why a claim is where it is, and what happens next"),
+        "status": Command("Show drivers, volumes and claims, and what waits for what"),
+        "leaks": Command("Show what is left on the backends, or missing there, and delete orphans"),
+        "drain": Command("Show what volplane holds, and let it go before leaving a cluster"),
+        "adopt": Command("After a restore: take over the former cluster's assets"),
+        "manifests": Command("Print what a cluster needs to run the controllers"),
+        "demo": Command("Watch volumes live through their whole life, in half a minute", "dev"),
+        "apiserver": Command("Serve a Kubernetes API for development and tests", "dev"),
+        "plugins": Command("Show installed backends and extensions"),
+        "check": Command("Judge a backend by the rules that every backend keeps", "testing"),
+        "sim": Command("Run the controllers through schedules of trouble", "testing"),
+        "new-backend": Command("Write a new backend that passes its tests at once", "testing"),
     }
 )
-"""Name -> summary, in the order of the help. The module is the name with "_" for "-"."""
+"""By name, in the order of the help. Entry points carry no summaries, and the help imports nothing: so they stand here."""
 
 SERVICES = frozenset({"run", "dev", "apiserver"})
 """Commands that run until SIGTERM, for which being stopped is success."""
@@ -97,12 +112,39 @@ def application(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name, summary in COMMANDS.items():
+    for name, command in COMMANDS.items():
         if name in arguments:
-            importlib.import_module(f"volplane.cli.{name.replace('-', '_')}").register(app)
+            _register(app, name, command)
         else:
-            app.command(name, short_help=summary)(_named_only)
+            app.command(name, short_help=command.summary)(_named_only)
     return app
+
+
+def _register(app: typer.Typer, name: str, command: Command) -> None:
+    if not command.extra:
+        importlib.import_module(f"volplane.cli.{name.replace('-', '_')}").register(app)
+        return
+    from importlib.metadata import entry_points  # noqa: PLC0415 - a fifth of the start-up time, not needed by the others
+
+    found = next(iter(entry_points(group=GROUP, name=name)), None)
+    if found is not None:
+        found.load()(app)
+        return
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name, short_help=command.summary, context_settings=anything, add_help_option=False)(
+        _absent(name, command)
+    )
+
+
+def _absent(name: str, command: Command) -> Callable[[], None]:
+    """Stand in for a command whose distribution is not installed."""
+
+    def absent() -> None:
+        raise ConfigurationError(
+            f'`volplane {name}` is not installed; it comes with: pip install "volplane[{command.extra}]"'
+        )
+
+    return absent
 
 
 def _named_only() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from volplane.cli.console import Console
+from volplane.cli.framework.console import Console
 from volplane.controller.config import Configuration, DriverSettings, read_configuration
 from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks
 from volplane.drivers.discovery import InstalledPlugins

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from volplane.cli import running
-from volplane.cli.options import Kubeconfig, Verbose
+from volplane.cli.framework import eventloop
+from volplane.cli.framework.options import Kubeconfig, Verbose
+from volplane.cli.framework.serving import HttpAddress, serving
 from volplane.cli.participation import CONTROLLERS_DEFAULT, NAMESPACE_DEFAULT, ConfigFile, Controllers, OurNamespace
-from volplane.cli.serving import HttpAddress, serving
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
 from volplane.controller.metrics import Metrics
@@ -80,7 +80,7 @@ def run(
     )
     configuration = _configuration(config, scrubber_image)
     address = HttpAddress.parse("--http", http)
-    running.run(lambda stop: _run(kubeconfig, configuration, options, address, stop))
+    eventloop.run(lambda stop: _run(kubeconfig, configuration, options, address, stop))
 
 
 def duration(option: str, text: str) -> float:

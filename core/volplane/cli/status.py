@@ -11,8 +11,8 @@ from typing import Any
 import typer
 
 from volplane.cli.asking import ControllerAddress, ask
-from volplane.cli.console import Console
-from volplane.cli.options import Kubeconfig
+from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import Kubeconfig
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
 from volplane.kube.kinds import CLAIMS, VOLUMES

@@ -27,8 +27,8 @@ from typing import Any, Final
 import yaml
 
 from volplane.controller.scrub_template import template_flaws
-from volplane.controller.spelling import nearest
 from volplane.errors import ConfigurationError
+from volplane.messages import nearest
 
 __all__ = [
     "Configuration",

@@ -6,12 +6,13 @@ Names and labels are those of the reference controller's `pv_collector_*`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from volplane.controller.metrics import Metrics
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, Volume
 
-__all__ = ["InventoryMetrics", "count_inventory"]
+__all__ = ["count_inventory"]
 
 _SOURCES = {
     "host_path": "kubernetes.io/host-path",
@@ -29,17 +30,7 @@ Count = tuple[str, tuple[str, ...]]
 _End = Callable[[], None]
 
 
-class InventoryMetrics(Protocol):
-    """Where counts go."""
-
-    def counted(self, what: str, labels: tuple[str, ...], change: int) -> None: ...
-
-    def uncounted(self) -> None:
-        """All counts are void."""
-        ...
-
-
-def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: InventoryMetrics) -> _End:
+def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> _End:
     """Count what is in the caches and follow their changes; what is returned ends that and takes the counts back."""
     leave = (_follow(volumes, _of_volume, metrics), _follow(claims, _of_claim, metrics))
 
@@ -51,7 +42,7 @@ def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Inven
     return end
 
 
-def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: InventoryMetrics) -> _End:
+def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: Metrics) -> _End:
     def changed(old: T | None, new: T | None) -> None:
         before = counts(old) if old is not None else ()
         after = counts(new) if new is not None else ()

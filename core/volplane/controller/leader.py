@@ -14,21 +14,16 @@ from random import Random
 from typing import Any, Protocol
 
 from volplane.backoff import LEASE_NOT_HELD, LEASE_NOT_RENEWED
+from volplane.controller.metrics import Metrics
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.leases import LeaseLock
 from volplane.kube.objects import Lease
 
-__all__ = ["Elector", "LeaderMetrics", "Leadership"]
+__all__ = ["Elector", "Leadership"]
 
 _LOG = logging.getLogger(__name__)
 
 _RELEASE_SECONDS = 2.0
-
-
-class LeaderMetrics(Protocol):
-    """Where an elector tells."""
-
-    def leading(self, lease: str, leads: bool) -> None: ...
 
 
 class Leadership:
@@ -74,7 +69,7 @@ class Elector:
         overrun: Callable[[], None],
         renew_seconds: float = 10.0,
         make_room: Callable[[], Awaitable[None]] | None = None,
-        metrics: LeaderMetrics | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """make_room: makes the lease's namespace, if it is missing."""
         retry, jitter = LEASE_NOT_HELD.first, LEASE_NOT_HELD.jitter[1]

@@ -17,7 +17,7 @@ from typing import Any, Literal, TextIO
 
 import msgspec
 
-from volplane.kube.legible import legible
+from volplane.messages import sanitize
 from volplane.secret import redacted
 
 __all__ = ["bind", "bound", "configure", "fields"]
@@ -89,8 +89,8 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         where = record.name.removeprefix("volplane.")
-        text = f"{when} {record.levelname[0]} {where}: {legible(record.getMessage())}"
-        extra = " ".join(f"{name}={legible(value)}" for name, value in getattr(record, "fields", _NONE).items())
+        text = f"{when} {record.levelname[0]} {where}: {sanitize(record.getMessage())}"
+        extra = " ".join(f"{name}={sanitize(value)}" for name, value in getattr(record, "fields", _NONE).items())
         if extra:
             text += f"  {extra}"
         if record.exc_info:
@@ -108,8 +108,8 @@ class _Json(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redacted(legible(record.getMessage())),
-            **{name: redacted(legible(value)) for name, value in getattr(record, "fields", _NONE).items()},
+            "message": redacted(sanitize(record.getMessage())),
+            **{name: redacted(sanitize(value)) for name, value in getattr(record, "fields", _NONE).items()},
         }
         if record.exc_info:
             error = self.formatException(record.exc_info).encode("utf-8", "backslashreplace").decode()

@@ -1,8 +1,7 @@
 """Prometheus metrics under the names of what they stand for elsewhere: client-go, the external provisioner, the binder.
 
-One `Metrics` per process, in the registry that is passed in or one of its own, never the global one. It implements the
-small protocols through which client, caches, queues, runners, events, electors and operations count, so that none of them
-knows prometheus.
+One `Metrics` per process, in the registry that is passed in or one of its own, never the global one. What the simulation
+counts too is written against the protocols `ApiMetrics` and `ControllerMetrics`, which it implements.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from volplane.backoff import Backoff
 from volplane.controller import logs
 from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
 from volplane.controller.clock import LoopTime
-from volplane.controller.congestion import Congestion
+from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.steps import NothingChanged, Steps
-from volplane.controller.workqueue import QueueMetrics, WorkQueue
+from volplane.controller.workqueue import ControllerMetrics, WorkQueue
 from volplane.errors import (
     ApiConflict,
     ApiError,
@@ -36,18 +36,18 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Dispatcher", "Recorder", "Runner", "RunnerMetrics"]
+__all__ = ["Dispatcher", "Recorder", "Runner"]
 
 _LOG = logging.getLogger(__name__)
 
 _MOST_STEPS = 50
 _SHARE = 2
-"""A lane gets at most one worker in so many."""
+"""A flow has at most one in so many of the workers."""
 _FEWEST = 4
-"""But so many, however busy the loop: one waits for the server, one for the loop, one for a hook's thread."""
+"""Workers that a flow keeps however busy the loop is: one waits for the server, one for the loop, one for a hook."""
 _MOST_CONFLICTS = 5
-_BREATH = 16
-"""Passes after which everything else gets its turn."""
+_YIELD_EVERY = 16
+"""Passes without an API call after which a worker yields to the loop."""
 _COMPLAIN_EVERY = 5.0
 _TRIES_UNTOLD = 5
 """Failures of the server (500) in a row after which a create that has a complaint makes it."""
@@ -70,15 +70,7 @@ class Recorder(Protocol):
     def record(self, notice: Notice) -> None: ...
 
 
-class RunnerMetrics(QueueMetrics, Protocol):
-    """Where a runner counts."""
-
-    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
-        """result: done, wait, operation, conflict, unavailable, refused, error, unsettled."""
-        ...
-
-
-def _one_lane(_key: str) -> str:
+def _one_flow(_key: str) -> str:
     return ""
 
 
@@ -86,8 +78,8 @@ class Runner:
     """Keeps the objects of one kind as they should be.
 
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
-    written or read live goes into them. workers: keys in flight at once. lane: keys of different lanes take turns, and those
-    of one never hold more than half of the workers, nor as many while the loop is busy (see `Congestion`).
+    written or read live goes into them. workers: keys in flight at once. flow: the flow of a key; flows are served
+    in turns, and one has at most half of the workers, fewer while the loop is busy (see `volplane.controller.flows`).
     """
 
     def __init__(
@@ -101,8 +93,8 @@ class Runner:
         recorder: Recorder,
         dispatcher: Dispatcher,
         workers: int = 64,
-        lane: Callable[[str], str] | None = None,
-        metrics: RunnerMetrics | None = None,
+        flow: Callable[[str], str] | None = None,
+        metrics: ControllerMetrics | None = None,
     ) -> None:
         self.name = name
         self._decide = decide
@@ -113,8 +105,8 @@ class Runner:
         self._dispatcher = dispatcher
         self._workers = workers
         self._metrics = metrics
-        congestion = None if lane is None else Congestion(most=max(1, workers // _SHARE), fewest=_FEWEST)
-        self._queue = WorkQueue(name, lane=lane or _one_lane, congestion=congestion, metrics=metrics)
+        concurrency = None if flow is None else AdaptiveConcurrency(maximum=max(1, workers // _SHARE), minimum=_FEWEST)
+        self._queue = WorkQueue(name, flow=flow or _one_flow, concurrency=concurrency, metrics=metrics)
         self._now = LoopTime()
         self._reasons: dict[str, str] = {}
         self._stopping = False
@@ -166,7 +158,7 @@ class Runner:
             finally:
                 self._queue.done(key)
             self._unbroken += 1
-            if self._unbroken >= _BREATH:
+            if self._unbroken >= _YIELD_EVERY:
                 # Passes without a call never wait: 100,000 of them (after a list) would keep leases and answers waiting.
                 self._unbroken = 0
                 await asyncio.sleep(0)
@@ -217,7 +209,7 @@ class Runner:
                 return self._end(key, action)
             try:
                 await self._perform(key, action, reads)
-            except _Behind as behind:
+            except _StaleCache as behind:
                 _LOG.debug("read again: %s", behind)
                 reads.forget()
                 conflicts += 1
@@ -226,19 +218,19 @@ class Runner:
         raise _Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
 
     async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: Reads) -> None:
-        """Take one step. Raises _Behind if the cache, now refreshed, misled the decision."""
+        """Take one step. Raises _StaleCache if the cache, now refreshed, misled the decision."""
         match action:
             case Patch() | Delete():
                 try:
                     await (self._steps.patch(action) if isinstance(action, Patch) else self._steps.delete(action))
                 except (ApiConflict, ApiNotFound) as error:
                     await self._steps.refresh(action.kind, action.target.key)
-                    raise _Behind(f"{_describe(action)}: {error}") from error
+                    raise _StaleCache(f"{_describe(action)}: {error}") from error
             case Create():
                 if action.complaint is not None:
                     self._complaints[key] = action.complaint
                 if not await self._steps.create(action):
-                    raise _Behind(f"{_describe(action)}: it exists already")
+                    raise _StaleCache(f"{_describe(action)}: it exists already")
                 self._complaints.pop(key, None)
             case Read():
                 await self._steps.read(action.kind, action.key, reads)
@@ -320,7 +312,7 @@ class Runner:
         return logging.WARNING
 
 
-class _Behind(Exception):
+class _StaleCache(Exception):
     """The cache did not know what the server knows. It does now."""
 
 

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from volplane.controller.spelling import nearest
+from volplane.messages import nearest
 
 __all__ = ["ADDED_CAPABILITIES", "CONTAINER", "VOLUME", "overlaid", "template_flaws", "weakenings"]
 

@@ -1,33 +1,31 @@
-"""The keyed work queue: what waits to be decided.
+"""The keyed work queue of a controller, after client-go's workqueue.
 
-First in, first out within a lane; lanes take turns and have only so many keys in work at once, so that a crowd in one of
-them neither stands before the others nor takes all workers. A key waits at most once; a key that is being worked and is added again waits until that work is
-done, so one key is never worked twice at a time. Delays and back-off are kept here too. After client-go's workqueue.
+A key waits at most once. A key that is added while a worker has it waits until that work is done, so no key is worked on
+twice at a time. Keys are served first in, first out within their flow (see `volplane.controller.flows`). Delayed keys and
+the back-off of failed ones are kept here too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-import sys
-from collections import Counter, OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from volplane.backoff import Backoff
 from volplane.controller.clock import LoopTime
-from volplane.controller.congestion import Congestion
+from volplane.controller.flows import AdaptiveConcurrency, Flows
+from volplane.kube.transport import ApiMetrics
 
-__all__ = ["QueueMetrics", "WorkQueue"]
+__all__ = ["ControllerMetrics", "WorkQueue"]
 
-_LATELY = 1.0
-"""Seconds for which a lane counts as there after its last key."""
 _SHORTEST = 0.001
 """What is due in 1e-16 s is due now by the clock, and not yet to who subtracts: the key would come back without end."""
 
 
-class QueueMetrics(Protocol):
-    """Where a queue counts; names and meaning are those of client-go's `workqueue_*` metrics."""
+class ControllerMetrics(ApiMetrics, Protocol):
+    """Where queues and runners count, beside what they call; `queue_*` are client-go's `workqueue_*` metrics."""
 
     def queue_added(self, queue: str) -> None: ...
 
@@ -38,6 +36,10 @@ class QueueMetrics(Protocol):
     def queue_worked(self, queue: str, seconds: float) -> None: ...
 
     def queue_retried(self, queue: str) -> None: ...
+
+    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
+        """result: done, wait, operation, conflict, unavailable, refused, error, unsettled, stopped."""
+        ...
 
 
 class WorkQueue:
@@ -50,23 +52,23 @@ class WorkQueue:
         self,
         name: str,
         *,
-        lane: Callable[[str], str] = lambda _key: "",
-        congestion: Congestion | None = None,
-        metrics: QueueMetrics | None = None,
+        flow: Callable[[str], str] = lambda _key: "",
+        concurrency: AdaptiveConcurrency | None = None,
+        metrics: ControllerMetrics | None = None,
     ) -> None:
-        """lane: which lane a key waits in, asked anew each time it is queued. congestion: says how many keys of a lane may
-        be in work at once; None: any number.
+        """flow: the flow of a key, determined again each time it is queued. concurrency: how many keys of one flow may be in
+        work at once; None: any number.
         """
         self._name = name
-        self._lane = lane
+        self._flow = flow
         self._metrics = metrics
         self._now = LoopTime()
-        self._lanes = _Lanes(congestion, self._now)
+        self._flows = Flows(concurrency, self._now)
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Of workers for which there is no key."""
         self._queued: dict[str, float] = {}
         self._working: dict[str, tuple[float, str]] = {}
-        """Since when, and in which lane."""
+        """Loop time at which the work began, and the flow."""
         self._again: dict[str, None] = {}
         self._failures: dict[str, int] = {}
         self._delays = _Delays(self.add, self._now)
@@ -115,14 +117,14 @@ class WorkQueue:
 
     async def get(self) -> str | None:
         """The next key, once there is one; it counts as worked until `done`. None: the queue is closed, go."""
-        while (taken := self._lanes.take()) is None or self._closed:
+        while (taken := self._flows.take()) is None or self._closed:
             if self._closed:
                 return None
             await self._a_key()
-        lane, key = taken
+        flow, key = taken
         now = self._now()
         waited = now - self._queued.pop(key)
-        self._working[key] = now, lane
+        self._working[key] = now, flow
         if self._metrics is not None:
             self._metrics.queue_waited(self._name, waited)
             self._metrics.queue_depth(self._name, len(self._queued))
@@ -134,8 +136,8 @@ class WorkQueue:
 
     def done(self, key: str) -> None:
         """The work on a key from `get` is over; if it was added meanwhile it is queued now."""
-        begun, lane = self._working.pop(key)
-        if self._lanes.leave(lane):
+        begun, flow = self._working.pop(key)
+        if self._flows.leave(flow):
             self._wake_one()
         if self._metrics is not None:
             self._metrics.queue_worked(self._name, self._now() - begun)
@@ -192,79 +194,10 @@ class WorkQueue:
         if self._closed:
             return
         self._queued[key] = self._now()
-        if self._lanes.add(self._lane(key), key):
+        if self._flows.add(self._flow(key), key):
             self._wake_one()
         if self._metrics is not None:
             self._metrics.queue_depth(self._name, len(self._queued))
-
-
-class _Lanes:
-    """Keys by lane. Of the lanes that may have one more key in work, the one whose turn is longest ago is next.
-
-    How many that are depends on the congestion of the loop, but only while there are several lanes: many at once are
-    cheaper than few, and a lane alone delays nobody.
-    """
-
-    def __init__(self, congestion: Congestion | None, now: Callable[[], float]) -> None:
-        self._congestion = congestion
-        self._now = now
-        self._seen: OrderedDict[str, float] = OrderedDict()
-        """Lanes that had a key lately, and when, longest ago first."""
-        self._waiting: dict[str, deque[str]] = {}
-        self._working: Counter[str] = Counter()
-        self._order: OrderedDict[str, None] = OrderedDict()
-        """Lanes with keys that may be taken."""
-
-    def add(self, lane: str, key: str) -> bool:
-        """Whether the key may be taken, as far as its lane is concerned."""
-        self._waiting.setdefault(lane, deque()).append(key)
-        self._see(lane)
-        return self._line_up(lane)
-
-    def take(self) -> tuple[str, str] | None:
-        """The next lane and key, in work from now on; None if there is none."""
-        if not self._order:
-            return None
-        lane, _ = self._order.popitem(last=False)
-        keys = self._waiting[lane]
-        key = keys.popleft()
-        if not keys:
-            del self._waiting[lane]
-        self._working[lane] += 1
-        self._see(lane)
-        self._line_up(lane)
-        if self._congestion is not None:
-            self._congestion.ask()
-        return lane, key
-
-    def leave(self, lane: str) -> bool:
-        """A key of the lane is in work no more: whether another of it may be taken now."""
-        self._working[lane] -= 1
-        if not self._working[lane]:
-            del self._working[lane]
-        return self._line_up(lane)
-
-    def _line_up(self, lane: str) -> bool:
-        """Let the lane have a turn if it has keys and may have one more in work; whether it has."""
-        if lane not in self._waiting or self._working[lane] >= self._allowed():
-            return False
-        self._order.setdefault(lane)
-        return True
-
-    def _allowed(self) -> int:
-        """How many keys of one lane may be in work now."""
-        if self._congestion is None:
-            return sys.maxsize
-        return self._congestion.allowed if len(self._seen) > 1 else self._congestion.most
-
-    def _see(self, lane: str) -> None:
-        if self._congestion is None:
-            return
-        now = self._now()
-        self._seen[lane] = now
-        self._seen.move_to_end(lane)
-        while now - next(iter(self._seen.values())) > _LATELY:
-            self._seen.popitem(last=False)
 
 
 class _Delays:

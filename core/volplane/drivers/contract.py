@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane.assets import AccessMode, VolumeMode
-from volplane.controller.spelling import nearest
 from volplane.drivers.parameters import read_value, secrets_of
 from volplane.drivers.reference import default_text
 from volplane.drivers.view import DriverView
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
+from volplane.messages import nearest
 from volplane.schemas import HOOKSPEC_VERSION, Parameter, ParameterKind, ParameterSchema
 
 __all__ = [

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Final, Protocol
 
-from volplane.controller.spelling import nearest
 from volplane.drivers.contract import Plugin
 from volplane.errors import PluginError
+from volplane.messages import nearest
 
 __all__ = ["GROUPS", "IMPORT_DEADLINE", "GivenPlugins", "Installed", "InstalledPlugins", "PluginSource", "installed"]
 

@@ -22,10 +22,11 @@ from volplane.backoff import EVENT_NOT_WRITTEN
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
-from volplane.kube.legible import legible
 from volplane.kube.objects import KubeObject
+from volplane.kube.transport import ApiMetrics
+from volplane.messages import sanitize
 
-__all__ = ["EVENTS", "Event", "EventMetrics", "EventRecorder", "Notification"]
+__all__ = ["EVENTS", "Event", "EventRecorder", "Notification"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,14 +70,6 @@ class Notification(Protocol):
     def message(self) -> str: ...
 
 
-class EventMetrics(Protocol):
-    """Where a recorder counts."""
-
-    def event_dropped(self, why: str) -> None:
-        """why: "queue" (full), "rate" (too many about one object), "refused" or "unavailable"."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class _Series:
     """Equal notices about one object: one Event."""
@@ -112,7 +105,7 @@ class EventRecorder:
         *,
         instance: str,
         now: Callable[[], datetime],
-        metrics: EventMetrics | None = None,
+        metrics: ApiMetrics | None = None,
     ) -> None:
         """instance: which process this is, for `reportingInstance`."""
         self._client = client
@@ -173,7 +166,7 @@ class EventRecorder:
 
     def _series_of(self, notice: Notification) -> _Series:
         about = notice.about
-        message = _shortened(legible(notice.message))
+        message = _shortened(sanitize(notice.message))
         key = (notice.kind.plural, about.key, about.uid, notice.type, notice.reason, message)
         series = self._series.get(key)
         if series is None:

@@ -9,36 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from random import Random
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from volplane.backoff import WATCH_ENDED
 from volplane.errors import ApiError, ApiGone
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.objects import KubeObject
-from volplane.kube.watching import Change
+from volplane.kube.transport import ApiMetrics
+from volplane.kube.watch import Change
 
-__all__ = ["Reflector", "ReflectorMetrics"]
+__all__ = ["Reflector"]
 
 _LOG = logging.getLogger(__name__)
 
 _QUIET = 90.0  # a server sends a bookmark every minute
 _SHORTEST = 240
 _LONGEST = 480
-_BREATH = 256
-"""Events after which others get their turn, however many more are buffered."""
+_YIELD_EVERY = 256
+"""Events after which a reflector yields to the loop, however many more are buffered."""
 
 T = TypeVar("T", bound=KubeObject)
-
-
-class ReflectorMetrics(Protocol):
-    """Where a reflector counts."""
-
-    def listed(self, resource: str) -> None: ...
-
-    def watch_ended(self, resource: str, why: str) -> None:
-        """why: "end", "gone" or "error"."""
-        ...
 
 
 class Reflector(Generic[T]):
@@ -56,7 +47,7 @@ class Reflector(Generic[T]):
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
-        metrics: ReflectorMetrics | None = None,
+        metrics: ApiMetrics | None = None,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -140,7 +131,7 @@ class Reflector(Generic[T]):
                 if not told:
                     self._healthy()
                 told += 1
-                if told % _BREATH == 0:
+                if told % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
         self._ended("end")
         if not told and clock() - begun < 1.0:

@@ -1,4 +1,4 @@
-"""The one seam between volplane and an API server: bytes out, bytes in.
+"""The seams of the package: bytes to and from an API server, and where its calls are counted.
 
 A transport knows addresses, TLS, credentials and deadlines. It does not know what a status code means.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["LineStream", "Response", "Transport"]
+__all__ = ["ApiMetrics", "LineStream", "Response", "Transport"]
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -73,4 +73,28 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Close all connections. Requests in flight fail."""
+        ...
+
+
+class ApiMetrics(Protocol):
+    """Where clients, reflectors and event recorders count."""
+
+    def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """One exchange ended with this HTTP code; 0: no answer."""
+        ...
+
+    def undecodable(self, resource: str) -> None:
+        """An object could not be read and was skipped."""
+        ...
+
+    def listed(self, resource: str) -> None:
+        """A whole list was taken into a cache."""
+        ...
+
+    def watch_ended(self, resource: str, why: str) -> None:
+        """why: "end", "gone" or "error"."""
+        ...
+
+    def event_dropped(self, why: str) -> None:
+        """why: "queue" (full), "rate" (too many about one object), "refused" or "unavailable"."""
         ...

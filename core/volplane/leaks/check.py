@@ -11,10 +11,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 from volplane.backoff import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane.controller import logs
+from volplane.controller.metrics import Metrics
 from volplane.drivers.view import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
@@ -25,22 +25,12 @@ from volplane.leaks.comparison import Comparison, Finding, Observations, Verdict
 from volplane.leaks.listing import assets_of, each, feed_cached, feed_live, findings_of
 from volplane.state.cluster_state import ClusterState
 
-__all__ = ["INTERVAL", "CheckStatus", "LeakCheck", "LeakMetrics"]
+__all__ = ["INTERVAL", "CheckStatus", "LeakCheck"]
 
 INTERVAL = 600.0
 JITTER = 0.1
 
 log = logging.getLogger(__name__)
-
-
-class LeakMetrics(Protocol):
-    """Where checks count."""
-
-    def leak_checked(self, driver: str, at: float | None) -> None:
-        """A check is over. at: Unix time of its end, None if it failed."""
-        ...
-
-    def leak_findings(self, driver: str, verdict: str, count: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +56,7 @@ class LeakCheck:
         *,
         random: Random,
         node_name: str | None = None,
-        metrics: LeakMetrics | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """node_name: where this process runs, if its drivers reach the storage of this node only."""
         self.observations = Observations()

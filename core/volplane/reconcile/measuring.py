@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from volplane.assets import Asset, Done
 from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Action, Patch, Reads
-from volplane.controller.inventory import InventoryMetrics, count_inventory
+from volplane.controller.inventory import count_inventory
+from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import Driver
 from volplane.drivers.registry import HookRequest
 from volplane.drivers.view import DriverView
@@ -26,34 +27,16 @@ from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
 from volplane.requests import DeleteRequest, ProvisionRequest
 
-__all__ = ["CountedAssignments", "LifecycleMetrics", "MeasuredHooks"]
+__all__ = ["CountedAssignments", "MeasuredHooks"]
 
 Q = TypeVar("Q", bound=HookRequest)
 T = TypeVar("T")
 
 
-class LifecycleMetrics(InventoryMetrics, Protocol):
-    """Where it is counted; the methods say what happened."""
-
-    def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None: ...
-
-    def provision_failed(self, storage_class: str, *, source: str = "") -> None: ...
-
-    def delete_succeeded(self, storage_class: str, seconds: float) -> None: ...
-
-    def delete_failed(self, storage_class: str) -> None: ...
-
-    def operation_finished(self, plugin: str, operation: str, seconds: float) -> None: ...
-
-    def class_given_later(self, *, refused: bool = False) -> None: ...
-
-
 class MeasuredHooks:
     """Calls hooks (`HookCaller`), counting attempts and how long users waited. Also counts what is in the caches."""
 
-    def __init__(
-        self, inner: HookCaller, claims: Cache[Claim], volumes: Cache[Volume], metrics: LifecycleMetrics
-    ) -> None:
+    def __init__(self, inner: HookCaller, claims: Cache[Claim], volumes: Cache[Volume], metrics: Metrics) -> None:
         self._inner = inner
         self._claims = claims
         self._volumes = volumes
@@ -134,7 +117,7 @@ class MeasuredHooks:
 class CountedAssignments:
     """A decision about claims, counting those that get the default class later, and the writes of it that failed."""
 
-    def __init__(self, decide: Callable[[str, Reads], Action], claims: Cache[Claim], metrics: LifecycleMetrics) -> None:
+    def __init__(self, decide: Callable[[str, Reads], Action], claims: Cache[Claim], metrics: Metrics) -> None:
         self._decide = decide
         self._metrics = metrics
         self._asked: set[str] = set()

@@ -13,7 +13,7 @@ from volplane_loopfiles import LoopFilesBackend
 from volplane_loopfiles.backend import NODE
 
 from volplane import Asset
-from volplane.testing import BackendConformance, Subject
+from volplane_testing import BackendConformance, Subject
 
 MIB = 1 << 20
 

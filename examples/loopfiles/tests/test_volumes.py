@@ -27,7 +27,7 @@ from volplane import (
     VolumeIdentity,
     VolumeInUse,
 )
-from volplane.testing import Cluster, FailAfter, FaultyBackend, run
+from volplane_testing import Cluster, FailAfter, FaultyBackend, run
 
 MIB = 1 << 20
 CONTEXT = Context(driver="loopfiles.example.com", cluster_id="test")

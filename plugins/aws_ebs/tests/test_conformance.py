@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from volplane.testing import BackendConformance, Subject
-from volplane.testing.conformance import RULES
 from volplane_aws_ebs.testing import Behaviour, subject
+from volplane_testing import BackendConformance, Subject
+from volplane_testing.conformance import RULES
 
 SECRET = "known-to-two-accounts"
 

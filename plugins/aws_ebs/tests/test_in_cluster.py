@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from volplane.testing import Cluster, run
 from volplane_aws_ebs import AwsEbsBackend
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, Fault, FaultKind, InProcess
+from volplane_testing import Cluster, run
 
 DRIVER = "ebs.volplane.dev"
 ZONE = "topology.kubernetes.io/zone"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from volplane.testing import run_seed
 from volplane_aws_ebs.testing import subject
+from volplane_testing import run_seed
 
 
 @pytest.mark.parametrize("seed", range(20))

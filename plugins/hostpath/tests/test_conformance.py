@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from volplane import Asset
-from volplane.testing import BackendConformance, Subject
 from volplane_hostpath import listing
 from volplane_hostpath.testing import subject_below
+from volplane_testing import BackendConformance, Subject
 
 
 def path_of(asset: Asset) -> Path:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from volplane.apiserver.requests import Answer
-from volplane.apiserver.server import ApiServer
-from volplane.apiserver.store import Store
-from volplane.apiserver.watch import Watch
+from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.apiserver.store import Store
+from volplane_embedded.apiserver.watch import Watch
 
 MERGE = "application/merge-patch+json"
 VOLUMES = "/api/v1/persistentvolumes"

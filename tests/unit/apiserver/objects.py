@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from volplane.apiserver.definitions import Definition, Type, definition
-from volplane.apiserver.kinds import RESOURCES
-from volplane.apiserver.resources import Resource
+from volplane_embedded.apiserver.definitions import Definition, Type, definition
+from volplane_embedded.apiserver.kinds import RESOURCES
+from volplane_embedded.apiserver.resources import Resource
 
 BY_KIND: dict[str, Resource] = {resource.kind: resource for resource in reversed(RESOURCES)}
 """Kind to resource; Event is that of core/v1."""

@@ -6,9 +6,9 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
-from volplane.apiserver.kinds import resources
-from volplane.apiserver.resources import Resource
-from volplane.apiserver.schema import check
+from volplane_embedded.apiserver.kinds import resources
+from volplane_embedded.apiserver.resources import Resource
+from volplane_embedded.apiserver.schema import check
 
 Json = dict[str, Any]
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from unit.apiserver.rules import Json, begun, kind, merge
-from volplane.apiserver.admission import PLUGINS, Admission
-from volplane.apiserver.resources import Resource
+from volplane_embedded.apiserver.admission import PLUGINS, Admission
+from volplane_embedded.apiserver.resources import Resource
 
 PVC, PV, VAC, POD, NODE = (
     kind(name) for name in ("PersistentVolumeClaim", "PersistentVolume", "VolumeAttributesClass", "Pod", "Node")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane.apiserver.certificates import Certificate, ensure_certificate, make_certificate, server_context
+from volplane_embedded.apiserver.certificates import Certificate, ensure_certificate, make_certificate, server_context
 
 NOW = datetime.now(UTC)
 HOSTS = ["127.0.0.1", "localhost", "::1"]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from volplane.apiserver.discovery import AGGREGATED, Discovery
-from volplane.apiserver.kinds import RESOURCES
+from volplane_embedded.apiserver.discovery import AGGREGATED, Discovery
+from volplane_embedded.apiserver.kinds import RESOURCES
 
 DISCOVERY = Discovery(RESOURCES, "127.0.0.1:6443")
 KUBECTL = (

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from unit.apiserver.calls import MAPS, VOLUMES, Calls, config_map, rest, volume
-from volplane.apiserver.durable import DataDirInUse, SqliteJournal
-from volplane.apiserver.requests import Answer
-from volplane.apiserver.server import ApiServer
-from volplane.apiserver.store import Store
+from volplane_embedded.apiserver.durable import DataDirInUse, SqliteJournal
+from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.apiserver.store import Store
 
 _JSON = {"content-type": "application/json"}
 

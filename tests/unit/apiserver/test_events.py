@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from unit.apiserver.rules import Json, begun, kind, merge, refused, refused_change
-from volplane.apiserver.resources import Since
+from volplane_embedded.apiserver.resources import Since
 
 CORE, NEW = kind("Event", ""), kind("Event", "events.k8s.io")
 OLD_STYLE = {"involvedObject": {"kind": "PersistentVolume", "name": "v"}, "reason": "R", "message": "m"}

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from unit.apiserver.calls import MAPS, PODS, Calls, config_map, pod
-from volplane.apiserver.failures import bad_request
-from volplane.apiserver.serve import serve
+from volplane_embedded.apiserver.failures import bad_request
+from volplane_embedded.apiserver.serve import serve
 
 TOKEN = "correct"
 JSON = {"Content-Type": "application/json"}

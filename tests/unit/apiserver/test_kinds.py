@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unit.apiserver.objects import BY_KIND, objects
-from volplane.apiserver.definitions import definition_of
-from volplane.apiserver.kinds import RESOURCES
-from volplane.apiserver.resources import Resource
-from volplane.apiserver.schema import check
-from volplane.apiserver.tables import table
+from volplane_embedded.apiserver.definitions import definition_of
+from volplane_embedded.apiserver.kinds import RESOURCES
+from volplane_embedded.apiserver.resources import Resource
+from volplane_embedded.apiserver.schema import check
+from volplane_embedded.apiserver.tables import table
 
 calm = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from volplane.apiserver.kubeconfig import CONTEXT, ensure_token, write_kubeconfig
+from volplane_embedded.apiserver.kubeconfig import CONTEXT, ensure_token, write_kubeconfig
 
 
 def test_a_kubeconfig_is_for_its_user_alone_and_replaces_the_old_one(tmp_path: Path) -> None:

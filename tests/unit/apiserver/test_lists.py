@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unit.apiserver.calls import MAPS, VOLUMES, Calls, config_map, volume
-from volplane.apiserver.store import Store
+from volplane_embedded.apiserver.store import Store
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from volplane.apiserver import names
+from volplane_embedded.apiserver import names
 
 
 @pytest.mark.parametrize(

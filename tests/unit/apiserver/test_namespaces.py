@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from unit.apiserver.calls import Calls, config_map, pod
-from volplane.apiserver.store import Store
+from volplane_embedded.apiserver.store import Store
 
 SPACES = "/api/v1/namespaces"
 TEAM = f"{SPACES}/team"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from volplane.apiserver.failures import Failure
-from volplane.apiserver.kinds import RESOURCES
-from volplane.apiserver.openapi import OpenApi
+from volplane_embedded.apiserver.failures import Failure
+from volplane_embedded.apiserver.kinds import RESOURCES
+from volplane_embedded.apiserver.openapi import OpenApi
 
 OPENAPI = OpenApi(RESOURCES)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unit.apiserver.rules import Json, begun, changed, kind, merge, refused, refused_change
-from volplane.apiserver.resources import Resource
+from volplane_embedded.apiserver.resources import Resource
 
 SC, VAC = kind("StorageClass"), kind("VolumeAttributesClass")
 VA, NODE, LEASE, NAMESPACE = kind("VolumeAttachment"), kind("Node"), kind("Lease"), kind("Namespace")

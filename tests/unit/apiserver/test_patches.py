@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from volplane.apiserver.failures import Failure
-from volplane.apiserver.patches import json_patch, merge_patch
+from volplane_embedded.apiserver.failures import Failure
+from volplane_embedded.apiserver.patches import json_patch, merge_patch
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from unit.apiserver.calls import Calls
-from volplane.apiserver.failures import Failure
-from volplane.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
+from volplane_embedded.apiserver.failures import Failure
+from volplane_embedded.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 
 EMPTY_META = b'\x12\x00\x1a\x00"\x00*\x002\x008\x00B\x00'
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from volplane.apiserver.definitions import definition, definition_of, names
-from volplane.apiserver.kinds import RESOURCES
-from volplane.apiserver.resources import Resource
-from volplane.apiserver.schema import check
+from volplane_embedded.apiserver.definitions import definition, definition_of, names
+from volplane_embedded.apiserver.kinds import RESOURCES
+from volplane_embedded.apiserver.resources import Resource
+from volplane_embedded.apiserver.schema import check
 
 
 def resource(kind: str, group: str = "") -> Resource:

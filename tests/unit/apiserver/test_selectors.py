@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from volplane.apiserver.failures import Failure
-from volplane.apiserver.kinds import RESOURCES
-from volplane.apiserver.selectors import Selection, parse_fields, parse_labels, select
+from volplane_embedded.apiserver.failures import Failure
+from volplane_embedded.apiserver.kinds import RESOURCES
+from volplane_embedded.apiserver.selectors import Selection, parse_fields, parse_labels, select
 
 PODS = next(resource for resource in RESOURCES if resource.plural == "pods")
 LABELS = {"tier": "gold", "zone": "b", "size": "5", "empty": "", "app.io/name": "x"}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from volplane.apiserver.store import Change, Compacted, Store, key_of
+from volplane_embedded.apiserver.store import Change, Compacted, Store, key_of
 
 
 def put(store: Store, name: str, namespace: str = "", **fields: object) -> int:

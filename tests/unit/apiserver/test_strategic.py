@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from volplane.apiserver.failures import Failure
-from volplane.apiserver.kinds import RESOURCES
-from volplane.apiserver.strategic import strategic_merge
+from volplane_embedded.apiserver.failures import Failure
+from volplane_embedded.apiserver.kinds import RESOURCES
+from volplane_embedded.apiserver.strategic import strategic_merge
 
 BY_KIND = {resource.kind: resource for resource in RESOURCES}
 

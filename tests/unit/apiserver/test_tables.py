@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from unit.apiserver.rules import Json, begun, kind, merge
-from volplane.apiserver.tables import human_duration, table
+from volplane_embedded.apiserver.tables import human_duration, table
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 VOLUME: Json = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unit.apiserver.calls import MAPS, VOLUMES, Calls, config_map, events, rest, volume
-from volplane.testing import clock
+from volplane_testing import clock
 
 FOREVER = "100000"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"

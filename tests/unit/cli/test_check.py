@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from volplane.cli.main import main
-from volplane.testing.conformance import RULES
+from volplane_testing.conformance import RULES
 
 MODULE = """
 import dataclasses
 
 from volplane import Done, NotFound, hookimpl
-from volplane.testing import MemoryBackend, MemoryStorage, Subject
+from volplane_testing import MemoryBackend, MemoryStorage, Subject
 
 STORAGE = MemoryStorage()
 

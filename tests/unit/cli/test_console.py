@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from volplane.cli.console import ERASE_LINE, Console
+from volplane.cli.framework.console import ERASE_LINE, Console
 
 
 class Terminal(io.StringIO):

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from volplane.cli.console import Console
 from volplane.cli.draining import Drain, controller_at_work
+from volplane.cli.framework.console import Console
 from volplane.kube import names
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, PODS, VOLUMES
-from volplane.testing import clock
+from volplane_testing import clock
 
 OURS = "volplane-system"
 Wire = Callable[[], Any]

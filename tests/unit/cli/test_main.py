@@ -23,7 +23,9 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Install:
         module = types.ModuleType("volplane.cli.example")
         module.register = lambda app: app.command("example")(body)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "volplane.cli.example", module)
-        monkeypatch.setattr(frame, "COMMANDS", {"example": "An example", "other": "Never imported"})
+        monkeypatch.setattr(
+            frame, "COMMANDS", {"example": frame.Command("An example"), "other": frame.Command("Never imported")}
+        )
 
     return install
 
@@ -120,7 +122,7 @@ def test_debug_shows_where_a_failure_came_from() -> None:
         "def body():\n    raise KeyError('spec')\n"
         "module.register = lambda app: app.command('example')(body)\n"
         "sys.modules['volplane.cli.example'] = module\n"
-        "frame.COMMANDS = {'example': ''}\n"
+        "frame.COMMANDS = {'example': frame.Command('')}\n"
         "sys.exit(frame.main(['--debug', 'example']))\n"
     )
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
@@ -147,3 +149,12 @@ def test_every_command_of_the_help_exists(name: str, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert out.startswith(f"Usage: volplane {name}")
     assert out.isascii() or "…" in out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--memory"], ["--help"]])
+def test_a_command_whose_distribution_is_absent_says_what_to_install(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    assert frame.main(["dev", *arguments]) == 1
+    assert 'pip install "volplane[dev]"' in capsys.readouterr().err

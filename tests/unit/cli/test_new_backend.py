@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from volplane.cli.main import main
-from volplane.cli.new_backend import distribution_files
+from volplane_testing.cli.new_backend import distribution_files
 
 
 def python(*arguments: str, cwd: Path, **environment: str) -> str:

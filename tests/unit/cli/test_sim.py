@@ -13,7 +13,7 @@ from simulation.recorded import CAUGHT
 from volplane.cli.main import main
 
 MODULE = """
-from volplane.testing import MemoryBackend, MemoryStorage, Subject
+from volplane_testing import MemoryBackend, MemoryStorage, Subject
 
 
 class Clock:

@@ -15,7 +15,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES, NAMESPACES
 from volplane.kube.leases import LeaseLock
 from volplane.kube.transport import Response
-from volplane.testing.clock import now, run
+from volplane_testing.clock import now, run
 
 KEY = "default/provisioner"
 

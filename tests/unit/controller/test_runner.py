@@ -12,7 +12,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.transport import Response
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 def test_steps_follow_each_other_until_done_on_the_answers_alone(wire: Callable[[], Any]) -> None:

@@ -14,7 +14,7 @@ from volplane.errors import BackoffError, OperationInProgress
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.transport import Response
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 def test_an_operation_is_started_once_and_its_end_decides_again(wire: Callable[[], Any]) -> None:

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from volplane import backoff
-from volplane.controller.congestion import Congestion
+from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.workqueue import WorkQueue
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 async def _take(queue: WorkQueue) -> str:
@@ -28,9 +28,9 @@ def test_a_key_waits_only_once_and_keys_come_in_the_order_they_were_added() -> N
     assert run(main()) == ["b", "a", "c"]
 
 
-def test_lanes_take_turns_so_that_a_crowd_delays_nobody_else() -> None:
+def test_flows_take_turns_so_that_a_crowd_delays_nobody_else() -> None:
     async def main() -> list[str]:
-        queue = WorkQueue("claims", lane=lambda key: key[0])
+        queue = WorkQueue("claims", flow=lambda key: key[0])
         for key in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
             queue.add(key)
         taken = [await _take(queue) for _ in range(4)]
@@ -41,9 +41,9 @@ def test_lanes_take_turns_so_that_a_crowd_delays_nobody_else() -> None:
     assert run(main()) == ["a1", "b1", "c1", "a2", "b2", "a3", "d1", "a4", "a5"]
 
 
-def test_a_lane_has_no_more_keys_in_work_than_it_may_and_the_next_one_follows_the_first_that_ends() -> None:
+def test_a_flow_has_no_more_keys_in_work_than_it_may_and_the_next_one_follows_the_first_that_ends() -> None:
     async def main() -> None:
-        queue = WorkQueue("claims", lane=lambda key: key[0], congestion=Congestion(most=2, fewest=1))
+        queue = WorkQueue("claims", flow=lambda key: key[0], concurrency=AdaptiveConcurrency(maximum=2, minimum=1))
         for key in ("a1", "a2", "a3", "a4", "b1"):
             queue.add(key)
         assert [await queue.get() for _ in range(3)] == ["a1", "b1", "a2"]
@@ -52,7 +52,7 @@ def test_a_lane_has_no_more_keys_in_work_than_it_may_and_the_next_one_follows_th
         assert not third.done()
         queue.done("b1")
         await asyncio.sleep(1)
-        assert not third.done(), "another lane's worker says nothing about this one"
+        assert not third.done(), "another flow's worker says nothing about this one"
         queue.done("a2")
         assert await third == "a3"
         queue.done("a1")

@@ -8,7 +8,7 @@ import pytest
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeSpec
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 def volume(name: str, version: int, *, uid: str = "", class_name: str = "") -> Volume:

@@ -11,7 +11,7 @@ from volplane.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnav
 from volplane.kube.client import JSON_PATCH
 from volplane.kube.kinds import CLAIMS, NAMESPACES, PODS, VOLUMES
 from volplane.kube.transport import Response
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 
 def volume(name: str, **metadata: Any) -> dict[str, Any]:
@@ -247,13 +247,13 @@ def test_requests_are_counted_by_verb_resource_and_code(wire: Callable[[], Any])
 def test_low_priority_calls_wait_while_writes_are_many_but_not_for_ever(wire: Callable[[], Any]) -> None:
     async def main() -> None:
         line = wire()
-        courtesy = line.client._courtesy
+        gate = line.client._gate
         order: list[str] = []
 
         async def write(seconds: float) -> None:
-            courtesy.enter()
+            gate.enter()
             await asyncio.sleep(seconds)
-            courtesy.leave()
+            gate.leave()
             order.append("write")
 
         async def event() -> None:

@@ -13,7 +13,7 @@ from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
 from volplane.kube.objects import Claim, Metadata, Volume
 from volplane.kube.transport import Response
-from volplane.testing.clock import now, run
+from volplane_testing.clock import now, run
 
 CLAIM = Claim(metadata=Metadata(name="data", namespace="default", uid="u1", resource_version="7"))
 VOLUME = Volume(metadata=Metadata(name="pv", uid="u2", resource_version="8"))

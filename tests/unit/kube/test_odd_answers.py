@@ -19,7 +19,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.reflector import Reflector
 from volplane.kube.transport import LineStream, Response
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 GOOD = msgspec.json.encode({"metadata": {"name": "good", "uid": "u", "resourceVersion": "50"}})
 LIST = msgspec.json.encode({"metadata": {"resourceVersion": "40"}, "items": []})

@@ -12,7 +12,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 SPEC = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/tmp/x"}}
 

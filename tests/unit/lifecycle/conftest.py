@@ -31,16 +31,13 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
-from volplane.drivers.executor import InlineExecutor
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
@@ -49,7 +46,10 @@ from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
-from volplane.testing import clock
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
+from volplane_testing.executor import InlineExecutor
 
 DRIVER = "shelf.example.com"
 CLUSTER = "here"

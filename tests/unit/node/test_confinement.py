@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from volplane.node.confinement import DEFAULT_CAPABILITIES, Places, Refused, Source, refusal_of, spec_of
-from volplane.node.pods import Pod
-from volplane.node.sandbox.spec import Bind, Spec
+from volplane_embedded.kubelet.confinement import DEFAULT_CAPABILITIES, Places, Refused, Source, refusal_of, spec_of
+from volplane_embedded.pods import Pod
+from volplane_embedded.sandbox.spec import Bind, Spec
 
 PLACES = Places(Path("/s/root"), Path("/s/0.log"), Path("/s/0.json"), Path("/s/0.message"))
 SOURCES = {

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from volplane.kube.objects import Secret
-from volplane.node.environment import Configuration, Missing, environment_of, expand, references
-from volplane.node.pods import ConfigMap, Container, Pod
+from volplane_embedded.kubelet.environment import Configuration, Missing, environment_of, expand, references
+from volplane_embedded.pods import ConfigMap, Container, Pod
 
 SETTINGS = ConfigMap(data={"colour": "green"}, binary_data={"raw": base64.b64encode(b"\x00x").decode()})
 KEY = Secret(data={"token": base64.b64encode(b"hush").decode()})

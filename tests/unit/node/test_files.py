@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from volplane.node.files import PodFiles, end_of, end_stale_processes, read_back, remove_unknown
-from volplane.node.pods import Pod
-from volplane.node.sandbox.monitor import start_ticks
-from volplane.node.sandbox.spec import Report, encode
+from volplane_embedded.kubelet.files import PodFiles, end_of, end_stale_processes, read_back, remove_unknown
+from volplane_embedded.pods import Pod
+from volplane_embedded.sandbox.monitor import start_ticks
+from volplane_embedded.sandbox.spec import Report, encode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

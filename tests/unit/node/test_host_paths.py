@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from volplane.kube.objects import Secret
-from volplane.node.environment import Configuration, Missing
-from volplane.node.host_paths import MountError, check_host_path, check_local, hand_to_group
-from volplane.node.pods import ConfigMap, Pod, PodVolume
-from volplane.node.projections import File, files_of, named_by, write
+from volplane_embedded.kubelet.environment import Configuration, Missing
+from volplane_embedded.kubelet.host_paths import MountError, check_host_path, check_local, hand_to_group
+from volplane_embedded.kubelet.projections import File, files_of, named_by, write
+from volplane_embedded.pods import ConfigMap, Pod, PodVolume
 
 POD = msgspec.convert({"metadata": {"name": "web", "namespace": "default", "labels": {"a": "b"}}}, Pod)
 FOUND = Configuration({"cm": ConfigMap(data={"x": "1", "y": "2"})}, {"key": Secret(data={"token": "aHVzaA=="})})

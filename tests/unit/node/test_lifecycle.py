@@ -8,10 +8,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from volplane.node.lifecycle import Fail, Kill, Launch, Prepare, Remove, Rest, Step, Stop, TearDown, next_step, phase_of
-from volplane.node.pods import Pod
-from volplane.node.records import ContainerRecord, Ended, PodRecord, record_of
-from volplane.node.status import status_of
+from volplane_embedded.kubelet.lifecycle import (
+    Fail,
+    Kill,
+    Launch,
+    Prepare,
+    Remove,
+    Rest,
+    Step,
+    Stop,
+    TearDown,
+    next_step,
+    phase_of,
+)
+from volplane_embedded.kubelet.records import ContainerRecord, Ended, PodRecord, record_of
+from volplane_embedded.kubelet.status import status_of
+from volplane_embedded.pods import Pod
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = "2026-01-01T00:00:00Z"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from volplane.apiserver.failures import Failure
-from volplane.apiserver.requests import Query
-from volplane.node.output_logs import Asked, asked, lines_of, select, stream
-from volplane.node.sandbox.output import Log
+from volplane_embedded.apiserver.failures import Failure
+from volplane_embedded.apiserver.requests import Query
+from volplane_embedded.kubelet.output_logs import Asked, asked, lines_of, select, stream
+from volplane_embedded.sandbox.output import Log
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LINES = [

@@ -12,9 +12,9 @@ import pytest
 from volplane.binding.matching import place_of
 from volplane.controller.actions import Done, Patch, Wait
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
-from volplane.node.placing import Bind, Placement, World, decide
-from volplane.node.placing_claims import Claims
-from volplane.node.pods import Pod, claim_names
+from volplane_embedded.pods import Pod, claim_names
+from volplane_embedded.scheduler.scheduling import Bind, Placement, World, decide
+from volplane_embedded.scheduler.volume_binding import Claims
 
 NOW = "2026-01-01T00:00:00Z"
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}

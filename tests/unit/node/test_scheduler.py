@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
-from volplane.apiserver.server import ApiServer
 from volplane.controller.actions import Notice
 from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
-from volplane.kube.inprocess import InProcessTransport
 from volplane.kube.kinds import CLAIMS, LEASES, NODES, STORAGE_CLASSES, VOLUMES
-from volplane.node.nodes import Nodes, node_labels, node_names
-from volplane.node.pods import PODS, Pod
-from volplane.node.scheduler import Scheduler
-from volplane.node.sight import Sight
-from volplane.testing.clock import now, run
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.informers import Sight
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_embedded.kubelet.nodes import Nodes, node_labels, node_names
+from volplane_embedded.pods import PODS, Pod
+from volplane_embedded.scheduler.scheduler import Scheduler
+from volplane_testing.clock import now, run
 
 SELECTED = "volume.kubernetes.io/selected-node"
 

@@ -12,8 +12,8 @@ from volplane.kube.objects import (
     Taint,
     TopologyTerm,
 )
-from volplane.node.pods import Toleration
-from volplane.node.selectors import in_topology, selector_matches, untolerated
+from volplane_embedded.pods import Toleration
+from volplane_embedded.scheduler.selectors import in_topology, selector_matches, untolerated
 
 NODE = Node(metadata=Metadata(name="node-1", labels={"zone": "a", "cores": "8"}))
 

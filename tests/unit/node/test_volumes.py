@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from volplane.kube.objects import Claim, Volume
-from volplane.node.host_paths import MountError
-from volplane.node.volumes import ClaimUse, refused_claim
+from volplane_embedded.kubelet.host_paths import MountError
+from volplane_embedded.kubelet.volumes import ClaimUse, refused_claim
 
 GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 GUARDED = {**GOING, "finalizers": ["kubernetes.io/pvc-protection"]}

@@ -6,7 +6,7 @@ from typing import Any
 
 from volplane.controller.actions import Run
 from volplane.operations import DriverLimits, Ended, OperationRegistry, Phase
-from volplane.testing.clock import run
+from volplane_testing.clock import run
 
 Work = Callable[[], Awaitable[None]]
 

@@ -39,8 +39,8 @@ from volplane import (
     hookimpl,
 )
 from volplane.assets import AssetPage
-from volplane.testing.memory import DRIVER, MemoryBackend
-from volplane.testing.memory_storage import MemoryStorage
+from volplane_testing.memory import DRIVER, MemoryBackend
+from volplane_testing.memory_storage import MemoryStorage
 
 MIB = 1 << 20
 SECRET = "hunter2"

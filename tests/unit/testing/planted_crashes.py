@@ -19,8 +19,8 @@ from volplane import (
     ProvisionRequest,
     hookimpl,
 )
-from volplane.testing.memory import MemoryBackend
-from volplane.testing.memory_storage import MemoryStorage
+from volplane_testing.memory import MemoryBackend
+from volplane_testing.memory_storage import MemoryStorage
 
 
 class MarksLast(MemoryBackend):

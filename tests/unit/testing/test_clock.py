@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from volplane.testing.clock import Deadlock, OutOfTime, VirtualTimeLoop, now, run
+from volplane_testing.clock import Deadlock, OutOfTime, VirtualTimeLoop, now, run
 
 
 def test_hours_pass_without_waiting() -> None:

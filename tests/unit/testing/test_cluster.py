@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from volplane import ProvisionRequest, Unavailable, hookimpl
-from volplane.testing import (
+from volplane_testing import (
     Answer,
     Cluster,
     FailAfter,
@@ -22,7 +22,7 @@ from volplane.testing import (
     Slow,
     run,
 )
-from volplane.testing.memory import ZONE
+from volplane_testing.memory import ZONE
 
 
 class Witness:

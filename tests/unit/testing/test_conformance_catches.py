@@ -13,9 +13,9 @@ from volplane import (
     Asset,
     VolumeSource,
 )
-from volplane.testing.conformance import RULES, Report, Subject, Verdict, run_rules
-from volplane.testing.memory import DRIVER, ZONE, MemoryBackend
-from volplane.testing.memory_storage import MemoryStorage
+from volplane_testing.conformance import RULES, Report, Subject, Verdict, run_rules
+from volplane_testing.memory import DRIVER, ZONE, MemoryBackend
+from volplane_testing.memory_storage import MemoryStorage
 
 
 def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> Subject:

@@ -23,7 +23,7 @@ from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
 from volplane.errors import ConfigurationError, OutcomeUnknown
-from volplane.testing import (
+from volplane_testing import (
     Answer,
     FailAfter,
     FailBefore,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from volplane import Asset, VolumeSource
-from volplane.testing import Subject
 from volplane_hostpath.backend import HostPathBackend
+from volplane_testing import Subject
 
 __all__ = ["fill", "picture", "subject", "subject_below"]
 

@@ -9,12 +9,12 @@ from random import Random
 from typing import Any, Final
 
 from volplane import NodeIdentity, VolumeSource
-from volplane.testing import Subject
 from volplane_aws_ebs.backend import AwsEbsBackend
 from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.fake import FakeEC2
 from volplane_aws_ebs.testing.faults import Fault, FaultKind
 from volplane_aws_ebs.testing.in_process import InProcess
+from volplane_testing import Subject
 
 __all__ = ["SteppedClock", "subject"]
 

@@ -1,0 +1,39 @@
+"""What messages to people are made of: text of unknown origin without control characters, and the nearest known word."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+__all__ = ["nearest", "sanitize"]
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[\t\n]")
+
+
+def sanitize(text: str) -> str:
+    """The text on one line, without anything that a terminal obeys.
+
+    Control characters, overrides of the writing direction and lone surrogates become escapes; tabs and line
+    ends become spaces.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _CONTROL.sub(_escaped, text.encode("utf-8", "backslashreplace").decode())
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the closest of `known` as a question, else all of them."""
+    names = sorted(known)
+    lowered = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {lowered[close[0]]!r}?"
+    return f"; known: {', '.join(names)}" if names else "; there are none"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found[0] in "\t\n":
+        return " "
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

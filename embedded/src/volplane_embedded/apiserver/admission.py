@@ -1,0 +1,137 @@
+"""Admission: what the stock server's plugins of the same names do to objects before they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from volplane.kube.quantity import parse
+from volplane_embedded.apiserver.kinds.claims import requested
+from volplane_embedded.apiserver.kinds.classes import is_default
+from volplane_embedded.apiserver.kinds.volumes import BETA_CLASS
+from volplane_embedded.apiserver.resources import Json, Resource
+
+__all__ = ["PLUGINS", "Admission"]
+
+_PROTECTION: Final = {
+    "persistentvolumeclaims": "kubernetes.io/pvc-protection",
+    "persistentvolumes": "kubernetes.io/pv-protection",
+    "volumeattributesclasses": "kubernetes.io/vac-protection",
+}
+_NOT_READY: Final = "node.kubernetes.io/not-ready"
+_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+_TOLERATION_SECONDS: Final = 300
+_NO_RESIZE: Final = (
+    "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"
+)
+
+
+class Admission:
+    """The enabled plugins. `classes` gives every StorageClass that is stored.
+
+    Raises ValueError for a plugin to disable that is not one of `PLUGINS`.
+    """
+
+    def __init__(self, classes: Callable[[], Iterable[Json]], disabled: Collection[str] = ()) -> None:
+        unknown = sorted(set(disabled) - set(PLUGINS))
+        if unknown:
+            raise ValueError(f"unknown admission plugin {', '.join(unknown)}: there are {', '.join(PLUGINS)}")
+        self._classes = classes
+        self._creating = [plugin for name, plugin in _CREATING.items() if name not in disabled]
+        self._resize = _RESIZE not in disabled
+
+    def admit(self, resource: Resource, new: Json, old: Json | None) -> None:
+        """Change a defaulted object about to be created (`old` is None) or changed, before it is validated."""
+        if old is None:
+            for plugin in self._creating:
+                plugin(self, resource, new)
+
+    def forbid_update(self, resource: Resource, new: Json, old: Json, subresource: str) -> str:
+        """Why a valid update is refused with 403, or ""."""
+        if not self._resize or subresource or resource.plural != "persistentvolumeclaims":
+            return ""
+        if new["spec"].get("resources") == old["spec"].get("resources"):
+            return ""
+        if parse(requested(new)) <= parse(requested(old)):
+            return ""
+        if old.get("status", {}).get("phase") != "Bound":
+            return "Only bound persistent volume claims can be expanded"
+        name = _class_of(new)
+        if not name or name != _class_of(old):
+            return _NO_RESIZE
+        found = next((entry for entry in self._classes() if entry["metadata"].get("name") == name), None)
+        return "" if found is not None and found.get("allowVolumeExpansion") else _NO_RESIZE
+
+    def default_class(self, resource: Resource, new: Json) -> None:
+        """DefaultStorageClass: the newest default class, of equally new ones the first by name."""
+        if resource.plural != "persistentvolumeclaims" or new["spec"].get("storageClassName") is not None:
+            return
+        if BETA_CLASS in (new["metadata"].get("annotations") or {}):
+            return
+        defaults = sorted(
+            (entry["metadata"] for entry in self._classes() if is_default(entry)), key=lambda meta: str(meta["name"])
+        )
+        if defaults:
+            newest = max(defaults, key=lambda meta: str(meta.get("creationTimestamp", "")))
+            new["spec"]["storageClassName"] = newest["name"]
+
+
+def _class_of(claim: Json) -> str:
+    annotations = claim["metadata"].get("annotations") or {}
+    return str(annotations.get(BETA_CLASS) or claim["spec"].get("storageClassName") or "")
+
+
+def _protect(_: Admission, resource: Resource, new: Json) -> None:
+    """StorageObjectInUseProtection."""
+    finalizer = _PROTECTION.get(resource.plural)
+    if finalizer is None:
+        return
+    finalizers = new["metadata"].get("finalizers") or []
+    if finalizer not in finalizers:
+        new["metadata"]["finalizers"] = [*finalizers, finalizer]
+
+
+def _taint(_: Admission, resource: Resource, new: Json) -> None:
+    """TaintNodesByCondition: a new node takes pods only once something has found it ready."""
+    if resource.plural != "nodes":
+        return
+    taints = new["spec"].get("taints") or []
+    if not any(taint.get("key") == _NOT_READY and taint.get("effect") == "NoSchedule" for taint in taints):
+        new["spec"]["taints"] = [*taints, {"key": _NOT_READY, "effect": "NoSchedule"}]
+
+
+def _tolerate(_: Admission, resource: Resource, new: Json) -> None:
+    """DefaultTolerationSeconds."""
+    if resource.plural != "pods":
+        return
+    tolerations = new["spec"].get("tolerations") or []
+    missing = [key for key in (_NOT_READY, _UNREACHABLE) if not any(_tolerates(entry, key) for entry in tolerations)]
+    if missing:
+        added = (
+            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATION_SECONDS}
+            for key in missing
+        )
+        new["spec"]["tolerations"] = [*tolerations, *added]
+
+
+def _tolerates(toleration: Json, key: str) -> bool:
+    return toleration.get("key") in {None, "", key} and toleration.get("effect") in {None, "", "NoExecute"}
+
+
+def _prioritize(_: Admission, resource: Resource, new: Json) -> None:
+    """Priority, of a cluster without priority classes."""
+    if resource.plural == "pods":
+        new["spec"].setdefault("priority", 0)
+        new["spec"].setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
+_RESIZE: Final = "PersistentVolumeClaimResize"
+_CREATING: Final[dict[str, Callable[[Admission, Resource, Json], None]]] = {
+    "Priority": _prioritize,
+    "DefaultTolerationSeconds": _tolerate,
+    "DefaultStorageClass": Admission.default_class,
+    "StorageObjectInUseProtection": _protect,
+    "TaintNodesByCondition": _taint,
+}
+PLUGINS: Final = tuple(sorted((*_CREATING, _RESIZE)))
+"""Names as the stock flag `--disable-admission-plugins` spells them."""

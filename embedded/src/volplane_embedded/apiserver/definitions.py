@@ -1,0 +1,133 @@
+"""The typed schemas of the served kinds, read from the data files that `tools/generate_schemas.py` writes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+
+import msgspec
+
+from volplane_embedded.apiserver.resources import Resource
+
+__all__ = ["Definition", "Field", "Type", "definition", "definition_of", "descriptions", "name_of", "names"]
+
+_PACKAGES: Final[Mapping[str, str]] = {
+    "": "io.k8s.api.core.v1",
+    "coordination.k8s.io": "io.k8s.api.coordination.v1",
+    "events.k8s.io": "io.k8s.api.events.v1",
+    "storage.k8s.io": "io.k8s.api.storage.v1",
+}
+_GO_SCALARS: Final[Mapping[str, str]] = {
+    "any": "interface {}",
+    "bool": "bool",
+    "bytes": "[]uint8",
+    "i32": "int32",
+    "i64": "int64",
+    "int-or-str": "intstr.IntOrString",
+    "micro-time": "v1.MicroTime",
+    "quantity": "resource.Quantity",
+    "str": "string",
+    "time": "v1.Time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A JSON type: a scalar, a list or map of `element`, or an object of the definition `refers`."""
+
+    shape: str
+    """One of scalar, list, map, object."""
+    scalar: str = ""
+    element: Type | None = None
+    refers: str = ""
+
+    def go(self) -> str:
+        """How Go names it, in messages about wrong types."""
+        if self.shape == "object":
+            return f"v1.{self.refers.rpartition('.')[2]}"
+        if self.element is not None:
+            return f"{'[]' if self.shape == 'list' else 'map[string]'}{self.element.go()}"
+        return _GO_SCALARS[self.scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    type: Type
+    keeps_empty: bool
+    """Whether an empty text, list or map stands for itself, not for absence."""
+    drops_zero: bool
+    """Whether 0 and false stand for absence."""
+    merge_key: str | None
+    """Key of the elements when strategic merge patches merge the list ("" = scalars); None when they replace it."""
+    retain_keys: bool
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    name: str
+    fields: Mapping[str, Field]
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+
+def _read(name: str) -> Any:
+    return msgspec.json.decode(resources.files("volplane_embedded.apiserver").joinpath("data", name).read_bytes())
+
+
+@functools.cache
+def _schemas() -> Mapping[str, Any]:
+    schemas: Mapping[str, Any] = _read("schemas.json")
+    return schemas
+
+
+@functools.cache
+def descriptions() -> Mapping[str, Mapping[str, str]]:
+    """Definition to the texts of its fields; "" is the definition itself."""
+    texts: Mapping[str, Mapping[str, str]] = _read("descriptions.json")
+    return texts
+
+
+def names() -> tuple[str, ...]:
+    """Full names of all definitions."""
+    return tuple(_schemas())
+
+
+@functools.cache
+def definition(name: str) -> Definition:
+    """The definition of that full name. Raises KeyError."""
+    stored = _schemas()[name]
+    required = frozenset(stored.get("required", ()))
+    fields = {key: _field(notation, required=key in required) for key, notation in stored["fields"].items()}
+    return Definition(name, fields)
+
+
+@functools.cache
+def definition_of(group: str, kind: str) -> Definition:
+    """The definition of a served kind. Raises KeyError."""
+    return definition(f"{_PACKAGES[group]}.{kind}")
+
+
+def name_of(resource: Resource) -> str:
+    """Full name of the definition of a resource's objects."""
+    return f"{_PACKAGES[resource.group]}.{resource.kind}"
+
+
+def _field(notation: str, *, required: bool) -> Field:
+    kind, *marks = notation.split(" ")
+    merge_key = next((mark.removeprefix("merge=") for mark in marks if mark.startswith("merge=")), None)
+    return Field(_type(kind), "keep" in marks, "drop" in marks, merge_key, "retain-keys" in marks, required)
+
+
+@functools.cache
+def _type(notation: str) -> Type:
+    if notation[0] == "#":
+        return Type("object", refers=notation[1:])
+    if notation[0] in "[{":
+        return Type("list" if notation[0] == "[" else "map", element=_type(notation[1:]))
+    return Type("scalar", notation)

@@ -1,0 +1,212 @@
+"""Discovery documents, plain and aggregated, and /version."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from volplane_embedded.apiserver.resources import Json, Resource
+
+__all__ = ["AGGREGATED", "KUBERNETES_MINOR", "Discovery"]
+
+KUBERNETES_MINOR: Final = "36"
+"""Minor version of Kubernetes 1 whose API is served."""
+AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+"""Media type of aggregated discovery; clients look for it in the answer's Content-Type."""
+
+_JSON: Final = "application/json"
+_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+_STATUS_VERBS: Final = ("get", "patch", "update")
+
+
+class _Served(NamedTuple):
+    """One line of discovery: a resource or a subresource."""
+
+    name: str
+    singular: str
+    kind: str
+    namespaced: bool
+    verbs: Sequence[str]
+    short_names: Sequence[str] = ()
+    categories: Sequence[str] = ()
+    hashed: str = ""
+
+
+_REVIEWS: Final = (
+    ("authentication.k8s.io", "v1", "SelfSubjectReview"),
+    ("authorization.k8s.io", "v1", "SelfSubjectAccessReview"),
+    ("authorization.k8s.io", "v1", "SelfSubjectRulesReview"),
+)
+
+
+class Discovery:
+    """The documents about the given resources. `address` is the server's host:port, for old clients."""
+
+    def __init__(self, resources: Iterable[Resource], address: str = "") -> None:
+        self._versions: dict[tuple[str, str], list[_Served]] = {}
+        for resource in resources:
+            served = self._versions.setdefault((resource.group, resource.version), [])
+            served.extend(_lines(resource))
+        for group, version, kind in _REVIEWS:
+            singular = kind.lower()
+            line = _Served(f"{singular}s", singular, kind, namespaced=False, verbs=("create",))
+            self._versions.setdefault((group, version), []).append(line)
+        for served in self._versions.values():
+            served.sort()
+        self._address = address
+
+    def document(self, path: str, accept: str = "") -> tuple[Json, str] | None:
+        """The document at a path and its content type; None where there is none."""
+        parts = path.strip("/").split("/")
+        if path.rstrip("/") in {"/api", "/apis"} and (version := _aggregated_version(accept)):
+            return self._aggregated(core=parts[0] == "api", version=version), AGGREGATED.format(version=version)
+        match parts:
+            case ["version"]:
+                return _version(), _JSON
+            case ["api"]:
+                return self._core_versions(), _JSON
+            case ["apis"]:
+                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": self._groups()}, _JSON
+            case ["apis", group]:
+                found = next((entry for entry in self._groups() if entry["name"] == group), None)
+                return ({"kind": "APIGroup", "apiVersion": "v1", **found}, _JSON) if found else None
+            case ["api", version]:
+                return self._resources("", version)
+            case ["apis", group, version]:
+                return self._resources(group, version)
+        return None
+
+    def _core_versions(self) -> Json:
+        return {
+            "kind": "APIVersions",
+            "versions": [version for group, version in self._versions if not group],
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}],
+        }
+
+    def _groups(self) -> list[Json]:
+        groups = []
+        for group, version in self._versions:
+            if group:
+                shown = {"groupVersion": f"{group}/{version}", "version": version}
+                groups.append({"name": group, "versions": [shown], "preferredVersion": shown})
+        return groups
+
+    def _resources(self, group: str, version: str) -> tuple[Json, str] | None:
+        served = self._versions.get((group, version))
+        if served is None:
+            return None
+        document: Json = {"kind": "APIResourceList"}
+        if group:
+            document["apiVersion"] = "v1"
+        document["groupVersion"] = f"{group}/{version}" if group else version
+        document["resources"] = [_plain(line) for line in served]
+        return document, _JSON
+
+    def _aggregated(self, *, core: bool, version: str) -> Json:
+        items = [
+            {
+                "metadata": {"name": group} if group else {},
+                "versions": [{"version": served, "resources": _nested(lines), "freshness": "Current"}],
+            }
+            for (group, served), lines in self._versions.items()
+            if bool(group) != core
+        ]
+        api_version = f"apidiscovery.k8s.io/{version}"
+        return {"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items}
+
+
+def _aggregated_version(accept: str) -> str:
+    """The version of aggregated discovery the client prefers to the plain documents, or ""."""
+    for choice in accept.split(","):
+        media_type, *parameters = (part.strip() for part in choice.split(";"))
+        named = dict(part.partition("=")[::2] for part in parameters)
+        if named.get("as") == "APIGroupDiscoveryList" and named.get("v") in {"v2", "v2beta1"}:
+            return named["v"]
+        if media_type == _JSON and "as" not in named:
+            return ""
+    return ""
+
+
+def _lines(resource: Resource) -> Iterable[_Served]:
+    # A namespace's deletion takes its contents along: the stock server offers it only one by one.
+    verbs = tuple(verb for verb in _VERBS if resource.kind != "Namespace" or verb != "deletecollection")
+    yield _Served(
+        resource.plural,
+        resource.singular,
+        resource.kind,
+        resource.namespaced,
+        verbs,
+        resource.short_names,
+        resource.categories,
+        _storage_hash(resource),
+    )
+    for name in resource.subresources:
+        kind = "Binding" if name == "binding" else resource.kind
+        allowed = {"binding": ("create",), "log": ("get",)}.get(name, _STATUS_VERBS)
+        yield _Served(f"{resource.plural}/{name}", "", kind, resource.namespaced, allowed)
+
+
+def _storage_hash(resource: Resource) -> str:
+    """What the stock server tells where two resources share their storage."""
+    group = "" if resource.storage and "." not in resource.storage else resource.group
+    digest = hashlib.sha256(f"{group}/{resource.version}/{resource.kind}".encode()).digest()
+    return base64.b64encode(digest[:8]).decode()
+
+
+def _plain(line: _Served) -> Json:
+    shown: Json = {
+        "name": line.name,
+        "singularName": line.singular,
+        "namespaced": line.namespaced,
+        "kind": line.kind,
+        "verbs": list(line.verbs),
+    }
+    return {**shown, **_extras(line), **({"storageVersionHash": line.hashed} if line.hashed else {})}
+
+
+def _extras(line: _Served) -> Json:
+    pairs = (("shortNames", line.short_names), ("categories", line.categories))
+    return {key: list(values) for key, values in pairs if values}
+
+
+def _nested(lines: Iterable[_Served]) -> list[Json]:
+    found: dict[str, Json] = {}
+    for line in lines:
+        response = {"group": "", "version": "", "kind": line.kind}
+        name, _, subresource = line.name.partition("/")
+        if subresource:
+            entry = {"subresource": subresource, "responseKind": response, "verbs": list(line.verbs)}
+            found[name].setdefault("subresources", []).append(entry)
+            continue
+        found[name] = {
+            "resource": name,
+            "responseKind": response,
+            "scope": "Namespaced" if line.namespaced else "Cluster",
+            "singularResource": line.singular,
+            "verbs": list(line.verbs),
+            **_extras(line),
+        }
+    return list(found.values())
+
+
+def _version() -> Json:
+    return {
+        "major": "1",
+        "minor": KUBERNETES_MINOR,
+        "emulationMajor": "1",
+        "emulationMinor": KUBERNETES_MINOR,
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": str(int(KUBERNETES_MINOR) - 1),
+        "gitVersion": f"v1.{KUBERNETES_MINOR}.0+volplane",
+        "gitCommit": "volplane",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": f"python{platform.python_version()}",
+        "compiler": sys.implementation.name,
+        "platform": f"{sys.platform}/{_MACHINES.get(platform.machine(), platform.machine())}",
+    }

@@ -1,0 +1,184 @@
+"""OpenAPI documents: /openapi/v3 (kubectl validates, explains and patches by it) and /openapi/v2."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from volplane_embedded.apiserver.definitions import Field, Type, definition, descriptions, name_of
+from volplane_embedded.apiserver.discovery import KUBERNETES_MINOR
+from volplane_embedded.apiserver.failures import Failure
+from volplane_embedded.apiserver.openapi_paths import paths
+from volplane_embedded.apiserver.resources import Json, Resource
+
+__all__ = ["OpenApi"]
+
+_JSON: Final = "application/json"
+_META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
+_SHARED: Final = (f"{_META}.DeleteOptions", f"{_META}.Status", f"{_META}.ListMeta")
+_V3: Final = "#/components/schemas/"
+_V2: Final = "#/definitions/"
+_INFO: Final = {"title": "Kubernetes", "version": f"v1.{KUBERNETES_MINOR}.0"}
+
+_INLINE: Final[Mapping[str, Json]] = {
+    "bool": {"type": "boolean"},
+    "bytes": {"type": "string", "format": "byte"},
+    "i32": {"type": "integer", "format": "int32"},
+    "i64": {"type": "integer", "format": "int64"},
+    "str": {"type": "string"},
+}
+_NAMED: Final[Mapping[str, tuple[str, Json, Json]]] = {
+    "any": (f"{_META}.FieldsV1", {"type": "object"}, {"type": "object"}),
+    "int-or-str": (
+        "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+        {"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]},
+        {"format": "int-or-string", "type": "string"},
+    ),
+    "micro-time": (
+        f"{_META}.MicroTime",
+        {"format": "date-time", "type": "string"},
+        {"format": "date-time", "type": "string"},
+    ),
+    "quantity": (
+        "io.k8s.apimachinery.pkg.api.resource.Quantity",
+        {"oneOf": [{"type": "string"}, {"type": "number"}]},
+        {"type": "string"},
+    ),
+    "time": (
+        f"{_META}.Time",
+        {"format": "date-time", "type": "string"},
+        {"format": "date-time", "type": "string"},
+    ),
+}
+"""Scalar to the definition that stands for it, in version 3 and in version 2."""
+
+
+class OpenApi:
+    """The documents about the given resources; made when they are first asked for."""
+
+    def __init__(self, resources: Iterable[Resource]) -> None:
+        self._versions: dict[str, list[Resource]] = {}
+        for resource in resources:
+            self._versions.setdefault(resource.prefix.strip("/"), []).append(resource)
+        self._made: dict[str, bytes] = {}
+
+    def document(self, path: str, accept: str = "") -> tuple[bytes, str] | None:
+        """The JSON text at a path and its content type; None where there is none.
+
+        Raises Failure (406) for clients that take nothing but protocol buffers.
+        """
+        path = path.rstrip("/")
+        if not path.startswith("/openapi/"):
+            return None
+        if accept and not any(kind in accept for kind in ("json", "*/*", "application/*")):
+            raise Failure(406, "NotAcceptable", f"only the following media types are accepted: {_JSON}")
+        if path == "/openapi/v3":
+            index = {version: {"serverRelativeURL": self._address(version)} for version in self._versions}
+            return msgspec.json.encode({"paths": index}), _JSON
+        if path == "/openapi/v2":
+            return self._cached("v2", self._version2), _JSON
+        version = path.removeprefix("/openapi/v3/")
+        return (self._version3(version), _JSON) if version in self._versions else None
+
+    def _address(self, version: str) -> str:
+        digest = hashlib.sha256(",".join(resource.kind for resource in self._versions[version]).encode()).hexdigest()
+        return f"/openapi/v3/{version}?hash={digest[:32].upper()}"
+
+    def _cached(self, key: str, make: Any) -> bytes:
+        if key not in self._made:
+            self._made[key] = msgspec.json.encode(make())
+        return self._made[key]
+
+    def _version3(self, version: str) -> bytes:
+        return self._cached(version, functools.partial(_document3, self._versions[version]))
+
+    def _version2(self) -> Json:
+        served = [resource for resources in self._versions.values() for resource in resources]
+        return {
+            "swagger": "2.0",
+            "info": _INFO,
+            "paths": paths(served, _V2),
+            "definitions": _schemas(served, _V2),
+        }
+
+
+def _document3(resources: list[Resource]) -> Json:
+    return {
+        "openapi": "3.0.0",
+        "info": _INFO,
+        "paths": paths(resources, _V3),
+        "components": {"schemas": _schemas(resources, _V3)},
+    }
+
+
+def _schemas(resources: Iterable[Resource], prefix: str) -> Json:
+    kinds = {name_of(resource): resource for resource in resources}
+    schemas: Json = {}
+    waiting = [*kinds, *_SHARED]
+    while waiting:
+        name = waiting.pop()
+        if name in schemas:
+            continue
+        schemas[name] = _schema(name, prefix)
+        if (resource := kinds.get(name)) is not None:
+            group_version_kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
+            schemas[name]["x-kubernetes-group-version-kind"] = [group_version_kind]
+        for field in definition(name).fields.values():
+            waiting.extend(_referred(field.type))
+    for name, version3, version2 in _NAMED.values():
+        schemas[name] = version3 if prefix == _V3 else version2
+    return dict(sorted(schemas.items()))
+
+
+def _referred(kind: Type) -> Iterator[str]:
+    if kind.refers:
+        yield kind.refers
+    if kind.element is not None:
+        yield from _referred(kind.element)
+
+
+def _schema(name: str, prefix: str) -> Json:
+    shape, texts = definition(name), descriptions()[name]
+    schema: Json = {"type": "object"}
+    if texts.get(""):
+        schema["description"] = texts[""]
+    properties = {key: _property(field, texts.get(key, ""), prefix) for key, field in shape.fields.items()}
+    if properties:
+        schema["properties"] = properties
+    required = [key for key, field in shape.fields.items() if field.required]
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def _property(field: Field, text: str, prefix: str) -> Json:
+    schema = dict(_type(field.type, prefix))
+    if "$ref" in schema:
+        text = text or descriptions().get(field.type.refers, {}).get("", "")
+        if prefix == _V3:
+            schema = {"allOf": [schema]}
+    if text:
+        schema["description"] = text
+    if field.merge_key is not None:
+        schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if field.retain_keys else "merge"
+        if field.merge_key:
+            schema["x-kubernetes-patch-merge-key"] = field.merge_key
+    return schema
+
+
+def _type(kind: Type, prefix: str) -> Json:
+    if kind.refers:
+        return {"$ref": prefix + kind.refers}
+    if kind.element is None:
+        inline = _INLINE.get(kind.scalar)
+        return inline if inline is not None else {"$ref": prefix + _NAMED[kind.scalar][0]}
+    element = _type(kind.element, prefix)
+    if "$ref" in element and prefix == _V3:
+        element = {"allOf": [element]}
+    if kind.shape == "list":
+        return {"type": "array", "items": element}
+    return {"type": "object", "additionalProperties": element}

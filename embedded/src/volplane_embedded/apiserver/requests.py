@@ -1,0 +1,108 @@
+"""From method, path and query to what is asked for: one served resource, an object, a subresource."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.resources import Resource
+
+__all__ = ["Answer", "Query", "Request", "Routes", "not_served", "wrong_method"]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the server answers; `headers` holds at least Content-Type."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Query:
+    """Query parameters; of repeated ones the first counts, as in the stock server."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, query: Sequence[tuple[str, str]] | Mapping[str, str]) -> None:
+        pairs = query.items() if isinstance(query, Mapping) else query
+        self._values: dict[str, str] = {}
+        for name, value in pairs:
+            self._values.setdefault(name, value)
+
+    def text(self, name: str) -> str:
+        return self._values.get(name, "")
+
+    def flag(self, name: str) -> bool:
+        """Anything but absence, "false" and "0" is true, as Go's query conversion has it."""
+        value = self._values.get(name)
+        return value is not None and value.lower() not in ("false", "0")
+
+    def number(self, name: str) -> int | None:
+        """Raises Failure (400) for what is no integer."""
+        value = self._values.get(name, "")
+        if not value:
+            return None
+        try:
+            return int(value)
+        except ValueError:
+            raise bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax') from None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for objects of a resource. `name` is "" for collections, `namespace` is "" for all of them."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    subresource: str
+    query: Query
+    headers: Mapping[str, str]
+    """With lower-case names."""
+
+
+def not_served() -> Failure:
+    """404 for a path below a served group version."""
+    return Failure(404, "NotFound", "the server could not find the requested resource")
+
+
+def wrong_method() -> Failure:
+    return Failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+
+class Routes:
+    """Finds the resource of a path."""
+
+    def __init__(self, resources: Iterable[Resource]) -> None:
+        self._by_version: dict[tuple[str, str], dict[str, Resource]] = {}
+        for resource in resources:
+            self._by_version.setdefault((resource.group, resource.version), {})[resource.plural] = resource
+
+    def find(self, path: str, query: Query, headers: Mapping[str, str]) -> Request | None:
+        """None for a path that is not below a served group version. Raises Failure (404) where one is unknown there."""
+        parts = path.strip("/").split("/")
+        if "%" in path:
+            parts = [unquote(part) for part in parts]
+        if parts[0] == "api" and len(parts) > 2:
+            served, rest = self._by_version.get(("", parts[1])), parts[2:]
+        elif parts[0] == "apis" and len(parts) > 3:
+            served, rest = self._by_version.get((parts[1], parts[2])), parts[3:]
+        else:
+            return None
+        if served is None:
+            return None
+        namespace = ""
+        if rest[0] == "namespaces" and len(rest) > 2 and (rest[2] in served or len(rest) > 3):
+            namespace, rest = rest[1], rest[2:]
+        resource = served.get(rest[0])
+        if resource is None or len(rest) > 3 or (namespace and not resource.namespaced) or "" in rest:
+            raise not_served()
+        name, subresource = [*rest[1:], "", ""][:2]
+        if subresource and subresource not in resource.subresources:
+            raise not_served()
+        if name and resource.namespaced and not namespace:
+            raise not_served()
+        return Request(resource, namespace, name, subresource, query, headers)

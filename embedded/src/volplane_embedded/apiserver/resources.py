@@ -1,0 +1,129 @@
+"""What the embedded API server knows about a kind: its names, its rules, its columns.
+
+`Resource` is the seam between the machinery (store, verbs, watch: knows no kind) and the kinds (know no request).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from volplane_embedded.apiserver import names
+from volplane_embedded.apiserver.failures import Cause
+
+__all__ = ["Column", "Json", "Resource", "Since", "Strategy"]
+
+Json = dict[str, Any]
+"""A decoded JSON object. Machinery hands strategies objects they own and may change in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A cell that shows how long ago a time (RFC 3339) was; `tables.table` renders it, which knows the hour."""
+
+    time: str | None
+    absent: str = "<unknown>"
+    layout: str = "{}"
+    """What stands around the duration: `3 ({} ago)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the `Table` answer; `priority` 0 is printed by a plain `kubectl get`, 1 only by `-o wide`."""
+
+    name: str
+    description: str
+    cell: Callable[[Json], Any]
+    type: str = "string"
+    format: str = ""
+    priority: int = 0
+
+
+class Strategy:
+    """The rules of a kind. Every method may change `new` in place; `old` is the stored object and never changes.
+
+    Order of a create: `default`, `prepare_create`, `validate_create`. Of an update of the main resource or of a
+    subresource: `default`, `prepare_update`, then nothing more if nothing changed, else `validate_update`. Metadata
+    (names, uid, finalizers, resourceVersion, deletionTimestamp, labels, annotations) is the machinery's.
+    """
+
+    def default(self, obj: Json) -> None:
+        """Fill absent fields as the stock server's defaulting does; put quantities into canonical form."""
+
+    def prepare_create(self, obj: Json) -> None:
+        """Clear what a client may not set at creation (status), set initial status."""
+
+    def validate_create(self, obj: Json) -> Sequence[Cause]:
+        """Every refused field."""
+        return ()
+
+    def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
+        """Put back what this endpoint does not write: status on "", everything but status (and metadata) on "status"."""
+
+    def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
+        """Every refused change."""
+        return ()
+
+    def forbid_update(self, new: Json, old: Json, subresource: str) -> str:
+        """Why an otherwise valid update is refused with 403 (admission), or ""."""
+        return ""
+
+    def validate_binding(self, binding: Json) -> Sequence[Cause]:
+        """Every refused field of a `Binding` posted to the binding subresource."""
+        return ()
+
+    def bind(self, obj: Json, binding: Json) -> str:
+        """Carry out a valid `Binding` on `obj`; why it cannot be (409, nothing may be written), or ""."""
+        return "this kind cannot be bound"
+
+    def grace_seconds(self, obj: Json, asked: int | None) -> int:
+        """Grace period of a delete; above 0 the object stays, with a deletionTimestamp, until a delete with 0."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One served resource of one API group version."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    singular: str
+    namespaced: bool
+    strategy: Strategy
+    columns: Sequence[Column]
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    row_conditions: Callable[[Json], list[Json]] | None = None
+    """What the row of an object in a `Table` says beside its cells (pods: that it has completed)."""
+    subresources: tuple[str, ...] = ()
+    """Of "status", "binding", "log"."""
+    fields: Mapping[str, Callable[[Json], str]] = field(default_factory=dict)
+    """Field selectors beyond metadata.name and metadata.namespace: path to the value it selects on."""
+    generation: bool = False
+    """Whether metadata.generation is kept (1 at creation, +1 when spec changes)."""
+    storage: str = ""
+    """Key of the store that holds the objects, where two resources show the same ones (events); default plural.group."""
+    to_stored: Callable[[Json], Json] | None = None
+    """Where the stored shape is another one: turns a request's object into it. Strategies see only the stored shape."""
+    from_stored: Callable[[Json], Json] | None = None
+    """The reverse, for every answer and before a patch is applied; never changes its argument."""
+    name_rule: Callable[[str], str] = names.subdomain
+    """Why a metadata.name is refused, or ""; generateName is judged by it too, less its trailing dashes."""
+    graceful: bool = False
+    """Whether a delete is first an update that sets deletionTimestamp, even with a grace of 0 seconds (pods)."""
+    returns_deleted: bool = True
+    """Whether a finished delete answers with the object, else with a Status (leases, events, configmaps, secrets...)."""
+    unconditional_update: bool = True
+    """Whether a PUT may leave out metadata.resourceVersion (not leases, volumeattachments, csinodes, csidrivers...)."""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def prefix(self) -> str:
+        """Path of the group version: /api/v1 or /apis/<group>/<version>."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"

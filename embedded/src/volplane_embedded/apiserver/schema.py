@@ -1,0 +1,257 @@
+"""Typed decoding of objects: what Go's JSON decoder does between a request's body and an object.
+
+Types are checked, unknown fields are found and dropped, what means absence (null, and "" or [] where Go omits it) is
+dropped, times are brought into canonical form. Schemas are compiled into closures on first use.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from volplane_embedded.apiserver import scalars
+from volplane_embedded.apiserver.definitions import Definition, Field, Type, definition, definition_of
+from volplane_embedded.apiserver.duplicates import duplicate_fields
+from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.strategic import strategic_merge
+
+__all__ = ["SchemaReport", "check", "duplicate_fields", "strategic_merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaReport:
+    """What is wrong with an object, in the words of the stock server.
+
+    `error` is the first wrong type or value: the request is refused with 400 whatever fieldValidation says. `problems`
+    are what fieldValidation decides on: `unknown field "spec.bogus"`, `duplicate field "spec.nodeName"`.
+    """
+
+    error: str = ""
+    problems: tuple[str, ...] = ()
+
+    def refusal(self, resource: Resource) -> str:
+        """The message of the 400 for `error`, else that of fieldValidation=Strict; "" where all is well."""
+        why = self.error or (f"strict decoding error: {', '.join(self.problems)}" if self.problems else "")
+        if not why:
+            return ""
+        return f'{resource.kind} in version "{resource.api_version}" cannot be handled as a {resource.kind}: {why}'
+
+
+_CLEAN: Final = SchemaReport()
+
+
+def check(resource: Resource, obj: Json, body: bytes | None = None) -> SchemaReport:
+    """Check and clean an object of the resource in place (in the shape the resource shows, with or without kind).
+
+    Duplicate fields can only be found in `body`, the JSON text the object was decoded from.
+    """
+    found = _decoder(definition_of(resource.group, resource.kind).name)(obj)
+    duplicates = duplicate_fields(body) if body is not None else ()
+    if type(found) is not _Problems and not duplicates:
+        return _CLEAN
+    problems = found.items if isinstance(found, _Problems) else []
+    error = next((problem.wording() for problem in problems if problem.kind), "")
+    unknown = [f'unknown field "{problem.path()}"' for problem in problems if not problem.kind]
+    return SchemaReport(error, (*unknown, *(f'duplicate field "{path}"' for path in duplicates)))
+
+
+_DROP: Final = object()
+"""What a decoder gives for a value that means absence."""
+
+_Decoder = Callable[[Any], Any]
+"""Takes a JSON value; gives the value to keep (the same object where nothing changed), _DROP, or _Problems."""
+
+
+@dataclass(slots=True)
+class _Problem:
+    """Something wrong at a place; the place is collected on the way out of the recursion, innermost first."""
+
+    kind: str
+    """JSON type that was found, "" for an unknown field, "value" where the message says it all."""
+    wanted: str
+    steps: list[str | int]
+    struct: str = ""
+
+    def path(self) -> str:
+        text = ""
+        for step in reversed(self.steps):
+            text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        return text
+
+    def wording(self) -> str:
+        if self.kind == "value":
+            return self.wanted
+        fields = ".".join(step for step in reversed(self.steps) if isinstance(step, str))
+        target = f"struct field {self.struct}.{fields}" if fields else "value"
+        return f"json: cannot unmarshal {self.kind} into Go {target} of type {self.wanted}"
+
+
+class _Problems:
+    """Problems on their way to the caller; never part of an object."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[_Problem]) -> None:
+        self.items = items
+
+
+def _wrong(value: Any, wanted: str) -> _Problems:
+    kinds = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
+    return _Problems([_Problem(kinds.get(type(value), "null"), wanted, [])])
+
+
+_UNKNOWN: Final = object()
+"""What stands for the value of a field the definition does not have."""
+
+
+class _Object:
+    """Decodes objects of one definition; each field is compiled when the first object has it."""
+
+    __slots__ = ("_compiled", "_shape")
+
+    def __init__(self, shape: Definition) -> None:
+        self._shape = shape
+        self._compiled: dict[str, _Decoder] = {}
+
+    def __call__(self, value: Any) -> Any:
+        if type(value) is not dict:
+            return _wrong(value, f"v1.{self._shape.short_name}")
+        odd: list[tuple[str, Any]] | None = None
+        compiled = self._compiled
+        for key, item in value.items():
+            field = compiled.get(key) or self._compile(key)
+            kept = field(item) if item is not None else _UNKNOWN if field is _unknown else _DROP
+            if kept is not item:
+                odd = odd or []
+                odd.append((key, kept))
+        return value if odd is None else self._settle(value, odd)
+
+    def _compile(self, key: str) -> _Decoder:
+        field = self._shape.fields.get(key)
+        if field is None:
+            return _unknown
+        self._compiled[key] = decode = _compile_field(field)
+        return decode
+
+    def _settle(self, value: Json, odd: list[tuple[str, Any]]) -> Any:
+        """Change `value` as its decoded fields want; gives it, or what is wrong with it."""
+        problems: list[_Problem] = []
+        for key, kept in odd:
+            if kept is _DROP:
+                del value[key]
+            elif kept is _UNKNOWN:
+                del value[key]
+                problems.append(_Problem("", "", [key]))
+            elif type(kept) is _Problems:
+                problems.extend(_located(kept, key, self._shape.short_name))
+            else:
+                value[key] = kept
+        return _Problems(problems) if problems else value
+
+
+def _unknown(_: Any) -> Any:
+    return _UNKNOWN
+
+
+@functools.cache
+def _decoder(name: str) -> _Decoder:
+    return _Object(definition(name))
+
+
+def _located(found: _Problems, step: str | int, struct: str = "") -> list[_Problem]:
+    for problem in found.items:
+        problem.steps.append(step)
+        problem.struct = problem.struct or struct
+    return found.items
+
+
+def _compile_field(field: Field) -> _Decoder:
+    decode = _compile(field.type)
+    if field.type.shape in {"list", "map"} or field.type.scalar == "str":
+        return decode if field.keeps_empty else _without_empty(decode)
+    return _without_zero(decode) if field.drops_zero else decode
+
+
+def _without_empty(decode: _Decoder) -> _Decoder:
+    def decode_nonempty(value: Any) -> Any:
+        return decode(value) or _DROP
+
+    return decode_nonempty
+
+
+def _without_zero(decode: _Decoder) -> _Decoder:
+    def decode_nonzero(value: Any) -> Any:
+        return decode(value) or _DROP
+
+    return decode_nonzero
+
+
+def _compile(kind: Type) -> _Decoder:
+    if kind.shape == "object":
+        return _decoder(kind.refers)
+    if kind.element is None:
+        return _scalar(kind)
+    element = _compile(kind.element)
+    return _list(kind, element) if kind.shape == "list" else _map(kind, element)
+
+
+def _scalar(kind: Type) -> _Decoder:
+    wanted, read = kind.go(), scalars.READERS[kind.scalar]
+    if kind.scalar == "str":
+        return lambda value: value if type(value) is str else _wrong(value, "string")
+
+    def decode(value: Any) -> Any:
+        try:
+            return read(value)
+        except TypeError:
+            return _wrong(value, wanted)
+        except OverflowError:
+            return _Problems([_Problem(f"number {value}", wanted, [])])
+        except ValueError as why:
+            return _Problems([_Problem("value", str(why), [])])
+
+    return decode
+
+
+def _list(kind: Type, element: _Decoder) -> _Decoder:
+    wanted = kind.go()
+    default = scalars.ZERO.get(kind.element.scalar, None) if kind.element is not None else None
+
+    def decode(value: Any) -> Any:
+        if type(value) is not list:
+            return _wrong(value, wanted)
+        problems: list[_Problem] = []
+        for index, item in enumerate(value):
+            kept = ({} if default is None else default) if item is None else element(item)
+            if type(kept) is _Problems:
+                problems.extend(_located(kept, index))
+            elif kept is not item:
+                value[index] = kept
+        return _Problems(problems) if problems else value
+
+    return decode
+
+
+def _map(kind: Type, element: _Decoder) -> _Decoder:
+    wanted = kind.go()
+    default = scalars.ZERO.get(kind.element.scalar, None) if kind.element is not None else None
+
+    def decode(value: Any) -> Any:
+        if type(value) is not dict:
+            return _wrong(value, wanted)
+        problems: list[_Problem] = []
+        for key, item in value.items():
+            kept = ({} if default is None else default) if item is None else element(item)
+            if type(kept) is _Problems:
+                for problem in kept.items:
+                    # Go names no key of a map when it says which field has the wrong type.
+                    if not problem.kind:
+                        problem.steps.append(key)
+                problems.extend(kept.items)
+            elif kept is not item:
+                value[key] = kept
+        return _Problems(problems) if problems else value
+
+    return decode

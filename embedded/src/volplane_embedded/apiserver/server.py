@@ -1,0 +1,261 @@
+"""The embedded API server itself, without sockets: requests in, answers out."""
+
+from __future__ import annotations
+
+import logging
+import random as random_module
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime
+
+from volplane_embedded.apiserver import rendering
+from volplane_embedded.apiserver.deletion import Deletion, Options
+from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.kinds import resources as all_resources
+from volplane_embedded.apiserver.lists import Lists
+from volplane_embedded.apiserver.logs import LogSource, open_log
+from volplane_embedded.apiserver.namespaces import INITIAL, Namespaces
+from volplane_embedded.apiserver.negotiation import negotiate
+from volplane_embedded.apiserver.registry import Registry, unwritable
+from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes, wrong_method
+from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.reviews import REVIEWS, review
+from volplane_embedded.apiserver.seams import Kinds
+from volplane_embedded.apiserver.selectors import select
+from volplane_embedded.apiserver.store import Store
+from volplane_embedded.apiserver.verbs import Verbs, Written
+from volplane_embedded.apiserver.watch import Watch, Watches
+
+__all__ = ["ApiServer", "Parameters"]
+
+_log = logging.getLogger(__name__)
+
+Parameters = Sequence[tuple[str, str]] | Mapping[str, str]
+"""Decoded query parameters."""
+
+_HEALTH = frozenset({"/healthz", "/livez", "/readyz", "/healthz/ping", "/livez/ping", "/readyz/ping"})
+
+
+class ApiServer:
+    """A Kubernetes-compatible API server for development and tests; not for production.
+
+    `now` gives aware UTC times. With a seeded `random` and a virtual clock everything it does is reproducible. Not
+    thread-safe: one event loop owns it. `history` is the number of changes kept per resource for watches and pages,
+    `watch_buffer` that of events that may wait for a slow watcher before it is dropped.
+    """
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], datetime],
+        store: Store | None = None,
+        resources: Sequence[Resource] | None = None,
+        disabled_admission: frozenset[str] = frozenset(),
+        random: random_module.Random | None = None,
+        history: int = 16_384,
+        watch_buffer: int = 10_000,
+    ) -> None:
+        """`disabled_admission` names plugins as the stock flag does. Raises ValueError for an unknown name."""
+        served = tuple(resources) if resources is not None else all_resources(now)
+        self.store = store if store is not None else Store(history=history)
+        self.log_source: LogSource | None = None
+        """Set by the node agent that runs containers."""
+        source = random if random is not None else random_module.SystemRandom()
+        self._registry = Registry(self.store, now, source, served)
+        self._kinds = Kinds(self._registry, disabled_admission)
+        self._namespaces = Namespaces(self._registry, self._delete)
+        self._deletion = Deletion(self._registry, self._namespaces)
+        self._verbs = Verbs(self._registry, self._namespaces, self._kinds.admission)
+        self._lists = Lists(self._registry)
+        self._renderer = rendering.Renderer(self._kinds.table)
+        self._watches = Watches(self._registry, self._renderer, watch_buffer)
+        self._open: set[Watch] = set()
+        self._routes = Routes(served)
+        self._begin()
+
+    def _begin(self) -> None:
+        """What a cluster has from its first moment; what an earlier process left half done."""
+        for name in INITIAL:
+            if self._namespaces.resource is not None and self.store.get("namespaces", name) is None:
+                body = b'{"metadata":{"name":"%b"}}' % name.encode()
+                self._verbs.create(Request(self._namespaces.resource, "", "", "", Query({}), {}), body)
+        self._namespaces.resume()
+        self.store.flush()
+
+    def _delete(self, resource: Resource, namespace: str, name: str) -> None:
+        self._deletion.by_name(resource, namespace, name)
+
+    # Requests
+
+    def handle(self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Answer any request but a watch or a log. Never raises for a bad one; a write is durable on return."""
+        answer = self._answered(method, path, query, headers, body)
+        try:
+            self.store.flush()
+        except OSError as why:
+            return rendering.failed(unwritable(why))
+        return answer
+
+    async def answer(
+        self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        """As `handle`; writes that arrive together share one wait for the disk."""
+        answer = self._answered(method, path, query, headers, body)
+        try:
+            await self.store.settled()
+        except OSError as why:
+            return rendering.failed(unwritable(why))
+        return answer
+
+    def _answered(self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes) -> Answer:
+        try:
+            return self._handle(method, path, Query(query), _lower(headers), body)
+        except Failure as failure:
+            return rendering.failed(failure)
+        except Exception:  # noqa: BLE001 - the last resort of a server; the log has the trace
+            _log.exception("%s %s failed: this is a bug of the embedded API server", method, path)
+            return rendering.failed(Failure(500, "InternalError", "Internal error occurred: see the server's log"))
+
+    def watch(self, path: str, query: Parameters, headers: Mapping[str, str]) -> Watch | Answer:
+        """Open a watch (GET with watch=true). Needs a running event loop. A refusal is an Answer."""
+        try:
+            request = self._request(path, Query(query), _lower(headers))
+            if request.subresource:
+                raise wrong_method()
+            fields = [request.query.text("fieldSelector")]
+            if request.name:
+                fields.append(f"metadata.name={request.name}")
+            selectors = ",".join(part for part in fields if part)
+            selection = select(request.resource, request.query.text("labelSelector"), selectors)
+            watch = self._watches.open(request, selection, negotiate(request.headers.get("accept", "")))
+        except Failure as failure:
+            return rendering.failed(failure)
+        self._open.add(watch)
+        watch.on_close(lambda: self._open.discard(watch))
+        return watch
+
+    def log(self, path: str, query: Parameters, headers: Mapping[str, str]) -> AsyncIterator[bytes] | Answer:
+        """Open the output of a container (GET of pods/log). A refusal is an Answer."""
+        try:
+            request = self._request(path, Query(query), _lower(headers))
+            return open_log(self._registry, request, self.log_source)
+        except Failure as failure:
+            return rendering.failed(failure)
+
+    @property
+    def open_watches(self) -> int:
+        """How many watches are open."""
+        return len(self._open)
+
+    def end_watches(self) -> None:
+        """End every open watch, as a server that goes away does."""
+        for watch in tuple(self._open):
+            watch.close()
+
+    def close(self) -> None:
+        """End every watch and close the store."""
+        self.end_watches()
+        try:
+            self.store.close()
+        except OSError as why:
+            _log.error("what was written last, and never acknowledged, is lost: %s", why)
+
+    def _request(self, path: str, query: Query, headers: Mapping[str, str]) -> Request:
+        request = self._routes.find(path, query, headers)
+        if request is None:
+            raise Failure(404, "NotFound", "the server could not find the requested resource")
+        return request
+
+    def _handle(self, method: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Answer:
+        if path in REVIEWS:
+            return review(method, path, body, headers.get("content-type", ""))
+        request = self._routes.find(path, query, headers)
+        if request is None:
+            return self._document(method, path, headers)
+        match method:
+            case "GET" | "HEAD":
+                return self._get(request)
+            case "POST":
+                return self._post(request, body)
+            case "PUT" if self._changes(request):
+                return self._changed(request, self._verbs.update(request, body), 200)
+            case "PATCH" if self._changes(request):
+                return self._changed(request, self._verbs.patch(request, body), 200)
+            case "DELETE" if not request.subresource:
+                return self._deleted(request, body)
+        raise wrong_method()
+
+    def _changes(self, request: Request) -> bool:
+        return bool(request.name) and request.subresource in ("", "status")
+
+    def _document(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+        if method not in ("GET", "HEAD"):
+            raise wrong_method()
+        if path.rstrip("/") in _HEALTH:
+            return rendering.text_answer(200, "ok")
+        found = self._kinds.document(path, headers.get("accept", ""))
+        return found if found is not None else rendering.text_answer(404, "404 page not found\n")
+
+    def _get(self, request: Request) -> Answer:
+        if request.subresource not in ("", "status"):
+            raise wrong_method()
+        if request.query.flag("watch"):
+            raise bad_request("a watch is opened by ApiServer.watch")
+        form = negotiate(request.headers.get("accept", ""))
+        include = request.query.text("includeObject")
+        if request.name:
+            return _json(200, self._renderer.one(request.resource, self._lists.get(request), form, include))
+        rows, meta = self._lists.list(request)
+        return _json(200, self._renderer.many(request.resource, rows, meta, form, include))
+
+    def _post(self, request: Request, body: bytes) -> Answer:
+        if request.subresource == "binding":
+            self._verbs.bind(request, body)
+            return rendering.json_answer(201, _success(201))
+        if request.name or request.subresource or (request.resource.namespaced and not request.namespace):
+            raise wrong_method()
+        return self._changed(request, self._verbs.create(request, body), 201)
+
+    def _changed(self, request: Request, written: Written, status: int) -> Answer:
+        form = negotiate(request.headers.get("accept", ""))
+        body = self._renderer.one(request.resource, written.data, form, request.query.text("includeObject"))
+        answer = _json(status, body)
+        if written.warnings:
+            answer.headers["Warning"] = ", ".join(f'299 - "{_quoted(text)}"' for text in written.warnings)
+        return answer
+
+    def _deleted(self, request: Request, body: bytes) -> Answer:
+        resource = request.resource
+        options = Options.read(body, request.query, request.headers.get("content-type", ""))
+        form = negotiate(request.headers.get("accept", ""))
+        if request.name:
+            deleted = self._deletion.one(request, options)
+            if resource.returns_deleted or not deleted.gone:
+                return _json(200, self._renderer.one(resource, deleted.data, form))
+            details = {"name": request.name, "group": resource.group, "kind": resource.plural, "uid": deleted.uid}
+            return rendering.json_answer(200, _success(0, {key: value for key, value in details.items() if value}))
+        if (resource.namespaced and not request.namespace) or resource is self._namespaces.resource:
+            raise wrong_method()
+        rows = self._deletion.collection(request, options)
+        return _json(200, self._renderer.many(resource, rows, {"resourceVersion": str(self.store.version)}, form))
+
+
+def _lower(headers: Mapping[str, str]) -> Mapping[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _json(status: int, body: bytes) -> Answer:
+    return Answer(status, {"Content-Type": "application/json"}, body)
+
+
+def _success(code: int, details: Json | None = None) -> Json:
+    status: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if details:
+        status["details"] = details
+    if code:
+        status["code"] = code
+    return status
+
+
+def _quoted(text: str) -> str:
+    """Text of a warning header (RFC 7234 quoted-string, without line breaks)."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ").replace("\r", " ")

@@ -1,0 +1,326 @@
+"""The versioned object store: what etcd and the watch cache are to a stock API server.
+
+One global, monotonic resourceVersion. Objects are kept as the JSON they are served with, without `kind` and
+`apiVersion`, so that lists and watch events are joined from stored bytes. Every write is kept in a bounded log per
+storage key, from which watches replay and older snapshots (pages of a list) are rebuilt.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+import msgspec
+from sortedcontainers import SortedDict
+
+from volplane_embedded.apiserver.commits import Commits, Committing
+from volplane_embedded.apiserver.resources import Json
+
+__all__ = ["Change", "ChangeType", "Compacted", "Journal", "Page", "Sink", "Store", "Stored", "key_of"]
+
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+_LOG_BYTES: Final = 128 * 1024 * 1024
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def key_of(namespace: str, name: str) -> str:
+    """Key of an object: sorts as etcd sorts."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+class Compacted(Exception):
+    """The log does not reach back to `asked`; `oldest` is the oldest version that can still be served."""
+
+    def __init__(self, asked: int, oldest: int) -> None:
+        super().__init__(f"too old resource version: {asked} ({oldest})")
+        self.asked = asked
+        self.oldest = oldest
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One object at one version; `data` is its JSON without kind and apiVersion."""
+
+    key: str
+    version: int
+    data: bytes
+
+    def decode(self) -> Json:
+        """A fresh, own copy of the object."""
+        obj: Json = _decode(self.data)
+        return obj
+
+
+@dataclass(slots=True)
+class Change:
+    """One write. For DELETED `data` is the last state, carrying the version of the deletion."""
+
+    version: int
+    type: ChangeType
+    key: str
+    data: bytes
+    before: bytes | None
+    _new: Json | None = field(default=None, repr=False)
+    _old: Json | None = field(default=None, repr=False)
+
+    def new(self) -> Json:
+        """The decoded `data`, shared by all who look at this change: not to be changed."""
+        if self._new is None:
+            self._new = _decode(self.data)
+        return self._new
+
+    def old(self) -> Json | None:
+        """The decoded `before`, shared likewise."""
+        if self._old is None and self.before is not None:
+            self._old = _decode(self.before)
+        return self._old
+
+    def forget_decoded(self) -> None:
+        """Free what `new` and `old` keep; the log holds thousands of changes."""
+        self._new = self._old = None
+
+
+Sink = Callable[[Change], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a list: rows in key order; `last` is the key to go on after, "" at the end."""
+
+    rows: list[bytes]
+    last: str
+    remaining: int
+
+
+class Journal(Committing, Protocol):
+    """Makes writes durable: those that were recorded, when `commit` returns."""
+
+    def load(self) -> tuple[int, Iterable[tuple[str, Stored]]]: ...
+
+    def record(self, storage: str, key: str, version: int, data: bytes | None) -> None:
+        """Raises OSError; then it is not, and never will be, written."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The objects under one storage key and their log."""
+
+    objects: SortedDict[str, Stored] = field(default_factory=SortedDict)
+    log: deque[Change] = field(default_factory=deque)
+    log_bytes: int = 0
+    compacted: int = 0
+    sinks: list[Sink] = field(default_factory=list)
+
+    def span(self, namespace: str, after: str = "") -> tuple[int, int]:
+        """Indexes of the keys of a namespace ("" = all) that come after `after`."""
+        keys = self.objects
+        low = keys.bisect_left(f"{namespace}/") if namespace else 0
+        high = keys.bisect_left(f"{namespace}0") if namespace else len(keys)  # "0" follows "/"
+        if after:
+            low = max(low, keys.bisect_right(after))
+        return low, max(low, high)
+
+
+class Store:
+    """Objects by storage key and object key. Not thread-safe: one event loop owns it."""
+
+    def __init__(self, journal: Journal | None = None, *, history: int = 16_384) -> None:
+        """`history` is the number of changes kept per storage key (and at most 128 MiB of them)."""
+        self._journal = journal
+        self._commits = Commits(journal) if journal is not None else None
+        self._history = history
+        self._shelves: dict[str, _Shelf] = {}
+        self._version = 0
+        self._start = 0
+        if journal is not None:
+            self._version, rows = journal.load()
+            self._start = self._version
+            for storage, stored in rows:
+                self._shelf(storage).objects[stored.key] = stored
+
+    @property
+    def version(self) -> int:
+        """The version of the newest write."""
+        return self._version
+
+    def _shelf(self, storage: str) -> _Shelf:
+        shelf = self._shelves.get(storage)
+        if shelf is None:
+            shelf = self._shelves[storage] = _Shelf(compacted=self._start)
+        return shelf
+
+    # Reading
+
+    def get(self, storage: str, key: str) -> Stored | None:
+        found: Stored | None = self._shelf(storage).objects.get(key)
+        return found
+
+    def all(self, storage: str, namespace: str = "") -> list[Stored]:
+        """Every object of a namespace ("" = all) in key order."""
+        shelf = self._shelf(storage)
+        low, high = shelf.span(namespace)
+        values = shelf.objects.values()
+        return list(values) if high - low == len(values) else list(values[low:high])
+
+    def count(self, storage: str, namespace: str = "") -> int:
+        low, high = self._shelf(storage).span(namespace)
+        return high - low
+
+    def storages(self) -> Sequence[str]:
+        """The storage keys in use."""
+        return tuple(self._shelves)
+
+    def page(
+        self,
+        storage: str,
+        namespace: str = "",
+        *,
+        version: int = 0,
+        after: str = "",
+        limit: int = 0,
+        keep: Callable[[bytes], bool] | None = None,
+    ) -> Page:
+        """At most `limit` (0 = all) objects that `keep` wants, as they were at `version` (0 = now).
+
+        `remaining` counts what follows; with `keep` it is 0, nobody knows. Raises Compacted.
+        """
+        shelf = self._shelf(storage)
+        undone = self._undone(shelf, version, namespace, after) if version and version < self._version else {}
+        low, high = shelf.span(namespace, after)
+        objects = shelf.objects
+        keys: Iterator[str] = objects.islice(low, high)
+        count = high - low
+        if undone:
+            restored = sorted(key for key, data in undone.items() if data is not None)
+            count += len(restored) - sum(key in objects for key in undone)
+            keys = heapq.merge((key for key in keys if key not in undone), restored)
+        found: list[bytes] = []
+        last = ""
+        for key in keys:
+            data = undone.get(key) or objects[key].data
+            if keep is not None and not keep(data):
+                continue
+            if limit and len(found) == limit:
+                return Page(found, last, count - limit if keep is None else 0)
+            found.append(data)
+            last = key
+        return Page(found, "", 0)
+
+    def _undone(self, shelf: _Shelf, version: int, namespace: str, after: str) -> dict[str, bytes | None]:
+        """What was there (None: nothing) at an older version, under the keys that changed since."""
+        if version < shelf.compacted:
+            raise Compacted(version, shelf.compacted)
+        prefix = f"{namespace}/" if namespace else ""
+        undone: dict[str, bytes | None] = {}
+        for change in reversed(shelf.log):
+            if change.version <= version:
+                break
+            if change.key > after and change.key.startswith(prefix):
+                undone[change.key] = change.before
+        return undone
+
+    def changes_since(self, storage: str, version: int) -> list[Change]:
+        """Every kept change after `version`, oldest first. Raises Compacted when some were dropped."""
+        shelf = self._shelf(storage)
+        if version < shelf.compacted:
+            raise Compacted(version, shelf.compacted)
+        found: list[Change] = []
+        for change in reversed(shelf.log):
+            if change.version <= version:
+                break
+            found.append(change)
+        found.reverse()
+        return found
+
+    # Writing
+
+    def put(self, storage: str, key: str, obj: Json) -> Stored:
+        """Write an object (without kind and apiVersion); sets its metadata.resourceVersion. OSError: not written."""
+        shelf = self._shelf(storage)
+        version = self._version + 1
+        obj["metadata"]["resourceVersion"] = str(version)
+        data = _encode(obj)
+        self._record(storage, key, version, data)
+        before = shelf.objects.get(key)
+        stored = shelf.objects[key] = Stored(key, version, data)
+        kind: ChangeType = "MODIFIED" if before else "ADDED"
+        self._publish(shelf, Change(version, kind, key, data, before.data if before else None))
+        return stored
+
+    def delete(self, storage: str, key: str) -> Stored:
+        """Remove what is there; gives its last state with the version of the removal. OSError: not removed."""
+        shelf = self._shelf(storage)
+        before: Stored = shelf.objects[key]
+        version = self._version + 1
+        last = before.decode()
+        last["metadata"]["resourceVersion"] = str(version)
+        data = _encode(last)
+        self._record(storage, key, version, None)
+        del shelf.objects[key]
+        self._publish(shelf, Change(version, "DELETED", key, data, before.data))
+        return Stored(key, version, data)
+
+    def _record(self, storage: str, key: str, version: int, data: bytes | None) -> None:
+        if self._journal is not None:
+            self._journal.record(storage, key, version, data)
+        if self._commits is not None:
+            self._commits.recorded()
+        self._version = version
+
+    def _publish(self, shelf: _Shelf, change: Change) -> None:
+        shelf.log.append(change)
+        shelf.log_bytes += len(change.data)
+        while len(shelf.log) > self._history or shelf.log_bytes > _LOG_BYTES:
+            dropped = shelf.log.popleft()
+            shelf.log_bytes -= len(dropped.data)
+            shelf.compacted = dropped.version
+        for sink in tuple(shelf.sinks):
+            sink(change)
+        change.forget_decoded()
+
+    def flush(self) -> None:
+        """Return when all that was written so far is on disk. Raises OSError if it cannot be."""
+        if self._commits is not None:
+            self._commits.flush()
+
+    async def settled(self) -> None:
+        """As `flush`, sharing the wait for the disk with whoever else writes just now.
+
+        What is read before and shown after it can be shown: no crash undoes it.
+        """
+        if self._commits is not None:
+            await self._commits.settled()
+
+    # Watching and upkeep
+
+    def subscribe(self, storage: str, sink: Sink) -> Callable[[], None]:
+        """Call `sink` in the course of every later write; the result ends that."""
+        sinks = self._shelf(storage).sinks
+        sinks.append(sink)
+
+        def unsubscribe() -> None:
+            if sink in sinks:
+                sinks.remove(sink)
+
+        return unsubscribe
+
+    def compact(self, storage: str | None = None) -> None:
+        """Forget the log (of all storage keys): older versions are gone, as after etcd's compaction."""
+        for name, shelf in self._shelves.items():
+            if storage in (None, name):
+                shelf.log.clear()
+                shelf.log_bytes = 0
+                shelf.compacted = self._version
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._journal.close()

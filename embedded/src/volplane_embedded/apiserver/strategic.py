@@ -1,0 +1,204 @@
+"""Strategic merge patches (`k8s.io/apimachinery/pkg/util/strategicpatch`)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Final
+
+from volplane_embedded.apiserver.definitions import Definition, Field, definition, definition_of
+from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.resources import Json, Resource
+
+__all__ = ["strategic_merge"]
+
+_PATCH: Final = "$patch"
+_RETAIN: Final = "$retainKeys"
+_ORDER: Final = "$setElementOrder/"
+_DELETE: Final = "$deleteFromPrimitiveList/"
+
+
+def strategic_merge(resource: Resource, original: Json, patch: Json) -> Json:
+    """`original` with `patch` merged in; neither is changed.
+
+    Raises Failure: 400 for a directive that is malformed, 422 for one that does not fit the object.
+    """
+    shape = definition_of(resource.group, resource.kind)
+    return _merge_map(copy.deepcopy(original), copy.deepcopy(patch), shape)
+
+
+def _unprocessable(why: str) -> Failure:
+    return Failure(422, "Invalid", f"the patch cannot be applied: {why}")
+
+
+def _merge_map(original: Json, patch: Json, shape: Definition | None) -> Json:
+    if _PATCH in patch:
+        return _directed(patch)
+    _retain_keys(original, patch)
+    _merge_ordered(original, patch, shape)
+    for key, value in patch.items():
+        deletes = key.startswith(_DELETE)
+        name = key.removeprefix(_DELETE) if deletes else key
+        if value is None:
+            original.pop(name, None)
+            continue
+        if name not in original or type(original[name]) is not type(value):
+            if not deletes:
+                original[name] = _plain(value)
+            continue
+        field = shape.fields.get(name) if shape is not None else None
+        original[name] = _merge_value(original[name], value, field, deletes=deletes, name=name)
+    return original
+
+
+def _directed(patch: Json) -> Json:
+    directive = patch.pop(_PATCH)
+    if directive == "replace":
+        replaced: Json = _plain(patch)
+        return replaced
+    if directive == "delete":
+        return {}
+    raise _unprocessable(f"unknown patch type [{directive}] in map")
+
+
+def _retain_keys(original: Json, patch: Json) -> None:
+    kept = patch.pop(_RETAIN, None)
+    if kept is None:
+        return
+    if not isinstance(kept, list):
+        raise bad_request("invalid patch format of retainKeys: it is no list")
+    surplus = [key for key in patch if not key.startswith("$") and patch[key] is not None and key not in kept]
+    if surplus:
+        raise bad_request(f"invalid patch format of retainKeys: {surplus} is not in it")
+    for key in [key for key in original if key not in kept]:
+        del original[key]
+
+
+def _merge_value(original: Any, patch: Any, field: Field | None, *, deletes: bool, name: str) -> Any:
+    if isinstance(patch, dict):
+        return _merge_map(original, patch, _inner(field))
+    if isinstance(patch, list):
+        if deletes:
+            return [item for item in original if item not in patch]
+        if field is None or field.merge_key is None:
+            return _plain(patch)
+        return _merge_list(original, patch, field, name)
+    return patch
+
+
+def _inner(field: Field | None) -> Definition | None:
+    """The definition of an object field, or of a list's elements."""
+    if field is None:
+        return None
+    kind = field.type.element if field.type.shape == "list" else field.type
+    return definition(kind.refers) if kind is not None and kind.refers else None
+
+
+def _merge_list(original: list[Any], patch: list[Any], field: Field, name: str) -> list[Any]:
+    key = field.merge_key or ""
+    if not key:
+        merged = list(original)
+        merged += (item for position, item in enumerate(patch) if item not in original and item not in patch[:position])
+        return _arranged(merged, patch, original, key)
+    original, patch = _apply_specials(original, patch, key, name)
+    merged = list(original)
+    shape = _inner(field)
+    for item in patch:
+        wanted = _key_of(item, key, name)
+        index = _find(merged, key, wanted)
+        if index is None:
+            merged.append(_plain(item))
+        else:
+            merged[index] = _merge_map(merged[index], item, shape)
+    return _arranged(merged, patch, original, key)
+
+
+def _key_of(item: Any, key: str, name: str) -> Any:
+    if not isinstance(item, dict) or item.get(key) is None:
+        raise _unprocessable(f"map: {item} does not contain declared merge key: {key} (in {name})")
+    return item[key]
+
+
+def _find(items: Sequence[Any], key: str, wanted: Any) -> int | None:
+    return next((index for index, item in enumerate(items) if isinstance(item, dict) and item.get(key) == wanted), None)
+
+
+def _apply_specials(original: list[Any], patch: list[Any], key: str, name: str) -> tuple[list[Any], list[Any]]:
+    """Carry out `$patch: delete` and `$patch: replace` elements; gives what is left of both lists."""
+    plain, replaces = [], False
+    for item in patch:
+        directive = item.get(_PATCH) if isinstance(item, dict) else None
+        if directive is None:
+            plain.append(item)
+        elif directive == "delete":
+            wanted = _key_of(item, key, name)
+            original = [other for other in original if other.get(key) != wanted]
+        elif directive == "replace":
+            replaces = True
+        else:
+            raise _unprocessable(f"unknown patch type [{directive}] in list {name}")
+    return (_plain(plain), []) if replaces else (original, plain)
+
+
+def _merge_ordered(original: Json, patch: Json, shape: Definition | None) -> None:
+    """Merge the lists for which the patch says an order, and take them out of it."""
+    for directive in [key for key in patch if key.startswith(_ORDER)]:
+        order, name = patch.pop(directive), directive.removeprefix(_ORDER)
+        before, change = original.get(name), patch.get(name)
+        if not isinstance(order, list) or not isinstance(before or [], list) or not isinstance(change or [], list):
+            raise bad_request("invalid patch format of setElementOrder list")
+        if before is None and change is None:
+            continue
+        field = shape.fields.get(name) if shape is not None else None
+        key = (field.merge_key if field is not None else None) or ""
+        patch.pop(name, None)
+        if change is None:
+            merged = before or []
+        elif before is None:
+            merged = _without_specials(_plain(change))
+        else:
+            merged = _merge_value(before, change, field, deletes=False, name=name)
+        original[name] = _arranged(merged, order, before or [], key)
+
+
+def _without_specials(items: list[Any]) -> list[Any]:
+    return [item for item in items if not isinstance(item, dict) or item]
+
+
+def _arranged(merged: list[Any], order: list[Any], before: list[Any], key: str) -> list[Any]:
+    """Elements the patch names in its order, the others in theirs, woven together by the places they had."""
+    wanted, had = _places(order, key), _places(before, key)
+    named = sorted((item for item in merged if _identity(item, key) in wanted), key=lambda e: wanted[_identity(e, key)])
+    others = [item for item in merged if _identity(item, key) not in wanted]
+    others.sort(key=lambda item: had.get(_identity(item, key), len(had)))
+    woven: list[Any] = []
+    while named and others:
+        left, right = had.get(_identity(others[0], key)), had.get(_identity(named[0], key))
+        first = others if left is not None and right is not None and left < right else named
+        woven.append(first.pop(0))
+    return [*woven, *named, *others]
+
+
+def _identity(item: Any, key: str) -> Any:
+    identity = item.get(key) if key and isinstance(item, dict) else item
+    return identity if isinstance(identity, (str, int, float, bool)) else repr(identity)
+
+
+def _places(items: list[Any], key: str) -> dict[Any, int]:
+    places: dict[Any, int] = {}
+    for index, item in enumerate(items):
+        places.setdefault(_identity(item, key), index)
+    return places
+
+
+def _plain(value: Any) -> Any:
+    """A patch value that is taken as it is: without directives and nulls."""
+    if isinstance(value, dict):
+        if value.get(_PATCH) == "delete":
+            return {}
+        return {key: _plain(item) for key, item in value.items() if item is not None and not key.startswith("$")}
+    if isinstance(value, list):
+        return [
+            _plain(item) for item in value if not (isinstance(item, dict) and item.get(_PATCH) in ("delete", "replace"))
+        ]
+    return value

@@ -1,0 +1,1 @@
+"""The commands of the embedded cluster: apiserver, dev and demo. The core finds them by their entry points."""

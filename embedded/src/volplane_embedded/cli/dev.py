@@ -1,0 +1,107 @@
+"""`volplane dev`: a whole small cluster on this machine, for kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from volplane.cli.framework import eventloop
+from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import DataDirectory, Host, InMemory, KubeconfigOut, Port, Verbose
+from volplane.cli.framework.serving import HttpAddress, serving
+from volplane.controller import logs
+from volplane.controller.config import Configuration, read_configuration
+from volplane_embedded.cli.development import DEFAULT_DRIVER, Development, Layout, development_cluster
+from volplane_embedded.cli.embedded_server import Place, place_of
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("dev")(dev)
+
+
+def dev(
+    *,
+    data: DataDirectory = None,
+    memory: InMemory = False,
+    host: Host = "127.0.0.1",
+    port: Port = 6443,
+    kubeconfig_out: KubeconfigOut = None,
+    nodes: Annotated[int, typer.Option(min=1, max=100, help="How many nodes run pods; all are this machine.")] = 1,
+    volumes: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Root of the default driver's volumes; else beneath --data, or temporary."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Drivers and their options, YAML.")
+    ] = None,
+    http: Annotated[
+        str,
+        typer.Option(
+            "--http", metavar="ADDRESS:PORT", help="Where health, metrics and answers for commands are served."
+        ),
+    ] = "127.0.0.1:9809",
+    verbose: Verbose = 0,
+) -> None:
+    """Run an API server, nodes, a scheduler and every controller in this process, until Ctrl-C.
+
+    Pods run as processes of this machine in a sandbox of their own, with their volumes in place and everything else
+    read-only. For development and tests: whoever can read the kubeconfig may do everything.
+    """
+    logs.configure(verbosity=verbose)
+    place = place_of(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
+    configuration = read_configuration(config) if config is not None else Configuration()
+    address = HttpAddress.parse("--http", http)
+    with _layout(data, volumes) as layout:
+        eventloop.run(lambda stop: _serve(place, configuration, layout, nodes=nodes, address=address, stop=stop))
+
+
+@contextmanager
+def _layout(data: Path | None, volumes: Path | None) -> Iterator[Layout]:
+    """Directories beneath --data, or temporary ones that go with the process."""
+    if data is not None:
+        beneath = Layout.beneath(data.resolve())
+        yield Layout(volumes=volumes.resolve() if volumes else beneath.volumes, pods=beneath.pods)
+        return
+    with tempfile.TemporaryDirectory(prefix="volplane-dev-", ignore_cleanup_errors=True) as directory:
+        beneath = Layout.beneath(Path(directory))
+        yield Layout(volumes=volumes.resolve() if volumes else beneath.volumes, pods=beneath.pods)
+
+
+async def _serve(
+    place: Place,
+    configuration: Configuration,
+    layout: Layout,
+    *,
+    nodes: int,
+    address: HttpAddress,
+    stop: asyncio.Event,
+) -> None:
+    console = Console()
+    async with (
+        development_cluster(place, configuration, layout, nodes=nodes) as cluster,
+        serving(address, cluster.process),
+    ):
+        _introduce(console, place, cluster, nodes)
+        await stop.wait()
+    console.note("stopped")
+
+
+def _introduce(console: Console, place: Place, cluster: Development, nodes: int) -> None:
+    embedded = cluster.embedded
+    console.line(f"serving {embedded.url} with {nodes} node{'s' if nodes > 1 else ''}")
+    console.line(f"objects in {place.data}" if place.data else "objects in memory only; --data DIR keeps them")
+    console.line(f"volumes of driver {DEFAULT_DRIVER} in {cluster.layout.volumes}")
+    console.line(f"kubeconfig {embedded.kubeconfig}")
+    console.line()
+    console.note("Try:")
+    console.line(f"  {embedded.kubectl('get nodes,storageclasses,persistentvolumes,persistentvolumeclaims -A')}")
+    console.note("Ctrl-C stops it.")

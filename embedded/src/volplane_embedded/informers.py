@@ -1,0 +1,95 @@
+"""What scheduler and node agent see of the cluster: caches that follow the API server, and the indexes they need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+from volplane.binding.matching import place_of
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane.kube.reflector import Reflector
+from volplane_embedded.pods import PODS, Pod, claim_names, is_finished
+from volplane_embedded.scheduler.scheduling import is_ours
+
+__all__ = ["Now", "Sight", "timestamp"]
+
+Now = Callable[[], datetime]
+"""Wall time: aware, UTC."""
+
+
+def timestamp(moment: datetime) -> str:
+    """As the API writes times: RFC 3339 in whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Sight:
+    """The caches. `pending`, `node` and `claim` are indexes of pods, `shelf` and `claim` those of volumes."""
+
+    def __init__(self) -> None:
+        self.pods: Cache[Pod] = Cache(PODS, {"pending": _pending, "node": _node, "claim": _claims_of_pod})
+        self.nodes: Cache[Node] = Cache(NODES)
+        self.claims: Cache[Claim] = Cache(CLAIMS)
+        self.volumes: Cache[Volume] = Cache(VOLUMES, {"shelf": _shelf, "claim": _claim_of_volume})
+        self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
+
+    @property
+    def caches(self) -> dict[str, Cache[Any]]:
+        """By plural."""
+        listed: tuple[Cache[Any], ...] = (self.pods, self.nodes, self.claims, self.volumes, self.classes)
+        return {cache.kind.plural: cache for cache in listed}
+
+    def pending(self) -> list[Pod]:
+        """Pods that wait for a node."""
+        return self.pods.by_index("pending", "yes")
+
+    def on_node(self, node: str) -> list[Pod]:
+        return self.pods.by_index("node", node)
+
+    def users(self, claim_key: str) -> list[Pod]:
+        """Unfinished pods that use a claim."""
+        return self.pods.by_index("claim", claim_key)
+
+    def on_shelf(self, claim: Claim) -> list[Volume]:
+        """Volumes of the class and volume mode that the claim asks for."""
+        return self.volumes.by_index("shelf", repr(place_of(claim)))
+
+    def reserved(self, claim_key: str) -> list[Volume]:
+        """Volumes whose reference names this claim."""
+        return self.volumes.by_index("claim", claim_key)
+
+    async def follow(self, client: Client, random: Random) -> None:
+        """Keep the caches in step with the API server until cancelled."""
+        async with asyncio.TaskGroup() as reflectors:
+            for plural, cache in self.caches.items():
+                reflectors.create_task(Reflector(client, cache, random=random).run(), name=f"node-{plural}")
+
+    async def wait_synced(self) -> None:
+        for cache in self.caches.values():
+            await cache.wait_synced()
+
+
+def _pending(pod: Pod) -> list[str]:
+    return ["yes"] if is_ours(pod) else []
+
+
+def _node(pod: Pod) -> list[str]:
+    return [pod.spec.node_name] if pod.spec.node_name else []
+
+
+def _claims_of_pod(pod: Pod) -> list[str]:
+    return [] if is_finished(pod) else [f"{pod.namespace}/{name}" for name in claim_names(pod)]
+
+
+def _shelf(volume: Volume) -> list[str]:
+    return [repr(place_of(volume))]
+
+
+def _claim_of_volume(volume: Volume) -> list[str]:
+    reference = volume.spec.claim_ref
+    return [f"{reference.namespace}/{reference.name}"] if reference is not None else []

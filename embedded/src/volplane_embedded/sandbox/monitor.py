@@ -1,0 +1,184 @@
+"""The process beside a sandbox, outside of it: starts it, writes its log, reports, and ends it with the node agent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Final, NoReturn
+
+from volplane_embedded.sandbox import init, libc
+from volplane_embedded.sandbox.identity import enter_user_namespace
+from volplane_embedded.sandbox.output import Log
+from volplane_embedded.sandbox.spec import Report, Spec, Stage, decode_spec, encode
+
+__all__ = ["KILL", "TERMINATE", "run", "start_ticks"]
+
+TERMINATE: Final = b"T"
+"""Said by the agent: ask the command to end. The end of the connection means KILL."""
+KILL: Final = b"K"
+
+_NAMESPACES: Final = libc.NEW_PIDS | libc.NEW_IPC | libc.NEW_UTS
+_SWITCHES: Final = (
+    ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces is 0"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone is 0"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "kernel.apparmor_restrict_unprivileged_userns is 1",
+    ),
+)
+
+
+def run(control: socket.socket) -> NoReturn:
+    """Serve one command: its Spec comes first on `control`, Reports go back."""
+    try:
+        os.setsid()
+        line, orders = _first_line(control)
+        _Monitor(decode_spec(line), control).run(orders)
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        pass  # the agent went away; the sandbox dies with this process
+    os._exit(0)
+
+
+def _first_line(control: socket.socket) -> tuple[bytes, bytes]:
+    """The spec, and what orders came with it already."""
+    heard = bytearray()
+    while b"\n" not in heard:
+        chunk = control.recv(65536)
+        if not chunk:
+            raise EOFError
+        heard += chunk
+    line, _, orders = bytes(heard).partition(b"\n")
+    return line, orders
+
+
+class _Monitor:
+    def __init__(self, spec: Spec, control: socket.socket) -> None:
+        self._spec = spec
+        self._control = control
+        self._pid = 0
+        self._euid = os.geteuid()
+        self._started = 0.0
+        self._failed = False
+        self._status: int | None = None
+
+    def run(self, orders: bytes) -> None:
+        """orders: those that came before there was anything to obey them."""
+        try:
+            log = Log(Path(self._spec.log), self._spec.log_bytes)
+            output, output_end = os.pipe()
+            words, words_end = os.pipe()
+        except OSError as failure:
+            self._fail("mounts", f"the log cannot be opened: {failure.filename or ''}: {failure.strerror}")
+            return
+        try:
+            enter_user_namespace(self._spec, _NAMESPACES)
+            self._pid = os.fork()
+        except OSError as failure:
+            self._fail("namespaces", f"{failure.filename or ''}: {failure.strerror or failure}".lstrip(": "))
+            return
+        if self._pid == 0:
+            os.close(output)
+            os.close(words)
+            self._control.close()
+            init.run(self._spec, output=output_end, words=words_end)
+        os.close(output_end)
+        os.close(words_end)
+        if orders:
+            self._carry_out(orders)
+        self._follow(output, words, log)
+
+    def _follow(self, output: int, words: int, log: Log) -> None:
+        """Until the sandbox is gone, which is when both pipes have ended."""
+        poll = select.poll()
+        control = self._control.fileno()
+        for fd in (output, words, control):
+            poll.register(fd, select.POLLIN)
+        open_pipes = {output, words}
+        heard = b""
+        while open_pipes:
+            for fd, _ in poll.poll():
+                if fd == control:
+                    if not self._obey():
+                        poll.unregister(control)
+                    continue
+                chunk = os.read(fd, 65536)
+                if not chunk:
+                    poll.unregister(fd)
+                    open_pipes.discard(fd)
+                elif fd == output:
+                    log.write(chunk)
+                else:
+                    heard = self._hear(heard + chunk)
+        log.close()
+        self._finish()
+
+    def _obey(self) -> bool:
+        try:
+            orders = self._control.recv(64)
+        except ConnectionResetError:
+            orders = b""
+        self._carry_out(orders or KILL)
+        return bool(orders)
+
+    def _carry_out(self, orders: bytes) -> None:
+        os.kill(self._pid, signal.SIGKILL if KILL in orders else signal.SIGTERM)
+
+    def _hear(self, heard: bytes) -> bytes:
+        *lines, rest = heard.split(b"\n")
+        for word in init.decode_words(b"\n".join(lines)):
+            if word.running:
+                self._started = time.time()
+                self._say(Report(event="started", pid=self._pid, ticks=start_ticks(self._pid), at=self._started))
+            elif word.status is not None:
+                self._status = word.status
+            else:
+                self._fail(word.stage, word.message)
+        return rest
+
+    def _finish(self) -> None:
+        _, first = os.waitpid(self._pid, 0)
+        if self._failed:
+            return
+        if not self._started:
+            self._fail("mounts", "the sandbox ended before the command started")
+            return
+        status = self._status if self._status is not None else first
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        code = 128 + number if number else os.waitstatus_to_exitcode(status)
+        self._say(Report(event="exited", code=code, signal=number, began=self._started, at=time.time()))
+
+    def _fail(self, stage: Stage, message: str) -> None:
+        self._failed = True
+        if stage == "namespaces":
+            message = f"no sandbox can be had on this machine ({message}{_hint(self._euid)}); containers do not run without one"
+        self._say(Report(event="failed", stage=stage, message=message, at=time.time()))
+
+    def _say(self, report: Report) -> None:
+        line = encode(report)
+        with contextlib.suppress(OSError):  # a full disk must not keep the agent from hearing it
+            Path(self._spec.result).write_bytes(line)
+        self._control.sendall(line)
+
+
+def _hint(euid: int) -> str:
+    """Which setting of the kernel forbids it to this user."""
+    for path, bad, hint in _SWITCHES:
+        try:
+            value = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if value == bad and (euid != 0 or path.endswith("max_user_namespaces")):
+            return f"; {hint}"
+    return ""
+
+
+def start_ticks(pid: int) -> int:
+    """Field 22 of proc(5)'s stat: with the pid it names one process for good."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return int(text.rpartition(")")[2].split()[19])

@@ -1,0 +1,318 @@
+"""The file system a sandboxed command sees: the host's, read-only, with its volumes in their places.
+
+Built in a fresh mount namespace, in this order: a tmpfs becomes the root and the host's tree moves to /old below it; the
+new root is a second tmpfs at /new with the host's top-level directories bound read-only; volumes are bound on top; the
+host's tree is let go. Paths that belong to the command are resolved with /new as their root and never through magic
+links, so that no symlink in a volume reaches the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from volplane_embedded.sandbox import libc
+from volplane_embedded.sandbox.spec import Bind, Spec
+
+__all__ = ["MountFailure", "build"]
+
+_OWN: Final = frozenset({"dev", "proc", "run", "tmp"})
+"""Top-level directories that the command has for itself: the host's hold sockets, devices and other processes."""
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICE_LINKS: Final = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+_PLAIN: Final = libc.MS_NOSUID | libc.MS_NODEV
+
+
+class MountFailure(Exception):
+    """Why the volumes cannot be put into their places; the message names source and target."""
+
+
+def build(spec: Spec) -> None:
+    """Make the tree that `spec` describes the root of the calling process, which is alone in a new mount namespace.
+
+    Raises MountFailure for what is wrong with a bind, OSError where the kernel refuses the tree itself.
+    """
+    libc.mount(None, "/", None, libc.MS_REC | libc.MS_PRIVATE)
+    sources = [_open_source(bind) for bind in spec.binds]
+    libc.mount("tmpfs", spec.base, "tmpfs", _PLAIN, "mode=755")
+    os.chdir(spec.base)
+    for name in ("old", "new", "skeletons"):
+        Path(name).mkdir()
+    libc.pivot_root(".", "old")
+    os.chdir("/")
+    libc.mount("tmpfs", "/new", "tmpfs", _PLAIN, "mode=755")
+    _bind_host()
+    _mount_own()
+    root = os.open("/new", os.O_PATH | os.O_DIRECTORY)
+    _hide(root, spec.hidden)
+    _make_room(root, [(bind, _is_directory(fd)) for bind, fd in zip(spec.binds, sources, strict=True)])
+    for bind, fd in _by_depth(spec.binds, sources):
+        _bind_volume(root, bind, fd)
+    for path in ("/new/dev", "/new/run", "/new/proc", "/new"):
+        libc.set_read_only(path)
+    if not spec.scratch:
+        libc.set_read_only("/new/tmp")
+        libc.set_read_only("/new/dev/shm")
+    os.chdir("/new")
+    libc.pivot_root(".", ".")
+    libc.unmount_detached(".")
+    os.chdir("/")
+
+
+def _by_depth(binds: list[Bind], sources: list[int]) -> list[tuple[Bind, int]]:
+    pairs = zip(binds, sources, strict=True)
+    return sorted(pairs, key=lambda pair: len(PurePosixPath(pair[0].target).parts))
+
+
+def _is_directory(fd: int) -> bool:
+    return stat.S_ISDIR(os.fstat(fd).st_mode)
+
+
+def _seen(fd: int) -> str:
+    """The path of an open descriptor, for calls that want a path."""
+    return f"/new/proc/self/fd/{fd}"
+
+
+# --- sources ------------------------------------------------------------------------------------------------------
+
+
+def _open_source(bind: Bind) -> int:
+    try:
+        fd = os.open(bind.source, os.O_PATH)
+    except OSError as failure:
+        raise MountFailure(f"cannot open {bind.source} for {bind.target}: {failure.strerror}") from failure
+    for part in PurePosixPath(bind.sub_path).parts:
+        fd = _step_into(fd, part, bind)
+    return fd
+
+
+def _step_into(parent: int, part: str, bind: Bind) -> int:
+    where = f"sub path {bind.sub_path!r} of {bind.source}"
+    if part in {"..", "/"}:
+        raise MountFailure(f"{where} must be relative and without '..'")
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(part, 0o755, dir_fd=parent)
+        fd = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError as failure:
+        raise MountFailure(f"cannot open {where}: {part}: {failure.strerror}") from failure
+    if stat.S_ISLNK(os.fstat(fd).st_mode):
+        raise MountFailure(f"{where} leads over the symlink {part}, which is not followed")
+    os.close(parent)
+    return fd
+
+
+# --- the host and what the command has for itself -----------------------------------------------------------------
+
+
+def _bind_host() -> None:
+    with os.scandir("/old") as entries:
+        for entry in sorted(entries, key=lambda item: item.name):
+            if entry.name not in _OWN:
+                _bind_entry(entry)
+
+
+def _bind_entry(entry: os.DirEntry[str]) -> None:
+    target = Path("/new", entry.name)
+    if entry.is_symlink():
+        target.symlink_to(Path(entry.path).readlink())
+        return
+    if entry.is_dir(follow_symlinks=False):
+        target.mkdir()
+    elif entry.is_file(follow_symlinks=False):
+        target.touch()
+    else:
+        return
+    # A directory that cannot be bound (another user's FUSE mount) stays empty: the command can do without it.
+    try:
+        libc.mount(entry.path, str(target), None, libc.MS_BIND | libc.MS_REC)
+    except PermissionError:
+        return
+    libc.set_read_only(str(target), recursive=True)
+
+
+def _mount_own() -> None:
+    Path("/new/proc").mkdir()
+    try:
+        libc.mount("proc", "/new/proc", "proc", _PLAIN | libc.MS_NOEXEC)
+    except PermissionError:
+        # Inside a container that covers parts of /proc the kernel forbids a new one; the covered one serves as well.
+        libc.mount("/old/proc", "/new/proc", None, libc.MS_BIND | libc.MS_REC)
+        libc.set_read_only("/new/proc", recursive=True)
+    for name, mode in (("run", "755"), ("tmp", "1777"), ("dev", "755")):
+        Path("/new", name).mkdir()
+        libc.mount("tmpfs", f"/new/{name}", "tmpfs", _PLAIN, f"mode={mode}")
+    _mount_devices()
+
+
+def _mount_devices() -> None:
+    for name in _DEVICES:
+        Path(f"/new/dev/{name}").touch()
+        with contextlib.suppress(FileNotFoundError):
+            libc.mount(f"/old/dev/{name}", f"/new/dev/{name}", None, libc.MS_BIND)
+            # Devices can still be written; this keeps user 0 from changing the mode of the host's.
+            libc.set_read_only(f"/new/dev/{name}")
+    for name, target in _DEVICE_LINKS.items():
+        Path("/new/dev", name).symlink_to(target)
+    Path("/new/dev/shm").mkdir()
+    libc.mount("tmpfs", "/new/dev/shm", "tmpfs", _PLAIN, "mode=1777")
+    Path("/new/dev/pts").mkdir()
+    # Only a command that wants a terminal of its own would miss it.
+    with contextlib.suppress(OSError):
+        libc.mount("devpts", "/new/dev/pts", "devpts", libc.MS_NOSUID | libc.MS_NOEXEC, "newinstance,ptmxmode=0666")
+
+
+def _hide(root: int, hidden: list[str]) -> None:
+    for path in hidden:
+        try:
+            fd = libc.open_in_root(root, path)
+        except FileNotFoundError:
+            continue
+        if _is_directory(fd):
+            libc.mount("tmpfs", _seen(fd), "tmpfs", _PLAIN | libc.MS_RDONLY, "mode=555")
+        else:
+            libc.mount("/old/dev/null", _seen(fd), None, libc.MS_BIND)
+            _forbid_writing(root, path)
+        os.close(fd)
+
+
+def _forbid_writing(root: int, path: str, *, recursive: bool = False) -> None:
+    """Through what is mounted at `path`: a descriptor from before the mount would still show what is below it."""
+    top = libc.open_in_root(root, path)
+    libc.set_read_only(_seen(top), recursive=recursive)
+    os.close(top)
+
+
+# --- places for volumes -------------------------------------------------------------------------------------------
+
+
+def _make_room(root: int, wanted: list[tuple[Bind, bool]]) -> None:
+    """Lay an empty place over the host's read-only directories for every target that does not exist there.
+
+    A read-only overlay of the host's directory and a skeleton that holds just the missing places: the rest of the
+    directory stays as it is.
+    """
+    ours = {Path("/new", name).stat().st_dev for name in ("", "dev", "run", "tmp")}
+    missing: dict[str, tuple[int, list[tuple[str, bool]]]] = {}
+    targets = [PurePosixPath(bind.target) for bind, _ in wanted]
+    for (_, is_directory), target in zip(wanted, targets, strict=True):
+        if any(other != target and target.is_relative_to(other) for other in targets):
+            continue  # within another volume: made there
+        fd, rest = _deepest(root, target)
+        if not rest or os.fstat(fd).st_dev in ours:
+            os.close(fd)
+            continue
+        path = str(Path(_seen(fd)).readlink())
+        missing.setdefault(path, (fd, []))[1].append((rest, is_directory))
+    for number, path in enumerate(sorted(missing)):
+        fd, places = missing[path]
+        _overlay(root, path, fd, places, Path("/skeletons", str(number)))
+
+
+def _deepest(root: int, target: PurePosixPath) -> tuple[int, str]:
+    """The deepest directory on the way to `target` that exists, and what is left of the way."""
+    parts = target.parts[1:]
+    for length in range(len(parts), -1, -1):
+        with contextlib.suppress(FileNotFoundError):
+            return libc.open_in_root(root, "/".join(("", *parts[:length])) or "/"), "/".join(parts[length:])
+    raise MountFailure(f"cannot open the root directory for {target}")
+
+
+def _overlay(root: int, path: str, fd: int, places: list[tuple[str, bool]], skeleton: Path) -> None:
+    skeleton.mkdir()
+    skeleton.chmod(stat.S_IMODE(os.fstat(fd).st_mode))
+    for place, is_directory in places:
+        _make_place(skeleton / place, is_directory=is_directory)
+    inner = [(inside, libc.open_in_root(root, inside)) for inside in _mounts_below(path)]
+    try:
+        libc.mount("overlay", _seen(fd), "overlay", _PLAIN | libc.MS_RDONLY, f"lowerdir={skeleton}:{_seen(fd)}")
+    except OSError as failure:
+        names = ", ".join(f"{path.removeprefix('/new')}/{place}" for place, _ in places)
+        raise MountFailure(
+            f"{names} does not exist on this host, and no place for it can be made without overlayfs: {failure.strerror}"
+        ) from failure
+    os.close(fd)
+    for inside, tree in inner:
+        target = libc.open_in_root(root, inside)
+        libc.mount(_seen(tree), _seen(target), None, libc.MS_BIND | libc.MS_REC)
+        os.close(target)
+        os.close(tree)
+
+
+def _make_place(path: Path, *, is_directory: bool) -> None:
+    if is_directory:
+        path.mkdir(parents=True, exist_ok=True)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def _mounts_below(path: str) -> Iterator[str]:
+    """The topmost mounts strictly below `path`, as paths within the new root: an overlay would cover them."""
+    lines = Path("/new/proc/self/mountinfo").read_bytes().splitlines()
+    points = sorted(_unescaped(line.split()[4]) for line in lines)
+    last = ""
+    for point in points:
+        if point.startswith(f"{path}/") and not (last and point.startswith(f"{last}/")) and point != last:
+            last = point
+            yield point.removeprefix("/new")
+
+
+def _unescaped(field: bytes) -> str:
+    for code, char in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+        field = field.replace(code, char)
+    return os.fsdecode(field)
+
+
+def _bind_volume(root: int, bind: Bind, source: int) -> None:
+    is_directory = _is_directory(source)
+    target = _ensure(root, bind, is_directory=is_directory)
+    if _is_directory(target) != is_directory:
+        have, want = ("a directory", "a file") if is_directory else ("a file", "a directory")
+        raise MountFailure(f"{bind.source} is {have}, but {bind.target} is {want}")
+    try:
+        libc.mount(_seen(source), _seen(target), None, libc.MS_BIND | libc.MS_REC)
+    except OSError as failure:
+        raise MountFailure(f"cannot mount {bind.source} at {bind.target}: {failure.strerror}") from failure
+    os.close(target)
+    os.close(source)
+    if bind.read_only:
+        _forbid_writing(root, bind.target, recursive=True)
+
+
+def _ensure(root: int, bind: Bind, *, is_directory: bool) -> int:
+    """Open the target, made if it is missing: on a tmpfs of ours, or within a volume bound before."""
+    parts = PurePosixPath(bind.target).parts[1:]
+    parent = os.dup(root)
+    for depth, part in enumerate(parts, 1):
+        path = "/" + "/".join(parts[:depth])
+        try:
+            fd = libc.open_in_root(root, path)
+        except FileNotFoundError:
+            _make_entry(parent, part, bind, is_directory=is_directory or depth < len(parts))
+            fd = libc.open_in_root(root, path)
+        except OSError as failure:
+            raise MountFailure(f"cannot open {path} for {bind.target}: {failure.strerror}") from failure
+        os.close(parent)
+        parent = fd
+    return parent
+
+
+def _make_entry(parent: int, name: str, bind: Bind, *, is_directory: bool) -> None:
+    try:
+        if is_directory:
+            os.mkdir(name, 0o755, dir_fd=parent)
+        else:
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=parent))
+    except OSError as failure:
+        raise MountFailure(f"cannot make {name} on the way to {bind.target}: {failure.strerror}") from failure

@@ -1,0 +1,162 @@
+"""The scheduler of `volplane dev`: one pod at a time, so that each sees where the former ones went."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from volplane.controller.actions import Action, Done, Reads, Run
+from volplane.controller.runner import Recorder, Runner
+from volplane.errors import ApiError
+from volplane.kube.client import Client
+from volplane.kube.objects import Claim
+from volplane_embedded.informers import Now, Sight, timestamp
+from volplane_embedded.pods import PODS, Pod, claim_names, is_finished
+from volplane_embedded.scheduler.scheduling import Bind, World, decide, is_ours
+from volplane_embedded.scheduler.volume_binding import Claims
+
+__all__ = ["Scheduler"]
+
+_LOG = logging.getLogger(__name__)
+_AGAIN = 1.0
+
+
+class Scheduler:
+    """Finds nodes for the pods of `default-scheduler`; looks again when anything it depends on changes."""
+
+    def __init__(self, client: Client, sight: Sight, *, recorder: Recorder, now: Now) -> None:
+        self._client = client
+        self._sight = sight
+        self._recorder = recorder
+        self._now = now
+        self._assumed: dict[str, str] = {}
+        self._binding: dict[str, str] = {}
+        """Uids of pods whose binding is under way, or done but not seen yet, by key."""
+        self._steps: dict[str, Bind] = {}
+        """By uid of the pod: what each binding that was decided will write, until it begins."""
+        self._bindings = _Bindings(self._bind)
+        self._runner = Runner(
+            "scheduler",
+            self._decide,
+            kind=PODS,
+            caches=sight.caches,
+            client=client,
+            recorder=recorder,
+            dispatcher=self._bindings,
+            workers=1,
+        )
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        sight = self._sight
+        ends = [
+            sight.pods.subscribe(self._pod_changed),
+            sight.nodes.subscribe(lambda _old, _new: self._wake()),
+            sight.classes.subscribe(lambda _old, _new: self._wake()),
+            sight.claims.subscribe(self._claim_changed),
+            sight.volumes.subscribe(lambda _old, _new: self._wake(with_claims=True)),
+        ]
+        try:
+            self._wake()
+            async with asyncio.TaskGroup() as tasks:
+                self._bindings.tasks = tasks
+                tasks.create_task(self._runner.run(), name="scheduler")
+        finally:
+            for end in ends:
+                end()
+
+    def _wake(self, *, with_claims: bool = False) -> None:
+        """Look at waiting pods again: all of them, or those that have claims."""
+        for pod in self._sight.pending():
+            if not with_claims or claim_names(pod):
+                self._runner.enqueue(pod.key)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None and is_ours(new):
+            self._runner.enqueue(new.key)
+            return
+        gone = old is not None and (new is None or (is_finished(new) and not is_finished(old)))
+        if old is not None:
+            self._assumed.pop(old.key, None)
+            self._binding.pop(old.key, None)
+        if gone:
+            self._wake()
+
+    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        claim = new or old
+        if claim is not None:
+            for pod in self._sight.users(claim.key):
+                self._runner.enqueue(pod.key)
+
+    def _decide(self, key: str, _reads: Reads) -> Action:
+        pod = self._sight.pods.get(key)
+        if pod is None or not is_ours(pod) or self._binding.get(key) == pod.uid:
+            return Done()
+        placement = decide(pod, self._world())
+        if placement.node:
+            self._assumed[key] = placement.node
+        else:
+            self._assumed.pop(key, None)
+        step = placement.step
+        if isinstance(step, Bind):
+            self._binding[key] = pod.uid
+            self._steps[pod.uid] = step
+            return Run(verb="bind", key=key, uid=pod.uid, driver="", asset=key)
+        return step
+
+    def _world(self) -> World:
+        sight = self._sight
+        nodes = {node.name: node for node in sight.nodes.values()}
+        claims = Claims(
+            claims=sight.claims.get,
+            volumes=sight.volumes.get,
+            classes=sight.classes.get,
+            on_shelf=sight.on_shelf,
+            reserved=sight.reserved,
+            nodes=nodes,
+        )
+        return World(
+            pods=sight.pods.values,
+            users=sight.users,
+            nodes=nodes,
+            claims=claims,
+            now=timestamp(self._now()),
+            assumed=self._assumed,
+        )
+
+    async def _bind(self, run: Run) -> None:
+        bind = self._steps.pop(run.uid)
+        pod = bind.pod
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
+        }
+        try:
+            await self._client.post(PODS, pod.key, "binding", body)
+        except ApiError:
+            self._binding.pop(pod.key, None)
+            raise
+        for notice in bind.notices:
+            self._recorder.record(notice)
+
+
+class _Bindings:
+    """Runs bindings at once. One that fails is decided anew a second later, or when its pod changes."""
+
+    def __init__(self, bind: Callable[[Run], Awaitable[None]]) -> None:
+        self._bind = bind
+        self.tasks: asyncio.TaskGroup | None = None
+
+    def start(self, run: Run, requeue: Callable[[], None]) -> None:
+        if self.tasks is not None:
+            self.tasks.create_task(self._run(run, requeue), name=run.name)
+
+    async def _run(self, run: Run, requeue: Callable[[], None]) -> None:
+        try:
+            await self._bind(run)
+        except ApiError as error:
+            _LOG.info("%s: %s; trying again in %g s", run.name, error, _AGAIN)
+            asyncio.get_running_loop().call_later(_AGAIN, requeue)

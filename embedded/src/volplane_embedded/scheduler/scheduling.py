@@ -1,0 +1,212 @@
+"""Where a pod goes: the scheduler's decision, pure.
+
+`decide` reads caches and answers with the single next step for one pod: write a condition, reserve a volume, name the
+node on a claim, bind the pod; or why it waits. Messages are those of the stock scheduler.
+Source: kube-scheduler 1.36, plugins NodeName, NodeUnschedulable, TaintToleration, NodeAffinity, VolumeRestrictions,
+VolumeBinding (without CSIStorageCapacity).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from volplane.controller.actions import Done, Notice, Patch, Wait
+from volplane.kube.objects import Claim, Node, Taint
+from volplane_embedded.conditions import condition_of, with_condition
+from volplane_embedded.pods import PODS, Pod, is_finished
+from volplane_embedded.scheduler.selectors import pod_allows, preference, untolerated
+from volplane_embedded.scheduler.volume_binding import (
+    Claims,
+    Match,
+    Refusal,
+    Wanted,
+    bind_patch,
+    conflict,
+    match_claims,
+    wanted_by,
+)
+
+__all__ = ["Bind", "Placement", "World", "decide", "is_ours"]
+
+SCHEDULER = "default-scheduler"
+_GATED = "Scheduling is blocked due to non-empty scheduling gates"
+_ONE_POD = "ReadWriteOncePod"
+_TAKEN = f"node(s) unavailable due to PersistentVolumeClaim with {_ONE_POD} access mode already in-use by another pod"
+_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_ROOM = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Assign the pod to the node."""
+
+    pod: Pod
+    node: str
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What to do next, and the node that is chosen already (a pod whose claims are not bound yet stays with it)."""
+
+    step: Bind | Patch | Wait | Done
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the scheduler knows.
+
+    pods: all pods. users: pods that use a claim, by its key. assumed: nodes chosen for pods that are not bound to them
+    yet, by key. now: for the transition times of conditions, RFC 3339.
+    """
+
+    pods: Callable[[], Iterable[Pod]]
+    users: Callable[[str], Iterable[Pod]]
+    nodes: Mapping[str, Node]
+    claims: Claims
+    now: str
+    assumed: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_ours(pod: Pod) -> bool:
+    """Whether this scheduler has to find a node for the pod."""
+    return (
+        not pod.spec.node_name
+        and not pod.terminating
+        and not is_finished(pod)
+        and pod.spec.scheduler_name in {SCHEDULER, ""}
+    )
+
+
+def decide(pod: Pod, world: World) -> Placement:
+    """The next step towards a node for the pod."""
+    if not is_ours(pod):
+        return Placement(Done())
+    if pod.spec.scheduling_gates:
+        return _waits(pod, world, "SchedulingGated", _GATED)
+    wanted = wanted_by(pod, world.claims)
+    if isinstance(wanted, Refusal):
+        return _unschedulable(pod, world, wanted.reason)
+    if wanted.waiting:
+        return _until_bound(pod, wanted.waiting, world)
+    if not world.nodes:
+        return _waits(pod, world, "Unschedulable", "no nodes available to schedule pods")
+    if _taken(pod, [*wanted.bound, *wanted.unbound], world):
+        return _unschedulable(pod, world, f"{len(world.nodes)} {_TAKEN}")
+    chosen = _choose(pod, wanted, world)
+    if isinstance(chosen, Refusal):
+        return _unschedulable(pod, world, chosen.reason)
+    return _towards(pod, chosen)
+
+
+def _until_bound(pod: Pod, waiting: list[Claim], world: World) -> Placement:
+    """Claims whose binding began after a node was chosen only need time; others may need a person."""
+    node = world.assumed.get(pod.key, "")
+    if node and all(claim.spec.volume_name for claim in waiting):
+        return Placement(Wait(reason=f"node {node} is chosen; claims are being bound"), node)
+    return _unschedulable(pod, world, "pod has unbound immediate PersistentVolumeClaims")
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    node: Node
+    matches: list[Match]
+
+
+def _towards(pod: Pod, choice: _Choice) -> Placement:
+    name = choice.node.name
+    for match in choice.matches:
+        if (patch := bind_patch(match, choice.node)) is not None:
+            return Placement(patch, name)
+    if choice.matches:
+        unbound = ", ".join(match.claim.name for match in choice.matches)
+        return Placement(Wait(reason=f"node {name} is chosen; waiting until claims are bound: {unbound}"), name)
+    done = Notice(PODS, pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {name}")
+    return Placement(Bind(pod, name, (done,)), name)
+
+
+def _choose(pod: Pod, wanted: Wanted, world: World) -> _Choice | Refusal:
+    """The best node, and how the claims that wait for it are met there.
+
+    First a node chosen before, then the pod's preference, then fewest volumes to make, then fewest pods, then its name.
+    """
+    load = _load(pod, world)
+    reasons: Counter[str] = Counter()
+    choices: list[tuple[tuple[bool, int, int, int, str], _Choice]] = []
+    for name, node in world.nodes.items():
+        reason = _unfit(pod, node, load[name]) or conflict(wanted.bound, node, world.claims)
+        matches = Refusal(reason) if reason else match_claims(wanted.unbound, node, world.claims)
+        if isinstance(matches, Refusal):
+            reasons[matches.reason] += 1
+            continue
+        fresh = sum(match.volume is None for match in matches)
+        elsewhere = world.assumed.get(pod.key) != name
+        rank = (elsewhere, -preference(pod, node), fresh, load[name], name)
+        choices.append((rank, _Choice(node, matches)))
+    if choices:
+        return min(choices, key=lambda pair: pair[0])[1]
+    return Refusal(", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())))
+
+
+def _load(pod: Pod, world: World) -> Counter[str]:
+    """Unfinished pods of each node, those assumed there included."""
+    load: Counter[str] = Counter()
+    for other in world.pods():
+        if is_finished(other) or other.key == pod.key:
+            continue
+        if node := other.spec.node_name or world.assumed.get(other.key, ""):
+            load[node] += 1
+    return load
+
+
+def _unfit(pod: Pod, node: Node, load: int) -> str:
+    """Why the node itself will not do, or ""."""
+    tolerations = pod.spec.tolerations or ()
+    if node.spec.unschedulable and untolerated(tolerations, [_CORDON]):
+        return "node(s) were unschedulable"
+    if (taint := untolerated(tolerations, node.spec.taints or ())) is not None:
+        return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+    if not pod_allows(pod, node):
+        return "node(s) didn't match Pod's node affinity/selector"
+    if load >= int((node.status.allocatable or {}).get("pods", _ROOM)):
+        return "Too many pods"
+    return ""
+
+
+def _taken(pod: Pod, claims: Iterable[Claim], world: World) -> bool:
+    """Whether another running pod has a claim that only one may use."""
+    return any(
+        other.key != pod.key and not is_finished(other) and bool(other.spec.node_name or other.key in world.assumed)
+        for claim in claims
+        if _ONE_POD in (claim.spec.access_modes or ())
+        for other in world.users(claim.key)
+    )
+
+
+def _unschedulable(pod: Pod, world: World, reason: str) -> Placement:
+    return _waits(pod, world, "Unschedulable", f"0/{len(world.nodes)} nodes are available: {reason}.")
+
+
+def _waits(pod: Pod, world: World, reason: str, message: str) -> Placement:
+    """Say on the pod why it waits, once; an event only for what somebody may have to change."""
+    old = condition_of(pod.status.conditions, "PodScheduled")
+    new = with_condition(
+        pod.status.conditions, "PodScheduled", status=False, now=world.now, reason=reason, message=message
+    )
+    if new == (pod.status.conditions or []):
+        return Placement(Wait(reason=message))
+    notices: tuple[Notice, ...] = ()
+    if reason != "SchedulingGated" and old.get("message") != message:
+        notices = (Notice(PODS, pod, "Warning", "FailedScheduling", message),)
+    patch = Patch(
+        kind=PODS,
+        target=pod,
+        body={"status": {"conditions": new}},
+        subresource="status",
+        why=f"pod {pod.key} waits: {message}",
+        notices=notices,
+    )
+    return Placement(patch)

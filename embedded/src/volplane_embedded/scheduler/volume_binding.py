@@ -1,0 +1,239 @@
+"""How the claims of a pod decide where it can run, and what the scheduler writes for those that wait for it. Pure.
+
+Source: kube-scheduler 1.36, `pkg/scheduler/framework/plugins/volumebinding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from volplane.binding.matching import capacity_of, class_of_claim, demand_of, place_of, reference_is, request_of
+from volplane.controller.actions import Patch
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane_embedded.pods import Pod, claim_names
+from volplane_embedded.scheduler.selectors import in_topology, selector_matches
+
+__all__ = [
+    "Claims",
+    "Match",
+    "Refusal",
+    "Wanted",
+    "bind_patch",
+    "conflict",
+    "match_claims",
+    "volume_allows",
+    "wanted_by",
+]
+
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_NONE_FIT = "node(s) didn't find available persistent volumes to bind"
+_GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+_ELSEWHERE = "node(s) didn't match PersistentVolume's node affinity"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What is known of claims, volumes and classes.
+
+    on_shelf: volumes of the same class and mode as a claim. reserved: volumes whose claimRef names this claim (by
+    key). nodes: names of those that exist.
+    """
+
+    claims: Callable[[str], Claim | None]
+    volumes: Callable[[str], Volume | None]
+    classes: Callable[[str], StorageClass | None]
+    on_shelf: Callable[[Claim], Iterable[Volume]]
+    reserved: Callable[[str], Iterable[Volume]]
+    nodes: Mapping[str, Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the pod cannot run: at all, or on the node in question."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The claims of a pod: bound ones, those that are bound once a node is chosen, and those somebody else must bind."""
+
+    bound: list[Claim]
+    unbound: list[Claim]
+    waiting: list[Claim]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How an unbound claim is met on a node: by a volume that exists, or by provisioning one (None)."""
+
+    claim: Claim
+    volume: Volume | None
+
+
+def wanted_by(pod: Pod, claims: Claims) -> Wanted | Refusal:
+    """Sort the pod's claims; the first that forbids to run it anywhere is the refusal."""
+    bound: list[Claim] = []
+    unbound: list[Claim] = []
+    waiting: list[Claim] = []
+    ephemeral = {f"{pod.name}-{volume.name}" for volume in pod.spec.volumes or () if volume.ephemeral is not None}
+    for name in claim_names(pod):
+        claim = claims.claims(f"{pod.namespace}/{name}")
+        if (refusal := _refused(pod, name, claim, ephemeral=name in ephemeral)) is not None:
+            return refusal
+        if claim is None:
+            continue
+        if is_bound(claim):
+            bound.append(claim)
+        elif not claim.spec.volume_name and _is_delayed(claim, claims):
+            unbound.append(claim)
+        else:
+            waiting.append(claim)
+    return Wanted(bound, unbound, waiting)
+
+
+def is_bound(claim: Claim) -> bool:
+    """Whether binding is complete: pointer, annotation and phase."""
+    return (
+        bool(claim.spec.volume_name)
+        and claim.annotation(names.BIND_COMPLETED) is not None
+        and claim.status.phase == "Bound"
+    )
+
+
+def _refused(pod: Pod, name: str, claim: Claim | None, *, ephemeral: bool) -> Refusal | None:
+    if claim is None:
+        if ephemeral:
+            return Refusal(f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"')
+        return Refusal(f'persistentvolumeclaim "{name}" not found')
+    if claim.status.phase == "Lost":
+        return Refusal(
+            f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+        )
+    if claim.terminating:
+        return Refusal(f'persistentvolumeclaim "{name}" is being deleted')
+    if ephemeral and all(owner.uid != pod.uid for owner in claim.metadata.owner_references or ()):
+        return Refusal(f'persistentvolumeclaim "{name}" was not created for the pod')
+    return None
+
+
+def _is_delayed(claim: Claim, claims: Claims) -> bool:
+    found = claims.classes(class_of_claim(claim) or "")
+    return found is not None and found.volume_binding_mode == "WaitForFirstConsumer"
+
+
+def conflict(bound: Iterable[Claim], node: Node, claims: Claims) -> str:
+    """Why the volumes of bound claims keep the pod from this node, or ""."""
+    for claim in bound:
+        volume = claims.volumes(claim.spec.volume_name)
+        if volume is None:
+            return _GONE
+        if not volume_allows(volume, node):
+            return _ELSEWHERE
+    return ""
+
+
+def volume_allows(volume: Volume, node: Node) -> bool:
+    """The node affinity of a volume; none admits every node."""
+    affinity = volume.spec.node_affinity
+    return affinity is None or affinity.required is None or selector_matches(affinity.required, node)
+
+
+def match_claims(unbound: Iterable[Claim], node: Node, claims: Claims) -> list[Match] | Refusal:
+    """How each claim would be met on this node, the smallest first."""
+    matches: list[Match] = []
+    for claim in sorted(unbound, key=lambda one: (request_of(one), one.name)):
+        match = _match(claim, node, claims, {found.volume.name for found in matches if found.volume is not None})
+        if match is None:
+            return Refusal(_NONE_FIT)
+        matches.append(match)
+    return matches
+
+
+def _match(claim: Claim, node: Node, claims: Claims, taken: set[str]) -> Match | None:
+    chosen = claim.annotation(names.SELECTED_NODE)
+    if chosen in claims.nodes:
+        return Match(claim, None) if chosen == node.name else None
+    for volume in claims.reserved(claim.key):
+        if reference_is(volume.spec.claim_ref, claim) and not volume.terminating:
+            return Match(claim, volume) if volume_allows(volume, node) else None
+    best = _best_volume(claim, node, claims, taken)
+    if best is not None or _can_provision(claim, node, claims):
+        return Match(claim, best)
+    return None
+
+
+def _best_volume(claim: Claim, node: Node, claims: Claims, taken: set[str]) -> Volume | None:
+    """The smallest free volume that the claim accepts and the node can reach."""
+    demand = demand_of(claim)
+    fitting = (
+        volume
+        for volume in claims.on_shelf(claim)
+        if volume.name not in taken
+        and _is_free(volume)
+        and place_of(volume) == demand.place
+        and capacity_of(volume) >= demand.request
+        and demand.accepts(volume)
+        and volume_allows(volume, node)
+    )
+    return min(
+        fitting, key=lambda one: (capacity_of(one), one.metadata.creation_timestamp or "", one.name), default=None
+    )
+
+
+def _is_free(volume: Volume) -> bool:
+    return (
+        volume.spec.claim_ref is None
+        and volume.status.phase == "Available"
+        and not volume.terminating
+        and volume.annotation(names.INTENT) is None
+    )
+
+
+def _can_provision(claim: Claim, node: Node, claims: Claims) -> bool:
+    found = claims.classes(class_of_claim(claim) or "")
+    if found is None or found.provisioner in {"", NO_PROVISIONER}:
+        return False
+    return claim.spec.selector is None and in_topology(found.allowed_topologies or (), node)
+
+
+def bind_patch(match: Match, node: Node) -> Patch | None:
+    """The write that lets the binder or provisioner go on; None if it was written before."""
+    if match.volume is None:
+        return _select_node(match.claim, node)
+    return _reserve(match.volume, match.claim)
+
+
+def _select_node(claim: Claim, node: Node) -> Patch | None:
+    if claim.annotation(names.SELECTED_NODE) == node.name:
+        return None
+    return Patch(
+        kind=CLAIMS,
+        target=claim,
+        body={"metadata": {"annotations": {names.SELECTED_NODE: node.name}}},
+        why=f"claim {claim.key} shall be provisioned for node {node.name}",
+    )
+
+
+def _reserve(volume: Volume, claim: Claim) -> Patch | None:
+    reference = volume.spec.claim_ref
+    if reference is not None and reference.uid == claim.uid:
+        return None
+    body: dict[str, object] = {
+        "spec": {
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": claim.namespace,
+                "name": claim.name,
+                "uid": claim.uid,
+                "resourceVersion": claim.metadata.resource_version,
+            }
+        }
+    }
+    if reference is None:
+        body["metadata"] = {"annotations": {names.BOUND_BY_CONTROLLER: "yes"}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why=f"volume {volume.name} fits claim {claim.key} on its node")

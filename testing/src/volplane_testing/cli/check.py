@@ -1,0 +1,120 @@
+"""`volplane check`: judge a backend by the rules that every backend promises to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from volplane.cli.framework.console import Console
+from volplane.errors import ConfigurationError
+from volplane.messages import nearest
+from volplane_testing.cli.subjects import Capacity, Chosen, Nodes, Options, Parameters, Segments, changes_of, options_of
+from volplane_testing.conformance import RULES, Outcome, Report, Rule, Subject, Verdict, run_rules
+from volplane_testing.conformance.subject import MakeSubject
+
+__all__ = ["register"]
+
+Backend = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="BACKEND",
+        help="An installed backend, or MODULE:NAME of a class, a Subject, or a function that returns one.",
+        show_default=False,
+    ),
+]
+Rules = Annotated[list[str] | None, typer.Option("--rule", metavar="NAME", help="Judge only this rule. Repeatable.")]
+ListRules = Annotated[bool, typer.Option("--list", help="List the rules, and judge nothing.")]
+InProcess = Annotated[
+    bool, typer.Option("--in-process", help="The storage is in memory: crash by exceptions, not by killing a process.")
+]
+Everything = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also show the rules that are kept or not applicable.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check")(check)
+
+
+def check(
+    backend: Backend = None,
+    *,
+    options: Options = None,
+    parameters: Parameters = None,
+    capacity: Capacity = None,
+    segment: Segments = None,
+    node: Nodes = None,
+    rule: Rules = None,
+    in_process: InProcess = False,
+    verbose: Everything = False,
+    list_rules: ListRules = False,
+) -> None:
+    """Judge a backend by the rules that every backend keeps; exit code 1 if one is violated.
+
+    This makes and deletes assets on the storage that the options name, dozens of them, and kills processes in the middle
+    of that: use a storage for tests.
+    """
+    console = Console()
+    rules = _chosen(rule or [])
+    if list_rules:
+        for each in rules:
+            console.line(f"{each.name}{'' if each.waivable else ' (cannot be waived)'}")
+            console.note(f"    {each.says}")
+        return
+    if backend is None:
+        raise typer.BadParameter("name the backend to judge, or --list", param_hint="BACKEND")
+    changes = changes_of(parameters=parameters, segment=segment, node=node, capacity=capacity)
+    if in_process:
+        changes["real_crashes"] = False
+    subject = Chosen(backend, options_of(options), changes).subject()
+    report = _judged(console, subject, rules)
+    _show(console, report, verbose=verbose)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+# --- what to judge ----------------------------------------------------------------------------------------------
+
+
+def _chosen(names: Iterable[str]) -> tuple[Rule, ...]:
+    known = {rule.name: rule for rule in RULES}
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f"--rule: {name!r} is no rule{nearest(name, known)}")
+    return tuple(rule for rule in RULES if rule.name in set(names)) or RULES
+
+
+# --- judging and telling ----------------------------------------------------------------------------------------
+
+
+def _judged(console: Console, subject: Subject | MakeSubject, rules: tuple[Rule, ...]) -> Report:
+    with console.progress("judging", len(rules)) as bar:
+
+        def told(outcome: Outcome) -> None:
+            bar.advance(detail=outcome.rule.name)
+
+        return run_rules(subject, rules, told=told)
+
+
+def _show(console: Console, report: Report, *, verbose: bool) -> None:
+    """What is kept, if asked for; then each violation; then what was not judged, and the count."""
+    for outcome in report.outcomes:
+        if verbose and outcome.verdict is Verdict.KEPT:
+            console.done(outcome.rule.name)
+    for outcome in report.outcomes:
+        if outcome.bad:
+            console.failed(f"{outcome.rule.name}: {outcome.reason}")
+            for line in outcome.details():
+                console.note(f"      {line}")
+            console.line()
+    quiet = () if verbose else (Verdict.NOT_APPLICABLE,)
+    for verdict in (Verdict.WAIVED, Verdict.NOT_JUDGED, Verdict.NOT_APPLICABLE):
+        for outcome in report.outcomes:
+            if outcome.verdict is verdict and verdict not in quiet:
+                console.line(f"{verdict}: {outcome.rule.name} ({outcome.reason})")
+    for each in sorted({each for outcome in report.outcomes for each in outcome.left}):
+        console.warning(f"left on the storage: {each}")
+    console.line(report.summary())

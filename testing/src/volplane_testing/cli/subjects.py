@@ -1,0 +1,180 @@
+"""Which backend to try, and on which storage: what `volplane check` and `volplane sim` are told about it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from volplane.drivers.discovery import InstalledPlugins
+from volplane.errors import ConfigurationError, VolplaneError
+from volplane.kube import quantity
+from volplane.messages import nearest
+from volplane.requests import NodeIdentity
+from volplane_testing.conformance import Subject
+from volplane_testing.conformance.subject import MakeSubject, opened
+
+__all__ = ["Capacity", "Chosen", "Nodes", "Options", "Parameters", "Segments", "changes_of", "options_of"]
+
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--options", "-o", metavar="FILE|K=V", help="Options of the driver: a YAML file, or one key. Repeatable."
+    ),
+]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option("--parameters", "-p", metavar="K=V", help="Class parameters to make assets with. Repeatable."),
+]
+Capacity = Annotated[
+    str | None, typer.Option("--capacity", metavar="SIZE", help="Size of an asset, default 1Gi; a dozen must fit.")
+]
+Segments = Annotated[
+    list[str] | None,
+    typer.Option("--segment", metavar="K=V[,K=V]", help="A place in which assets can be made. Repeatable."),
+]
+Nodes = Annotated[
+    list[str] | None,
+    typer.Option("--node", metavar="NAME[=INSTANCE]", help="A node to attach to; name two. Repeatable."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A backend by name. options: of the driver; changes: of other fields of its subject. Can be sent to other processes."""
+
+    backend: str
+    options: Mapping[str, object]
+    changes: Mapping[str, Any]
+
+    def subject(self) -> Subject | MakeSubject:
+        """A subject, or what gives one with a storage of its own each time. Raises ConfigurationError or PluginError."""
+        if ":" not in self.backend:
+            plugin = InstalledPlugins().load("backend", self.backend)
+            return self._changed(Subject(plugin.factory, real_crashes=True))
+        found = _imported(self.backend)
+        if isinstance(found, type):
+            return self._changed(Subject(found, real_crashes=True))
+        if isinstance(found, Subject):
+            return self._changed(found)
+        if not callable(found):
+            raise ConfigurationError(self._not_a_subject(found))
+
+        @contextmanager
+        def made() -> Iterator[Subject]:
+            given = found()
+            if not isinstance(given, Subject | AbstractContextManager):
+                raise ConfigurationError(self._not_a_subject(given))
+            with opened(lambda: given) as subject:
+                if not isinstance(subject, Subject):
+                    raise ConfigurationError(self._not_a_subject(subject))
+                yield self._changed(subject)
+
+        return made
+
+    def _changed(self, subject: Subject) -> Subject:
+        return replace(subject, options={**subject.options, **self.options}, **self.changes)
+
+    def _not_a_subject(self, found: object) -> str:
+        return f"{self.backend} gives {type(found).__name__}, expected a backend class or a Subject"
+
+
+def _imported(text: str) -> Any:
+    """What MODULE:NAME names; modules of the working directory are found too."""
+    module, _, name = text.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = importlib.import_module(module)
+    except VolplaneError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{text}: importing {module} raised {type(error).__name__}: {error}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ConfigurationError(f"{text}: {module} has no {name}{nearest(part, _public(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def _public(found: object) -> list[str]:
+    return [name for name in dir(found) if not name.startswith("_")]
+
+
+# --- options ----------------------------------------------------------------------------------------------------
+
+
+def options_of(texts: Iterable[str] | None) -> dict[str, object]:
+    """What `Options` were given. Raises ConfigurationError."""
+    options: dict[str, object] = {}
+    for text in texts or ():
+        if "=" in text and not Path(text).is_file():
+            key, value = _pair(text, "--options")
+            options[key] = value
+        else:
+            options |= _option_file(Path(text))
+    return options
+
+
+def changes_of(
+    *,
+    parameters: list[str] | None = None,
+    segment: list[str] | None = None,
+    node: list[str] | None = None,
+    capacity: str | None = None,
+) -> dict[str, Any]:
+    """Fields of a `Subject` that were given. Raises ConfigurationError."""
+    changes: dict[str, Any] = {}
+    if parameters:
+        changes["parameters"] = dict(_pair(text, "--parameters") for text in parameters)
+    if segment:
+        changes["segments"] = tuple(dict(_pair(part, "--segment") for part in each.split(",")) for each in segment)
+    if node:
+        changes["nodes"] = tuple(_node(text) for text in node)
+    if capacity is not None:
+        changes["capacity_bytes"] = _bytes(capacity)
+    return changes
+
+
+def _option_file(path: Path) -> dict[str, object]:
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(
+            f"--options: {path} cannot be read: {error.strerror}; or is it meant as K=V?"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--options: {path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"--options: {path} holds {type(content).__name__}, expected options as key: value")
+    return {str(key): value for key, value in content.items()}
+
+
+def _pair(text: str, where: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigurationError(f"{where}: {text!r} must be K=V")
+    return key.strip(), value
+
+
+def _node(text: str) -> NodeIdentity:
+    name, _, instance = text.partition("=")
+    return NodeIdentity(name=name, instance_id=instance)
+
+
+def _bytes(text: str) -> int:
+    try:
+        size = quantity.parse(text).as_bytes()
+    except ValueError as error:
+        raise ConfigurationError(f"--capacity: {text!r} must be a size such as 1Gi") from error
+    if size < 1:
+        raise ConfigurationError(f"--capacity: {text!r} must be at least 1 byte")
+    return size

@@ -1,0 +1,167 @@
+"""Virtual time: an event loop that never waits, so that hours of retries pass in milliseconds, always the same way.
+
+`run(main())` is `asyncio.run` on such a loop. When nothing is ready, its clock jumps to the next timer. When there is
+no timer either, nothing can ever happen again: that is `Deadlock`, with what every task waits for. With a seed, tasks
+that are ready together run in a random order that the seed decides.
+
+Worker threads may be used: while calls of `run_in_executor` are out, the loop really waits up to `thread_patience`
+seconds for them before time jumps. Runs with threads are not deterministic. Sockets see timeouts pass in an instant: keep
+to transports in the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+
+__all__ = ["LIMIT", "Deadlock", "OutOfTime", "VirtualTimeLoop", "now", "run"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+LIMIT: Final = 7 * 86400.0
+"""Virtual seconds after which a run has gone on for ever."""
+_RESOLUTION: Final = 1e-6
+_LAST_WAIT: Final = 10.0
+
+
+class Deadlock(RuntimeError):
+    """Nothing is ready, no timer is set: the tasks named wait for each other, or for nobody."""
+
+
+class OutOfTime(RuntimeError):
+    """More virtual time passed than the run was allowed: something goes on for ever."""
+
+
+def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float = LIMIT) -> T:
+    """Run `main` in virtual time and return its result.
+
+    seed: shuffle what is ready together. limit: virtual seconds until OutOfTime. Raises Deadlock.
+    """
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(seed=seed, limit=limit)) as runner:
+        return runner.run(main)
+
+
+def now() -> datetime:
+    """The wall time that belongs to the running loop's time: loop second 0 is 2026-01-01T00:00:00Z."""
+    return _EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose `time()` starts at 0 and moves only by jumping to the next timer.
+
+    seed: shuffle tasks that are ready together; None keeps asyncio's order. limit: virtual seconds until OutOfTime.
+    """
+
+    def __init__(self, *, seed: int | None = None, limit: float = math.inf, thread_patience: float = 0.05) -> None:
+        self._virtual = 0.0
+        self._limit = limit
+        self._random = None if seed is None else Random(seed)  # noqa: S311 -- schedules, not secrets
+        self._threads = 0
+        self._thread_patience = thread_patience
+        super().__init__(_JumpingSelector(self._wait))
+        self._clock_resolution = _RESOLUTION
+
+    def time(self) -> float:
+        return self._virtual
+
+    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        self._threads += 1
+        future.add_done_callback(self._thread_ended)
+        return future
+
+    async def shutdown_default_executor(self, *args: Any, **options: Any) -> None:
+        self._threads += 1
+        try:
+            await super().shutdown_default_executor(*args, **options)
+        finally:
+            self._threads -= 1
+
+    def _thread_ended(self, _: asyncio.Future[Any]) -> None:
+        self._threads -= 1
+
+    def _run_once(self) -> None:
+        if self._random is not None:
+            self._shuffle(self._random)
+        super()._run_once()  # type: ignore[misc]
+
+    def _shuffle(self, random: Random) -> None:
+        """Exchange the steps of tasks among each other; other callbacks (futures, sockets) keep their places."""
+        ready = self._ready  # type: ignore[attr-defined]
+        places = [place for place, handle in enumerate(ready) if _is_task_step(handle)]
+        if len(places) < 2:
+            return
+        handles = [ready[place] for place in places]
+        random.shuffle(handles)
+        for place, handle in zip(places, handles, strict=True):
+            ready[place] = handle
+
+    def _wait(self, timeout: float | None, poll: Callable[[float | None], _Ready]) -> _Ready:
+        """What the selector does instead of sleeping: real events first, then time jumps."""
+        ready = poll(0)
+        if ready or timeout == 0:
+            return ready
+        if self._threads:
+            ready = poll(_LAST_WAIT if timeout is None else self._thread_patience)
+            if ready:
+                return ready
+        if timeout is None:
+            raise Deadlock(self._describe())
+        self._virtual = max(self._virtual + timeout, math.nextafter(self._virtual, math.inf))
+        if self._virtual > self._limit:
+            raise OutOfTime(f"{self._limit:g} virtual seconds are over; {self._describe()}")
+        return ready
+
+    def _describe(self) -> str:
+        tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
+        lines = [f"at {self._virtual:.3f} s {len(tasks)} tasks wait:"]
+        lines += [f"  {task.get_name()}: {' > '.join(_awaited(task.get_coro())) or 'nowhere'}" for task in tasks]
+        return "\n".join(lines)
+
+
+_Ready = list[tuple[selectors.SelectorKey, int]]
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """A selector that lets somebody else decide how to wait."""
+
+    def __init__(self, wait: Callable[[float | None, Callable[[float | None], _Ready]], _Ready]) -> None:
+        self._real = selectors.DefaultSelector()
+        self._wait = wait
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._real.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.modify(fileobj, events, data)
+
+    def select(self, timeout: float | None = None) -> _Ready:
+        return self._wait(timeout, self._real.select)
+
+    def close(self) -> None:
+        self._real.close()
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._real.get_map()
+
+
+def _awaited(awaitable: Any) -> Iterator[str]:
+    """Where a suspended coroutine stands, and where every one that it awaits stands."""
+    while (frame := getattr(awaitable, "cr_frame", None)) is not None:
+        yield f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
+        awaitable = awaitable.cr_await
+
+
+def _is_task_step(handle: asyncio.Handle) -> bool:
+    callback = getattr(handle, "_callback", None)
+    return isinstance(getattr(callback, "__self__", None), asyncio.Task)

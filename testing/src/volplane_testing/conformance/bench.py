@@ -1,0 +1,338 @@
+"""What rules work with: instances of the backend, requests that make sense, a memory of what was made."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Final
+
+from volplane.assets import AccessMode, Asset, ListedAsset, Ownership, Segment, VolumeMode
+from volplane.errors import BackendError, PluginError
+from volplane.requests import (
+    AttachRequest,
+    ClaimIdentity,
+    DeleteRequest,
+    DeleteSnapshotRequest,
+    DetachRequest,
+    ExpandRequest,
+    FindRequest,
+    NodeIdentity,
+    ProvisionRequest,
+    VolumeIdentity,
+)
+from volplane.schemas import DriverInfo
+from volplane_testing.conformance.crashes import OwnCode, crash_at, die_at
+from volplane_testing.conformance.instance import Call, Instance, shown
+from volplane_testing.conformance.rule import NotApplicable, Violation
+from volplane_testing.conformance.subject import Subject
+
+__all__ = ["Bench", "Made"]
+
+_MODES: Final = (
+    AccessMode.READ_WRITE_ONCE,
+    AccessMode.READ_WRITE_ONCE_POD,
+    AccessMode.READ_WRITE_MANY,
+    AccessMode.READ_ONLY_MANY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An asset and the demand that it answers."""
+
+    demand: ProvisionRequest
+    asset: Asset
+
+    def volume(self, **changes: Any) -> VolumeIdentity:
+        """The volume as hooks get it once a PersistentVolume was saved."""
+        volume = VolumeIdentity(
+            name=self.demand.name,
+            uid=f"pv-{self.demand.claim.uid}",
+            handle=self.asset.handle,
+            source=self.asset.source,
+            capacity_bytes=self.asset.capacity_bytes,
+            owner=self.demand.owner,
+            attributes=self.asset.attributes,
+            volume_mode=self.demand.volume_mode,
+            access_modes=self.demand.access_modes,
+            node_affinity=self.asset.node_affinity,
+        )
+        return replace(volume, **changes)
+
+
+@dataclass(slots=True)
+class _Left:
+    """What the rule may have left on the storage, in the order in which it came to be."""
+
+    demands: dict[tuple[str, int], ProvisionRequest] = field(default_factory=dict)
+    assets: dict[str, Made] = field(default_factory=dict)
+    attached: list[AttachRequest] = field(default_factory=list)
+    snapshots: list[str] = field(default_factory=list)
+
+
+class Bench:
+    """The subject of one rule. `instance` is the process at work; `restart` ends it and starts the next one."""
+
+    def __init__(self, subject: Subject) -> None:
+        """Build and start the first instance. Raises what stops that."""
+        self.subject = subject
+        self.calls: list[Call] = []
+        self._count = 0
+        self._left = _Left()
+        self.instance = self.another()
+        self.info: DriverInfo = self.instance.driver.view.info
+
+    # --- instances ----------------------------------------------------------------------------------------------
+
+    def another(self, *, start: bool = True) -> Instance:
+        """A further process on the same storage, beside the others."""
+        self._count += 1
+        instance = Instance(self.subject, self._count, self.calls)
+        if start:
+            instance.start()
+        return instance
+
+    def restart(self) -> Instance:
+        """As after a crash: nothing of the old process is left, not even a `stop`."""
+        self.instance = self.another()
+        return self.instance
+
+    def supports(self, *hooks: str) -> bool:
+        return all(self.instance.driver.supports(hook) for hook in hooks)
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def demand(self, name: str = "", **changes: Any) -> ProvisionRequest:
+        """A demand that the subject can meet, for a new claim. name: of the volume, else `pvc-<uid>`."""
+        subject, uid = self.subject, str(uuid.uuid4())
+        name = name or f"pvc-{uid}"
+        request = ProvisionRequest(
+            context=self.instance.context(),
+            name=name,
+            capacity_bytes=max(subject.capacity_bytes, self.info.minimum_bytes),
+            owner=Ownership(cluster_id=subject.cluster_id, claim_uid=name.removeprefix("pvc-"), volume_name=name),
+            claim=ClaimIdentity(namespace="default", name="data", uid=name.removeprefix("pvc-")),
+            access_modes=(next(mode for mode in _MODES if mode in self.info.access_modes),),
+            volume_mode=next(mode for mode in VolumeMode if mode in self.info.volume_modes),
+            parameters=self.parameters(subject.parameters),
+            segment=self.segment(),
+        )
+        return replace(request, **changes)
+
+    def parameters(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Class parameters as the backend gets them."""
+        return self.instance.driver.view.typed_parameters(given)
+
+    def segment(self) -> Segment | None:
+        return dict(self.subject.segments[0]) if self.subject.segments else None
+
+    def generation(self, demand: ProvisionRequest, number: int) -> ProvisionRequest:
+        """The same demand for another asset of the same claim's intent."""
+        return replace(
+            demand,
+            owner=replace(demand.owner, generation=number),
+            context=replace(demand.context, generation=number),
+        )
+
+    def deletion(self, made: Made, **volume: Any) -> DeleteRequest:
+        context = self.instance.context(made.demand.owner.generation)
+        return DeleteRequest(context=context, volume=made.volume(**volume))
+
+    def question(self, demand: ProvisionRequest, **changes: Any) -> FindRequest:
+        """What `find` is asked about a demand."""
+        request = FindRequest(
+            context=self.instance.context(demand.owner.generation),
+            name=demand.name,
+            owner=demand.owner,
+            parameters=demand.parameters,
+            segment=demand.segment,
+        )
+        return replace(request, **changes)
+
+    def expansion(self, made: Made, capacity_bytes: int, **volume: Any) -> ExpandRequest:
+        return ExpandRequest(
+            context=self.instance.context(), volume=made.volume(**volume), capacity_bytes=capacity_bytes
+        )
+
+    def attachment(self, made: Made, node: NodeIdentity, **volume: Any) -> AttachRequest:
+        request = AttachRequest(context=self.instance.context(), volume=made.volume(**volume), node=node)
+        self._left.attached.append(request)
+        return request
+
+    def detachment(self, made: Made, node: NodeIdentity, **volume: Any) -> DetachRequest:
+        return DetachRequest(context=self.instance.context(), volume=made.volume(**volume), node=node)
+
+    def nodes(self) -> tuple[NodeIdentity, NodeIdentity]:
+        """Two nodes; NotApplicable if the subject has fewer."""
+        if len(self.subject.nodes) < 2:
+            raise NotApplicable("needs two entries in Subject.nodes")
+        return self.subject.nodes[0], self.subject.nodes[1]
+
+    # --- doing --------------------------------------------------------------------------------------------------
+
+    def will_provision(self, demand: ProvisionRequest) -> ProvisionRequest:
+        """Remember a demand that is about to be made, so that its asset is deleted in the end."""
+        self._left.demands[demand.name, demand.owner.generation] = demand
+        return demand
+
+    def make(self, demand: ProvisionRequest | None = None, instance: Instance | None = None) -> Made:
+        """Provision to the end."""
+        demand = self.will_provision(demand if demand is not None else self.demand())
+        return self.made(demand, (instance or self.instance).provision(demand))
+
+    def made(self, demand: ProvisionRequest, asset: Asset) -> Made:
+        """Remember an asset."""
+        made = self._left.assets[asset.handle] = Made(demand, asset)
+        return made
+
+    def remove(self, made: Made) -> None:
+        """Delete to the end."""
+        self.instance.delete(self.deletion(made))
+        self._left.assets.pop(made.asset.handle, None)
+
+    def made_snapshot(self, handle: str) -> None:
+        """Remember a snapshot."""
+        self._left.snapshots.append(handle)
+
+    def entries(self, demand: ProvisionRequest) -> list[ListedAsset]:
+        """What `list_assets` has for the claim of a demand."""
+        return [
+            asset
+            for asset in self.instance.listed()
+            if asset.owner is not None
+            and (asset.owner.cluster_id, asset.owner.claim_uid) == (demand.owner.cluster_id, demand.owner.claim_uid)
+        ]
+
+    # --- expecting ----------------------------------------------------------------------------------------------
+
+    def require(self, truth: object, message: str) -> None:
+        """Violation unless it is so."""
+        if not truth:
+            raise Violation(message)
+
+    def require_same(self, asset: object, expected: Asset, when: str) -> None:
+        """Both are the one asset."""
+        if asset != expected:
+            raise Violation(f"{when} gave {_difference(asset, expected)}")
+
+    def require_refused(
+        self, hook: str, request: Any, *errors: type[BackendError], why: str, retry: bool = False
+    ) -> BackendError:
+        """The call raises one of the errors; which one. retry: obey `retry_after` before."""
+        names = " or ".join(error.__name__ for error in errors)
+        call: Callable[[str, Any], Any] = self.instance.finish if retry else self.instance.once
+        try:
+            result = call(hook, request)
+        except BackendError as error:
+            if isinstance(error, errors):
+                return error
+            raise Violation(f"{why}: {hook} raised {type(error).__name__} ({error}), expected {names}") from error
+        raise Violation(f"{why}: {hook} answered {shown(result)}, expected {names}")
+
+    def require_intact(self, made: Made, after: str) -> None:
+        """The asset is there and as it was."""
+        if self.supports("find"):
+            self.require_same(self.instance.find(self.question(made.demand)), made.asset, f"find after {after}")
+        self.require_same(self.instance.provision(made.demand), made.asset, f"provision after {after}")
+
+    def require_gone(self, made: Made, after: str) -> None:
+        """Nothing of the asset is left, as far as the backend can be asked."""
+        if self.supports("find"):
+            found = self.instance.find(self.question(made.demand))
+            self.require(found is None, f"find after {after} still answers {shown(found)}, expected Absent")
+        if self.supports("list_assets"):
+            entries = [each for each in self.entries(made.demand) if each.handle == made.asset.handle]
+            self.require(not entries, f"list_assets after {after} still has {entries!r}")
+
+    def require_one(self, made: Made, after: str) -> None:
+        """There is exactly one asset for the claim, and it is this one."""
+        if self.supports("list_assets"):
+            handles = [each.handle for each in self.entries(made.demand)]
+            self.require(
+                handles == [made.asset.handle],
+                f"after {after} list_assets has {handles} for one claim, expected only {made.asset.handle}",
+            )
+
+    @contextlib.contextmanager
+    def unchanged(self, what: str) -> Iterator[None]:
+        """The storage is the same afterwards, if the subject can look at it."""
+        inspect = self.subject.inspect
+        before = inspect() if inspect is not None else None
+        yield
+        after = inspect() if inspect is not None else None
+        self.require(before == after, f"{what} changed the storage from {before!r} to {after!r}")
+
+    # --- crashing -----------------------------------------------------------------------------------------------
+
+    def lines_of(self, hook: str, request: Any) -> int:
+        """How many lines of the backend a call runs; it is made."""
+        method = getattr(self.instance.driver, hook)
+        self.instance.note(hook, "", "counted, line by line")
+        return crash_at(0, lambda: method(request), self._own, self.subject.patience)
+
+    def crash(self, hook: str, request: Any, step: int) -> None:
+        """Make the call, crash at that line, restart."""
+        method = getattr(self.instance.driver, hook)
+        end = die_at if self.subject.real_crashes else crash_at
+        reached = end(step, lambda: method(request), self._own, self.subject.patience)
+        self.instance.note(hook, "", f"crashed at line {step}" if reached else f"ended before line {step}")
+        self.restart()
+
+    def crash_points(self, lines: int) -> list[int]:
+        """The lines at which to crash, spread evenly over so many."""
+        count = min(lines, self.subject.crash_points)
+        return sorted({1 + number * (lines - 1) // max(count - 1, 1) for number in range(count)})
+
+    @cached_property
+    def _own(self) -> OwnCode:
+        subject = self.subject
+        return OwnCode(self.instance.backend, subject.storage_modules, spare=not subject.real_crashes)
+
+    # --- leaving ------------------------------------------------------------------------------------------------
+
+    def close(self) -> tuple[str, ...]:
+        """Delete whatever the rule made, last first, and stop; what could not be deleted, and why."""
+        failures: list[str] = []
+
+        def attempt(what: str, act: Callable[[], object]) -> None:
+            try:
+                act()
+            except (BackendError, PluginError, Violation) as error:
+                failures.append(f"{what}: {error}")
+
+        for request in reversed(self._left.attached):
+            undo = DetachRequest(context=request.context, volume=request.volume, node=request.node)
+            with contextlib.suppress(BackendError, PluginError, Violation):
+                self.instance.detach(undo)
+        for handle in reversed(self._left.snapshots):
+            gone = DeleteSnapshotRequest(context=self.instance.context(), handle=handle)
+            attempt(f"snapshot {handle}", lambda gone=gone: self.instance.delete_snapshot(gone))  # type: ignore[misc]
+        for demand in self._left.demands.values():
+            attempt(demand.name, lambda demand=demand: self._recover(demand))  # type: ignore[misc]
+        for made in reversed(list(self._left.assets.values())):
+            attempt(made.asset.handle, lambda made=made: self.remove(made))  # type: ignore[misc]
+        attempt("stop", self.instance.stop)
+        return tuple(failures)
+
+    def _recover(self, demand: ProvisionRequest) -> None:
+        """Find an asset of which the rule never heard."""
+        if any(made.demand == demand for made in self._left.assets.values()) or not self.supports("find"):
+            return
+        found = self.instance.find(self.question(demand))
+        if found is not None:
+            self.made(demand, found)
+
+
+def _difference(asset: object, expected: Asset) -> str:
+    """What came, as far as it is not what was expected."""
+    if not isinstance(asset, Asset):
+        return f"{shown(asset)}, expected {shown(expected)}"
+    wrong = [
+        f"{each.name} {getattr(asset, each.name)!r} instead of {getattr(expected, each.name)!r}"
+        for each in fields(expected)
+        if getattr(asset, each.name) != getattr(expected, each.name)
+    ]
+    return f"an asset with {', '.join(wrong)}"

@@ -1,0 +1,102 @@
+"""What came of the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from volplane_testing.conformance.instance import Call
+from volplane_testing.conformance.rule import Rule
+
+__all__ = ["Outcome", "Report", "Verdict"]
+
+_LAST_CALLS = 12
+
+
+class Verdict(StrEnum):
+    """How a rule came out."""
+
+    KEPT = "kept"
+    VIOLATED = "violated"
+    WAIVED = "waived"
+    """Declared in `describe().waived_rules`."""
+    NOT_APPLICABLE = "not applicable"
+    """The backend has not the hooks or the ability, or the subject not the means."""
+    NOT_JUDGED = "not judged"
+    """A rule that it builds on is violated."""
+    BROKEN = "broken"
+    """The rule itself, or a function of the subject, failed: nothing is known of the backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict on one rule. reason: for people, empty if it was kept. calls: what was done, oldest first.
+
+    left: assets that could not be cleaned up afterwards, with the reason. seconds: real time it took.
+    """
+
+    rule: Rule
+    verdict: Verdict
+    reason: str = ""
+    calls: tuple[Call, ...] = ()
+    left: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def bad(self) -> bool:
+        """Whether something must be mended."""
+        return self.verdict in (Verdict.VIOLATED, Verdict.BROKEN)
+
+    def explanation(self) -> str:
+        """Rule, reason and the last calls, in several lines."""
+        lines = [f"{self.rule.name} is {self.verdict}: {self.reason}", *self.details()]
+        return "\n".join(lines)
+
+    def details(self) -> list[str]:
+        """The rule and the last calls, line by line."""
+        lines = [f"The rule: {self.rule.says}"]
+        if self.calls:
+            skipped = len(self.calls) - _LAST_CALLS
+            lines += ["What was done" + (f" (after {skipped} other calls):" if skipped > 0 else ":")]
+            lines += [f"  {call}" for call in self.calls[-_LAST_CALLS:]]
+        return [*lines, *(f"left behind: {each}" for each in self.left)]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcomes of all rules that were judged, in their order."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def named(self, verdict: Verdict) -> tuple[str, ...]:
+        """Names of the rules with this verdict."""
+        return tuple(outcome.rule.name for outcome in self.outcomes if outcome.verdict is verdict)
+
+    @property
+    def violated(self) -> tuple[str, ...]:
+        """Names of the rules that the backend breaks."""
+        return self.named(Verdict.VIOLATED)
+
+    @property
+    def passed(self) -> bool:
+        """No rule is violated or broken."""
+        return not any(outcome.bad for outcome in self.outcomes)
+
+    def summary(self) -> str:
+        """How many rules have each verdict, in one line."""
+        counts = [(len(self.named(verdict)), verdict) for verdict in Verdict]
+        return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
+
+    def __str__(self) -> str:
+        return "\n\n".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        for outcome in self.outcomes:
+            if outcome.bad:
+                yield outcome.explanation()
+        for verdict in (Verdict.WAIVED, Verdict.NOT_JUDGED):
+            rows = [f"  {each.rule.name}: {each.reason}" for each in self.outcomes if each.verdict is verdict]
+            if rows:
+                yield "\n".join([f"{verdict}:", *rows])
+        yield self.summary()

@@ -1,0 +1,227 @@
+"""What the backend says of its storage: static sources, the list of assets, free capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from volplane.assets import ListedAsset, VolumeSource
+from volplane.errors import BackendError, ResourceExhausted
+from volplane.requests import CapacityRequest, ListRequest, OwnsRequest
+from volplane_testing.conformance.bench import Bench
+from volplane_testing.conformance.instance import Instance, pages_of
+from volplane_testing.conformance.rule import NotApplicable, rule
+from volplane_testing.conformance.rules.deleting import delete_removes_the_asset
+from volplane_testing.conformance.rules.making import provision_makes_an_asset, require_nothing_made
+
+__all__ = ["RULES"]
+
+_FOREIGN: Final = (
+    VolumeSource(kind="nfs", fields={"server": "no-such-server.invalid", "path": "/no/such/export"}),
+    VolumeSource(kind="csi", fields={"driver": "no-such-driver.invalid", "volumeHandle": "x"}),
+    VolumeSource(kind="hostPath", fields={"path": "/no/such/directory/of/yours"}),
+    VolumeSource(kind="local", fields={"path": "/no/such/directory/of/yours"}),
+    VolumeSource(kind="iscsi", fields={"targetPortal": "192.0.2.1", "iqn": "iqn.2001-04.invalid:x", "lun": 0}),
+)
+_MALFORMED: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"path": ""},
+    {"path": "relative/../.."},
+    {"path": 7, "server": None, "driver": ["x"], "volumeHandle": {}},
+    {"path": "/\0", "server": "\0", "driver": "", "volumeHandle": ""},
+)
+
+
+def _owns(instance: Instance, source: VolumeSource) -> bool:
+    return bool(instance.once("owns", OwnsRequest(context=instance.context(), source=source)))
+
+
+@rule("owns", after=(provision_makes_an_asset,))
+def owns_its_own_sources(bench: Bench) -> None:
+    """`owns` is true for the source of what was made, and for what a person could write for this backend."""
+    sources = [bench.make().asset.source]
+    if bench.subject.static_source is not None:
+        sources.append(bench.subject.static_source)
+    for source in sources:
+        bench.require(_owns(bench.instance, source), f"owns says no to {source!r}, which is its own")
+
+
+@rule("owns", waivable=False)
+def owns_nothing_foreign(bench: Bench) -> None:
+    """`owns` is false for other servers, drivers and paths: two drivers that claim one volume stop its deletion."""
+    for source in (*_FOREIGN, *bench.subject.foreign_sources):
+        bench.require(not _owns(bench.instance, source), f"owns says yes to {source!r}, which is not its own")
+
+
+@rule("owns", after=(provision_makes_an_asset,))
+def owns_survives_any_source(bench: Bench) -> None:
+    """Anybody may write a volume: `owns` answers, with no, whatever nonsense stands in its source."""
+    kinds = {bench.make().asset.source.kind, "hostPath", "nfs", "csi", "noSuchKind"}
+    for kind in sorted(kinds):
+        for fields in _MALFORMED:
+            source = VolumeSource(kind=kind, fields=fields)
+            bench.require(not _owns(bench.instance, source), f"owns says yes to {source!r}")
+
+
+@rule("owns", after=(owns_its_own_sources,))
+def owns_touches_nothing(bench: Bench) -> None:
+    """`owns` changes nothing and needs no `start`: it is asked in the event loop, for every volume."""
+    source = bench.make().asset.source
+    with bench.unchanged("owns"):
+        answers = {_owns(bench.instance, source), _owns(bench.another(start=False), source)}
+    bench.require(answers == {True}, f"owns of {source!r} says {answers} before and after start")
+
+
+def _one_entry(bench: Bench, handle: str) -> ListedAsset | None:
+    found = [each for each in bench.instance.listed() if each.handle == handle]
+    bench.require(len(found) <= 1, f"list_assets has {handle} {len(found)} times")
+    return found[0] if found else None
+
+
+@rule(
+    "list_assets",
+    after=(delete_removes_the_asset,),
+    sanity="ListVolumes check the presence of new volumes and absence of deleted ones in the volume list",
+)
+def list_shows_what_is_there(bench: Bench) -> None:
+    """A new asset is in `list_assets`, with its handle and size; a deleted one is not."""
+    made = bench.make()
+    entry = _one_entry(bench, made.asset.handle)
+    if entry is None:
+        bench.require(False, f"list_assets lacks {made.asset.handle}, which was just made")
+    else:
+        bench.require(
+            entry.capacity_bytes == made.asset.capacity_bytes,
+            f"list_assets says {entry.capacity_bytes} bytes, provision said {made.asset.capacity_bytes}",
+        )
+    bench.remove(made)
+    bench.require(
+        _one_entry(bench, made.asset.handle) is None, f"list_assets has {made.asset.handle} after its deletion"
+    )
+
+
+@rule("list_assets", waivable=False, after=(provision_makes_an_asset,))
+def list_shows_the_marks(bench: Bench) -> None:
+    """`list_assets` shows the marks of every asset as they were given: the leak check judges by nothing else."""
+    for generation in (1, 2):
+        made = bench.make(bench.generation(bench.demand(), generation))
+        entry = _one_entry(bench, made.asset.handle)
+        owner = entry.owner if entry is not None else None
+        bench.require(
+            owner == made.demand.owner, f"list_assets shows the marks {owner!r}, given were {made.demand.owner!r}"
+        )
+
+
+@rule(
+    "list_assets",
+    after=(list_shows_what_is_there,),
+    sanity="ListVolumes pagination should detect volumes added between pages and accept tokens when the last volume from a page is deleted",
+)
+def list_is_complete_over_pages(bench: Bench) -> None:
+    """Every asset is on exactly one page."""
+    handles = {bench.make().asset.handle for _ in range(bench.subject.page_assets)}
+    listed = [each.handle for each in bench.instance.listed()]
+    missing, twice = handles - set(listed), {each for each in listed if listed.count(each) > 1}
+    bench.require(not missing, f"list_assets lacks {sorted(missing)}")
+    bench.require(not twice, f"list_assets has twice {sorted(twice)}")
+
+
+@rule("list_assets", "delete", after=(list_is_complete_over_pages, delete_removes_the_asset))
+def list_is_complete_while_things_change(bench: Bench) -> None:
+    """Assets come and go between the pages: one that is there all the time is in the list, once."""
+    made = [bench.make() for _ in range(bench.subject.page_assets + 4)]
+    kept = {each.asset.handle: each for each in made}
+    listed: list[str] = []
+    pages: Iterator[tuple[ListedAsset, ...]] = pages_of(bench.instance)
+    for number, page in enumerate(pages):
+        listed += [each.handle for each in page]
+        if number % 2:
+            bench.make()
+            continue
+        for handle in [handle for handle in kept if handle in listed][:2]:
+            bench.remove(kept.pop(handle))
+    counts = {handle: listed.count(handle) for handle in kept}
+    wrong = {handle: count for handle, count in counts.items() if count != 1}
+    bench.require(not wrong, f"list_assets has these, which were there all the time, so often: {wrong}")
+
+
+@rule("list_assets", sanity="ListVolumes should fail when an invalid starting_token is passed")
+def list_survives_a_strange_page(bench: Bench) -> None:
+    """A page token that nobody gave is refused or answered, but is no accident."""
+    request = ListRequest(context=bench.instance.context(), page="no-such-page \u2013 ?")
+    try:
+        bench.instance.once("list_assets", request)
+    except BackendError as error:
+        bench.require(type(error).__name__ != "OutcomeUnknown", f"a strange page token is an accident: {error}")
+
+
+@rule("get_capacity", sanity="GetCapacity should return capacity (no optional values added)")
+def capacity_is_a_size(bench: Bench) -> None:
+    """`get_capacity` answers with and without parameters, and never with less than nothing."""
+    for parameters in ({}, bench.parameters(bench.subject.parameters)):
+        request = CapacityRequest(context=bench.instance.context(), parameters=parameters, segment=bench.segment())
+        capacity = bench.instance.patiently("get_capacity", request)
+        largest = capacity.maximum_volume_bytes
+        bench.require(capacity.available_bytes >= 0, f"available_bytes is {capacity.available_bytes}")
+        bench.require(largest is None or largest >= 0, f"maximum_volume_bytes is {largest}")
+
+
+@rule("get_capacity", "delete", after=(delete_removes_the_asset, capacity_is_a_size))
+def capacity_is_used_and_given_back(bench: Bench) -> None:
+    """An asset takes its size from the capacity, at least half of it (others use the storage too); deletion gives it back."""
+    before = bench.instance.available_bytes(segment=bench.segment())
+    made = bench.make()
+    between = bench.instance.available_bytes(segment=bench.segment())
+    bench.remove(made)
+    after = bench.instance.available_bytes(segment=bench.segment())
+    half = made.asset.capacity_bytes // 2
+    bench.require(
+        before - between >= half,
+        f"{made.asset.capacity_bytes} bytes were made; available were {before} before and {between} afterwards",
+    )
+    bench.require(after - between >= half, f"deletion of {made.asset.capacity_bytes} bytes: {between}, then {after}")
+
+
+@rule("get_capacity", "provision", after=(capacity_is_a_size,))
+def capacity_ends(bench: Bench) -> None:
+    """A demand for more than `get_capacity` has is `ResourceExhausted` and leaves nothing."""
+    size = bench.instance.available_bytes(segment=bench.segment()) + bench.demand().capacity_bytes
+    if bench.info.maximum_bytes is not None and size > bench.info.maximum_bytes:
+        raise NotApplicable("more fits than a single asset can hold")
+    demand = bench.will_provision(bench.demand(capacity_bytes=size))
+    bench.require_refused(
+        "provision", demand, ResourceExhausted, why=f"{size} bytes are more than there are", retry=True
+    )
+    require_nothing_made(bench, demand, "a demand for more than there is")
+
+
+@rule("get_capacity", after=(capacity_is_a_size,))
+def capacity_elsewhere_is_nothing(bench: Bench) -> None:
+    """In a place that the backend does not serve there is no capacity: the scheduler goes by that."""
+    if not bench.info.topology_keys:
+        raise NotApplicable("its assets can be reached from everywhere")
+    nowhere = dict.fromkeys(bench.info.topology_keys, "no-such-place")
+    request = CapacityRequest(context=bench.instance.context(), segment=nowhere)
+    try:
+        capacity = bench.instance.patiently("get_capacity", replace(request))
+    except BackendError:
+        return
+    bench.require(capacity.available_bytes == 0, f"available in {nowhere} are {capacity.available_bytes} bytes")
+
+
+RULES = (
+    owns_its_own_sources,
+    owns_nothing_foreign,
+    owns_survives_any_source,
+    owns_touches_nothing,
+    list_shows_what_is_there,
+    list_shows_the_marks,
+    list_is_complete_over_pages,
+    list_is_complete_while_things_change,
+    list_survives_a_strange_page,
+    capacity_is_a_size,
+    capacity_is_used_and_given_back,
+    capacity_ends,
+    capacity_elsewhere_is_nothing,
+)

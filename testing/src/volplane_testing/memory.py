@@ -1,0 +1,350 @@
+"""A correct backend in memory: for tests of what is around a backend, and the model of what conformance means.
+
+The storage is an object of its own, as a real one is: it outlives the backend instances that work on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from volplane import (
+    Absent,
+    AccessMode,
+    AdoptRequest,
+    AlreadyExists,
+    Asset,
+    AssetPage,
+    AttachedElsewhere,
+    Attachment,
+    AttachRequest,
+    BackendSpec,
+    Capacity,
+    CapacityRequest,
+    DeleteRequest,
+    DeleteSnapshotRequest,
+    DescribeRequest,
+    DetachRequest,
+    Done,
+    DriverInfo,
+    Erased,
+    ExpandRequest,
+    FindRequest,
+    InProgress,
+    InvalidArgument,
+    ListedAsset,
+    ListRequest,
+    ModifyRequest,
+    NotFound,
+    OwnsRequest,
+    Parameter,
+    ParameterSchema,
+    ProbeRequest,
+    ProvisionRequest,
+    RecycleRequest,
+    ResourceExhausted,
+    Snapshot,
+    SnapshotRequest,
+    StartRequest,
+    StopRequest,
+    ValidateRequest,
+    VolumeIdentity,
+    VolumeInUse,
+    VolumeMode,
+    VolumeSource,
+    hookimpl,
+)
+from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
+
+__all__ = ["DRIVER", "ZONE", "MemoryBackend"]
+
+DRIVER: Final = "memory.volplane.dev"
+ZONE: Final = "topology.kubernetes.io/zone"
+_MANY: Final = frozenset({AccessMode.READ_ONLY_MANY, AccessMode.READ_WRITE_MANY})
+
+
+class MemoryBackend(BackendSpec):
+    """Every hook of the contract, over a `MemoryStorage`."""
+
+    default_driver_name: ClassVar[str] = DRIVER
+
+    def __init__(self, options: Mapping[str, Any] | None = None, *, storage: MemoryStorage | None = None) -> None:
+        """storage: None = one of its own. There are no options."""
+        super().__init__(options or {})
+        self.storage = storage if storage is not None else MemoryStorage()
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        """One text parameter, `colour`; everything else is as free as the contract allows."""
+        return DriverInfo(
+            version="1",
+            parameters=ParameterSchema(parameters=(Parameter(name="colour", doc="Kept with the asset."),)),
+            topology_keys=(ZONE,) if self.storage.zones else (),
+            access_modes=frozenset(AccessMode),
+            volume_modes=frozenset(VolumeMode),
+            csi_driver_name=DRIVER,
+            max_attached_per_node=self.storage.most_attached,
+        )
+
+    @hookimpl
+    def start(self, request: StartRequest) -> Done:
+        """There is nothing to open."""
+        return Done()
+
+    @hookimpl
+    def stop(self, request: StopRequest) -> Done:
+        """There is nothing to close."""
+        return Done()
+
+    @hookimpl
+    def probe(self, request: ProbeRequest) -> Done:
+        """Memory is always there."""
+        return Done()
+
+    @hookimpl
+    def validate(self, request: ValidateRequest) -> Done:
+        """Any colour will do."""
+        return Done()
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        """Make it, or answer with what is there."""
+        storage = self.storage
+        with storage.lock:
+            storage.sweep()
+            self._check(request)
+            asset = storage.assets.get(request.name)
+            if asset is None:
+                asset = self._make(request)
+            elif (asset.owner, asset.demand) != (request.owner, _demand_of(request)):
+                raise AlreadyExists(f"{request.name} was made for {asset.owner.claim_uid} with another demand")
+            if asset.deleting_until is not None:
+                return InProgress(retry_after=max(asset.deleting_until - storage.clock(), 0.0), state={"step": "wait"})
+            if asset.ready_at > storage.clock():
+                return InProgress(retry_after=asset.ready_at - storage.clock(), state={"handle": asset.handle})
+            return _seen(asset)
+
+    def _check(self, request: ProvisionRequest) -> None:
+        if request.source_volume is not None and self.storage.by_handle(request.source_volume) is None:
+            raise NotFound(f"source volume {request.source_volume} does not exist", nothing_done=True)
+        if request.source_snapshot is not None and request.source_snapshot not in self.storage.snapshots:
+            raise NotFound(f"snapshot {request.source_snapshot} does not exist", nothing_done=True)
+        zone = (request.segment or {}).get(ZONE)
+        if self.storage.zones and zone is not None and zone not in self.storage.zones:
+            raise InvalidArgument(f"zone {zone} does not exist, there are {', '.join(self.storage.zones)}")
+
+    def _make(self, request: ProvisionRequest) -> MemoryAsset:
+        storage = self.storage
+        if request.capacity_bytes > storage.room():
+            raise ResourceExhausted(
+                f"{request.capacity_bytes} bytes were asked for, there are {storage.room()}", nothing_done=True
+            )
+        storage.made += 1
+        segment = request.segment
+        if storage.zones and segment is None:
+            segment = {ZONE: storage.zones[0]}
+        asset = MemoryAsset(
+            handle=f"memory-{storage.made}",
+            name=request.name,
+            owner=request.owner,
+            capacity_bytes=request.capacity_bytes,
+            demand=_demand_of(request),
+            segment=segment if storage.zones else None,
+            ready_at=storage.clock() + storage.delay if storage.delay else 0.0,
+        )
+        storage.assets[request.name] = asset
+        return asset
+
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        """By name, for the owner it was made for."""
+        with self.storage.lock:
+            self.storage.sweep()
+            asset = self.storage.assets.get(request.name)
+            if asset is None or asset.owner != request.owner or asset.deleting_until is not None:
+                return Absent()
+            return _seen(asset)
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done | InProgress:
+        """Unless it is attached, or another's."""
+        with self.storage.lock:
+            self.storage.sweep()
+            asset = self._asset_of(request.volume)
+            if asset is None:
+                return Done()
+            if asset.attached_to:
+                raise VolumeInUse(f"{asset.handle} is attached to {asset.attached_to[0]}")
+            if not self.storage.delay:
+                del self.storage.assets[asset.name]
+                return Done()
+            now = self.storage.clock()
+            asset.deleting_until = asset.deleting_until or now + self.storage.delay
+            return InProgress(retry_after=asset.deleting_until - now, state={"handle": asset.handle})
+
+    def _asset_of(self, volume: VolumeIdentity) -> MemoryAsset | None:
+        """The volume's asset; raises AlreadyExists for another's."""
+        asset = self.storage.by_handle(volume.handle)
+        if asset is not None and asset.owner != volume.owner:
+            raise AlreadyExists(f"{asset.handle} carries the marks of claim {asset.owner.claim_uid}")
+        return asset
+
+    def _there(self, volume: VolumeIdentity) -> MemoryAsset:
+        asset = self._asset_of(volume)
+        if asset is None:
+            raise NotFound(f"asset {volume.handle} does not exist")
+        return asset
+
+    @hookimpl
+    def adopt(self, request: AdoptRequest) -> Done:
+        """From the former owner, or again."""
+        with self.storage.lock:
+            asset = self.storage.by_handle(request.volume.handle)
+            if asset is None:
+                raise NotFound(f"asset {request.volume.handle} does not exist")
+            if request.volume.owner is None or asset.owner not in (request.former, request.volume.owner):
+                raise AlreadyExists(f"{asset.handle} carries the marks of claim {asset.owner.claim_uid}")
+            asset.owner = request.volume.owner
+        return Done()
+
+    @hookimpl
+    def owns(self, request: OwnsRequest) -> bool:
+        """Volumes of our CSI driver with a handle."""
+        fields = request.source.fields
+        handle = fields.get("volumeHandle")
+        return (
+            request.source.kind == "csi" and fields.get("driver") == DRIVER and isinstance(handle, str) and handle != ""
+        )
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> Erased:
+        """Forget the contents."""
+        with self.storage.lock:
+            self._there(request.volume).contents.clear()
+        return Erased()
+
+    @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset:
+        """Grow, if there is room."""
+        with self.storage.lock:
+            asset = self._there(request.volume)
+            more = request.capacity_bytes - asset.capacity_bytes
+            if more > self.storage.room():
+                raise ResourceExhausted(f"{more} bytes more were asked for, there are {self.storage.room()}")
+            asset.capacity_bytes += max(more, 0)
+            return _seen(asset)
+
+    @hookimpl
+    def modify(self, request: ModifyRequest) -> Done:
+        """Keep the colour."""
+        with self.storage.lock:
+            asset = self._there(request.volume)
+            for key, value in request.parameters.items():
+                if key != "colour":
+                    raise InvalidArgument(f"parameter {key!r} (value {value!r}) cannot be modified; colour can")
+            asset.modified.update(request.parameters)
+        return Done()
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Attachment:
+        """To one node, or to many where an access mode allows that."""
+        with self.storage.lock:
+            asset, node = self._there(request.volume), request.node.name
+            if node not in self.storage.nodes:
+                raise NotFound(f"node {node} does not exist")
+            if node not in asset.attached_to:
+                self._refuse_attach(asset, node, request.volume)
+                asset.attached_to.append(node)
+            return Attachment(metadata={"device": f"/dev/{asset.handle}"})
+
+    def _refuse_attach(self, asset: MemoryAsset, node: str, volume: VolumeIdentity) -> None:
+        if asset.attached_to and not _MANY.intersection(volume.access_modes):
+            raise AttachedElsewhere(f"{asset.handle} is attached to {asset.attached_to[0]}", node=asset.attached_to[0])
+        most = self.storage.most_attached
+        if most is not None and sum(node in each.attached_to for each in self.storage.assets.values()) >= most:
+            raise ResourceExhausted(f"node {node} has {most} assets, the most it can have", scope=node)
+
+    @hookimpl
+    def detach(self, request: DetachRequest) -> Done:
+        """From that node only."""
+        with self.storage.lock:
+            asset = self.storage.by_handle(request.volume.handle)
+            if asset is not None and request.node.name in asset.attached_to:
+                asset.attached_to.remove(request.node.name)
+        return Done()
+
+    @hookimpl
+    def list_assets(self, request: ListRequest) -> AssetPage:
+        """In the order of names; a page token is the last name of the page before."""
+        with self.storage.lock:
+            self.storage.sweep()
+            names = sorted(name for name in self.storage.assets if request.page is None or name > request.page)
+            taken = names[: self.storage.page]
+            assets = tuple(_listed(self.storage.assets[name]) for name in taken)
+            return AssetPage(assets=assets, next_page=taken[-1] if len(names) > len(taken) else None)
+
+    @hookimpl
+    def get_capacity(self, request: CapacityRequest) -> Capacity:
+        """One pool for all zones."""
+        zone = (request.segment or {}).get(ZONE)
+        if self.storage.zones and zone is not None and zone not in self.storage.zones:
+            return Capacity(available_bytes=0)
+        with self.storage.lock:
+            self.storage.sweep()
+            return Capacity(available_bytes=self.storage.room())
+
+    @hookimpl
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        """Of the size that the asset has now."""
+        with self.storage.lock:
+            asset = self._there(request.volume)
+            for handle, (name, source, size) in self.storage.snapshots.items():
+                if name == request.name and source != asset.handle:
+                    raise AlreadyExists(f"snapshot {name} is of {source}, not of {asset.handle}")
+                if name == request.name:
+                    return Snapshot(handle=handle, size_bytes=size, ready=True)
+            self.storage.made += 1
+            handle = f"memory-snapshot-{self.storage.made}"
+            self.storage.snapshots[handle] = (request.name, asset.handle, asset.capacity_bytes)
+            return Snapshot(handle=handle, size_bytes=asset.capacity_bytes, ready=True)
+
+    @hookimpl
+    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done:
+        """If it is there."""
+        with self.storage.lock:
+            self.storage.snapshots.pop(request.handle, None)
+        return Done()
+
+
+def _demand_of(request: ProvisionRequest) -> tuple[object, ...]:
+    modes = tuple(sorted(request.access_modes))
+    parameters = tuple(sorted((key, str(value)) for key, value in request.parameters.items()))
+    return (
+        request.capacity_bytes,
+        modes,
+        request.volume_mode,
+        parameters,
+        tuple(sorted((request.segment or {}).items())),
+        request.source_snapshot,
+        request.source_volume,
+    )
+
+
+def _seen(asset: MemoryAsset) -> Asset:
+    return Asset(
+        handle=asset.handle,
+        source=VolumeSource(kind="csi", fields={"driver": DRIVER, "volumeHandle": asset.handle}),
+        capacity_bytes=asset.capacity_bytes,
+        node_affinity=(dict(asset.segment),) if asset.segment else (),
+    )
+
+
+def _listed(asset: MemoryAsset) -> ListedAsset:
+    return ListedAsset(
+        handle=asset.handle,
+        name=asset.name,
+        capacity_bytes=asset.capacity_bytes,
+        owner=replace(asset.owner),
+        attached_to=tuple(asset.attached_to),
+    )

@@ -1,0 +1,265 @@
+"""A storage system in memory: slow, forgetful about answers, strict about marks, like a cloud.
+
+It makes at most one asset for one client token (claim uid and generation), compares fences if it can, and lets requests
+take effect late, but never later than `settle` seconds after they were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from volplane import (
+    Absent,
+    AlreadyExists,
+    Asset,
+    AssetPage,
+    BackendSpec,
+    DeleteRequest,
+    DescribeRequest,
+    Done,
+    DriverInfo,
+    Erased,
+    FindRequest,
+    InProgress,
+    ListedAsset,
+    ListRequest,
+    Ownership,
+    OwnsRequest,
+    PermissionDenied,
+    PodScrub,
+    ProvisionRequest,
+    RecycleRequest,
+    ResourceExhausted,
+    VolumeInUse,
+    VolumeSource,
+    hookimpl,
+)
+from volplane.requests import Context
+from volplane_testing.simulation.chance import Fate
+
+__all__ = ["ZONE", "BackendTraits", "LookingBackend", "SimulatedBackend"]
+
+ZONE: Final = "topology.kubernetes.io/zone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendTraits:
+    """How this storage system is.
+
+    finds: `find` is implemented. settle: seconds for which a request may still take effect. steps: share of provisions and
+    deletions that answer InProgress first. full: share of zones that have no room for an asset. erases: `recycle` erases
+    by itself instead of asking for a scrubber pod. fenced: a call with an older fence than the last is refused. tokens: a
+    client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0 then).
+    sees_mounts: an asset in use is not deleted.
+    """
+
+    zones: tuple[str, ...] = ()
+    finds: bool = True
+    settle: float = 10.0
+    steps: float = 0.0
+    late: float = 0.0
+    full: float = 0.0
+    erases: bool = False
+    fenced: bool = True
+    tokens: bool = True
+    sees_mounts: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Stored:
+    """One asset of the storage system. ready: loop time. going: loop time at which a long deletion is done."""
+
+    handle: str
+    zone: str
+    capacity: int
+    owner: Ownership | None
+    ready: float = 0.0
+    going: float | None = None
+
+
+@dataclass(slots=True)
+class Listeners:
+    """Who is told of effects and trouble, as they happen; `mounted` says whether somebody uses the asset of a handle."""
+
+    made: Callable[[str, Ownership], None] = lambda _handle, _owner: None
+    unmade: Callable[[str], None] = lambda _handle: None
+    erased: Callable[[str], None] = lambda _handle: None
+    trouble: Callable[[str], None] = lambda _kind: None
+    mounted: Callable[[str], bool] = lambda _handle: False
+
+
+@dataclass(slots=True)
+class _Memory:
+    assets: dict[str, Stored] = field(default_factory=dict)
+    tokens: set[tuple[str, int]] = field(default_factory=set)
+    fences: dict[str, int] = field(default_factory=dict)
+
+
+class SimulatedBackend(BackendSpec):
+    """The storage system without `find`."""
+
+    def __init__(self, name: str, traits: BackendTraits, fate: Fate) -> None:
+        super().__init__({})
+        self.name = name
+        self.traits = traits
+        self.listeners = Listeners()
+        self._fate = fate
+        self._memory = _Memory()
+
+    @property
+    def root(self) -> str:
+        return f"/{self.name.partition('.')[0]}"
+
+    @property
+    def assets(self) -> Mapping[str, Stored]:
+        """By handle, which is a path below `root`."""
+        return self._memory.assets
+
+    def add(self, name: str, capacity: int) -> str:
+        """An asset that a person made; its handle."""
+        handle = f"{self.root}/{name}"
+        if handle not in self._memory.assets:
+            self._memory.assets[handle] = Stored(handle, "", capacity, None)
+        return handle
+
+    # --- hooks --------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        return DriverInfo(
+            version="1",
+            topology_keys=(ZONE,) if self.traits.zones else (),
+            settle_seconds=self.traits.settle,
+        )
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        self._check_fence(request.name, request.context)
+        zone = (request.segment or {}).get(ZONE, self.traits.zones[0] if self.traits.zones else "")
+        handle = f"{self.root}/{zone}/{request.name}" if zone else f"{self.root}/{request.name}"
+        about = f"{self.name} {request.claim.name} {request.owner.generation} {zone}"
+        stored = self._memory.assets.get(handle)
+        if stored is None:
+            if self.traits.full and self._fate.strikes(f"{about} full", self.traits.full):
+                self.listeners.trouble("storage: zone full")
+                raise ResourceExhausted(f"zone {zone} is full", scope=zone, reschedule=True, nothing_done=True)
+            if self._fate.strikes(f"{about} late", self.traits.late):
+                self.listeners.trouble("storage: acts late")
+                delay = self._fate.between(0.0, self.traits.settle * 0.9, f"{about} delay")
+                asyncio.get_running_loop().call_later(delay, self._make_late, handle, zone, request)
+                raise ConnectionError("the request was sent, and nothing came back")
+            stored = self._make(handle, zone, request)
+        return self._answer(stored, request, about)
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done | InProgress:
+        volume = request.volume
+        self._check_fence(volume.name, request.context)
+        stored = self._memory.assets.get(volume.handle)
+        if stored is None:
+            return Done()
+        if volume.owner is not None and stored.owner != volume.owner:
+            raise AlreadyExists(f"{volume.handle} carries the marks {stored.owner}")
+        if self.traits.sees_mounts and self.listeners.mounted(volume.handle):
+            raise VolumeInUse(f"{volume.handle} is mounted")
+        now = asyncio.get_running_loop().time()
+        if stored.going is None and self._fate.number(f"{self.name} {volume.handle} going") < self.traits.steps:
+            stored.going = now + self._fate.between(0.5, 8.0, f"{volume.handle} deletion")
+        if stored.going is not None and now < stored.going:
+            return InProgress(retry_after=min(2.0, stored.going - now), state={"deleting": volume.handle})
+        del self._memory.assets[volume.handle]
+        self.listeners.unmade(stored.handle)
+        return Done()
+
+    @hookimpl
+    def owns(self, request: OwnsRequest) -> bool:
+        return str(request.source.fields.get("path", "")).startswith(f"{self.root}/")
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> PodScrub | Erased | InProgress:
+        if not self.traits.erases:
+            return PodScrub()
+        volume = request.volume
+        self._check_fence(volume.name, request.context)
+        if not request.context.state and self._fate.number(f"{volume.name} erasing") < self.traits.steps:
+            return InProgress(retry_after=1.0, state={"erasing": volume.handle})
+        stored = self._memory.assets.get(volume.handle)
+        if stored is not None:
+            self.listeners.erased(stored.handle)
+        return Erased()
+
+    @hookimpl
+    def list_assets(self, request: ListRequest) -> AssetPage:
+        listed = [
+            ListedAsset(
+                handle=stored.handle,
+                name=stored.handle.rpartition("/")[2],
+                capacity_bytes=stored.capacity,
+                owner=stored.owner,
+            )
+            for _, stored in sorted(self._memory.assets.items())
+        ]
+        return AssetPage(assets=tuple(listed))
+
+    # --- the storage system -------------------------------------------------------------------------------------
+
+    def _check_fence(self, name: str, context: Context) -> None:
+        epoch = int(context.fence.partition("/")[0] or 0)
+        if not self.traits.fenced:
+            return
+        newest = self._memory.fences.get(name, 0)
+        if epoch < newest:
+            raise PermissionDenied(f"epoch {newest} has worked on {name}, epoch {epoch} is over")
+        self._memory.fences[name] = epoch
+
+    def _make(self, handle: str, zone: str, request: ProvisionRequest) -> Stored:
+        token = (request.owner.claim_uid, request.owner.generation)
+        if self.traits.tokens and token in self._memory.tokens:
+            raise RuntimeError(f"client token {token[1]} of {request.name} was used for an asset that is no more")
+        self._memory.tokens.add(token)
+        stored = Stored(handle, zone, request.capacity_bytes, request.owner)
+        if self._fate.number(f"{self.name} {request.claim.name} {zone} steps") < self.traits.steps:
+            stored.ready = asyncio.get_running_loop().time() + self._fate.between(0.5, 8.0, f"{handle} making")
+        self._memory.assets[handle] = stored
+        self.listeners.made(handle, request.owner)
+        return stored
+
+    def _make_late(self, handle: str, zone: str, request: ProvisionRequest) -> None:
+        token = (request.owner.claim_uid, request.owner.generation)
+        if handle not in self._memory.assets and token not in self._memory.tokens:
+            self._make(handle, zone, request)
+
+    def _answer(self, stored: Stored, request: ProvisionRequest, about: str) -> Asset | InProgress:
+        if stored.owner != request.owner:
+            raise AlreadyExists(f"{stored.handle} carries the marks {stored.owner}")
+        if stored.capacity != request.capacity_bytes:
+            raise AlreadyExists(f"{stored.handle} has {stored.capacity} bytes")
+        left = stored.ready - asyncio.get_running_loop().time()
+        if left > 0:
+            return InProgress(retry_after=min(left, 2.0), state={"making": about})
+        return self._asset(stored)
+
+    def _asset(self, stored: Stored) -> Asset:
+        return Asset(
+            handle=stored.handle,
+            source=VolumeSource(kind="hostPath", fields={"path": stored.handle}),
+            capacity_bytes=stored.capacity,
+            node_affinity=({ZONE: stored.zone},) if stored.zone else (),
+        )
+
+    def _search(self, request: FindRequest) -> Stored | None:
+        found = [stored for stored in self._memory.assets.values() if stored.owner == request.owner]
+        return found[0] if found else None
+
+
+class LookingBackend(SimulatedBackend):
+    """The storage system with `find`."""
+
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        self._check_fence(request.name, request.context)
+        stored = self._search(request)
+        return Absent() if stored is None else self._asset(stored)

@@ -1,0 +1,289 @@
+"""The rest of the cluster: a scheduler and the agents of two nodes, as far as volumes notice them.
+
+Pods are placed once their claims can be used, mount them, leave data on them, end, and are taken down before they are
+removed. Scrubber pods really erase what they mount: at once, late, partly, or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from volplane.kube import names
+from volplane_testing.simulation.disks import Disk
+from volplane_testing.simulation.stage import Stage
+from volplane_testing.simulation.truth import Commit, Json, annotations_of, reference_of
+
+__all__ = ["NODES", "Cluster", "PodFaults"]
+
+NODES: Final = ("node-a", "node-b")
+_ME: Final = "cluster"
+_SCRUB_PREFIX: Final = "volplane-scrub-"
+_MERGE: Final = {"content-type": "application/merge-patch+json"}
+_JSON: Final = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFaults:
+    """Shares of scrubber pods that fail, are slow; and seconds after which a node notices that a pod was removed, at most."""
+
+    failing: float = 0.0
+    slow: float = 0.0
+    notice: float = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A pod on its node; the object may be gone before it is."""
+
+    pod: Json
+    disks: list[tuple[Disk, str]]
+    """With the uid of the claim."""
+    ends: float
+    erases: float | None = None
+    fails: bool = False
+    gone: float | None = None
+    """When the node has noticed that the object is no more."""
+
+    @property
+    def due(self) -> float:
+        times = [self.ends] if self.gone is None else [self.gone]
+        return min(times if self.erases is None else [*times, self.erases])
+
+
+@dataclass(slots=True)
+class _Books:
+    running: dict[str, _Running] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    """Name of a scrubber pod -> how many of its runs failed, or were cut off."""
+
+
+class Cluster:
+    """Acts on what `truth` shows, a moment later, as `cluster`. `run` until cancelled."""
+
+    def __init__(self, stage: Stage, faults: PodFaults, labels: Mapping[str, Mapping[str, str]]) -> None:
+        """labels: of the nodes."""
+        self._labels = labels
+        self._truth = stage.truth
+        self._disks = stage.disks
+        self._safety = stage.safety
+        self._fate = stage.fate
+        self._trace = stage.trace
+        self._faults = faults
+        self._books = _Books()
+        self._changed = asyncio.Event()
+        self._turns = 0
+        stage.truth.listeners.append(self._heard)
+
+    @property
+    def failed_scrubs(self) -> Mapping[str, int]:
+        """By the name of the scrubber pod: runs that did not erase."""
+        return self._books.failures
+
+    @property
+    def busy(self) -> bool:
+        """Whether a pod runs that will end by itself."""
+        return any(running.due < float("inf") for running in self._books.running.values())
+
+    async def run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            due = min((running.due for running in self._books.running.values()), default=float("inf"))
+            left = due - clock()
+            try:
+                async with asyncio.timeout(left if left < float("inf") else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            else:
+                self._turns += 1
+                await asyncio.sleep(self._fate.between(0.001, 0.2, f"cluster {self._turns}") ** 2 * 5)
+            self._changed.clear()
+            for running in list(self._books.running.values()):
+                self._follow(running)
+            for pod in list(self._truth.pods.values()):
+                if pod["metadata"]["uid"] not in self._books.running:
+                    self._attend(pod)
+
+    def _heard(self, commit: Commit) -> None:
+        if commit.kind != "class" and commit.who != _ME:
+            self._changed.set()
+
+    # --- placing and starting -----------------------------------------------------------------------------------
+
+    def _attend(self, pod: Json) -> None:
+        status, spec, meta = pod.get("status", {}), pod["spec"], pod["metadata"]
+        if "deletionTimestamp" in meta:
+            self._send("DELETE", pod, {"gracePeriodSeconds": 0})
+        elif status.get("phase") not in ("Pending", None, ""):
+            return
+        elif not spec.get("nodeName"):
+            if not spec.get("schedulingGates"):
+                self._place(pod)
+        else:
+            self._start(pod)
+
+    def _place(self, pod: Json) -> None:
+        places: list[Json] = []
+        for claim in self._claims(pod):
+            if claim is None or "deletionTimestamp" in claim["metadata"]:
+                return
+            volume = self._volume_of(claim)
+            if volume is None:
+                self._select_node(claim)
+                return
+            places += _places_of(volume)
+        node = next((name for name, labels in self._labels.items() if _all_in(places, labels)), NODES[0])
+        meta = pod["metadata"]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": meta["name"], "uid": meta["uid"]},
+            "target": {"kind": "Node", "name": node},
+        }
+        self._send("POST", pod, body, "binding")
+        placed = self._truth.pods.get(f"{meta['namespace']}/{meta['name']}")
+        if placed is not None and placed["spec"].get("nodeName"):
+            self._start(placed)
+
+    def _select_node(self, claim: Json) -> None:
+        storage_class = self._truth.classes.get(claim["spec"].get("storageClassName") or "")
+        if storage_class is None or storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
+            return
+        if names.SELECTED_NODE in annotations_of(claim) or names.BIND_COMPLETED in annotations_of(claim):
+            return
+        meta = claim["metadata"]
+        node = self._fate.choice(NODES, f"node for {meta['name']} {self._turns}")
+        path = f"/api/v1/namespaces/{meta['namespace']}/persistentvolumeclaims/{meta['name']}"
+        patch = {"metadata": {"annotations": {names.SELECTED_NODE: node}}}
+        self._truth.send(_ME, "PATCH", path, json.dumps(patch).encode(), headers=_MERGE)
+
+    def _start(self, pod: Json) -> None:
+        """Mount and run; what cannot be mounted now is tried again when something changes."""
+        disks: list[tuple[Disk, str]] = []
+        for volume in pod["spec"].get("volumes") or ():
+            if "persistentVolumeClaim" not in volume:
+                inline = self._disks.of(volume)
+                disks += [(inline, "")] if inline is not None else []
+        for claim in self._claims(pod):
+            if claim is None or "deletionTimestamp" in claim["metadata"]:
+                return
+            bound = self._volume_of(claim)
+            disk = self._disks.of(bound["spec"]) if bound is not None else None
+            if disk is None:
+                return
+            disks.append((disk, claim["metadata"]["uid"]))
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+        running = self._books.running[uid] = _Running(pod, disks, float("inf"))
+        if name.startswith(_SCRUB_PREFIX):
+            self._begin_scrub(running)
+        else:
+            running.ends = asyncio.get_running_loop().time() + float(annotations_of(pod).get("lifetime", "inf"))
+        for disk, claim_uid in disks:
+            disk.mounts[uid] = claim_uid
+            if claim_uid:
+                self._safety.seen(disk, claim_uid, name)
+        self._status(pod, {"phase": "Running", "containerStatuses": [_container({"running": {}})]})
+
+    def _begin_scrub(self, running: _Running) -> None:
+        now = asyncio.get_running_loop().time()
+        uid = running.pod["metadata"]["uid"]
+        about = f"{self._truth.spell(running.pod['metadata']['name'])} {sum(self._books.failures.values())} {uid[:4]}"
+        running.fails = self._fate.strikes(f"{about} fails", self._faults.failing)
+        slow = 30.0 if self._fate.strikes(f"{about} slow", self._faults.slow) else 1.0
+        self._trace.happened["pod: scrub fails"] += running.fails
+        self._trace.happened["pod: scrub is slow"] += slow > 1.0
+        running.erases = now + slow * self._fate.between(0.01, 1.0, f"{about} erases")
+        running.ends = running.erases + slow * self._fate.between(0.01, 1.0, f"{about} ends")
+
+    # --- running and ending -------------------------------------------------------------------------------------
+
+    def _follow(self, running: _Running) -> None:
+        now = asyncio.get_running_loop().time()
+        meta = running.pod["metadata"]
+        present = self._truth.pods.get(f"{meta['namespace']}/{meta['name']}")
+        if running.erases is not None and running.erases <= now:
+            running.erases = None
+            if not running.fails:
+                self._erase(running)
+        if present is None or present["metadata"]["uid"] != meta["uid"]:
+            if running.gone is None:
+                running.gone = now + self._fate.between(0.0, self._faults.notice, f"notice {meta['uid']}")
+            if running.gone <= now:
+                self._take_down(running, cut_off=True)
+            return
+        if "deletionTimestamp" in present["metadata"]:
+            self._take_down(running, cut_off=running.erases is not None)
+            self._send("DELETE", present, {"gracePeriodSeconds": 0})
+        elif running.ends <= now:
+            self._end(running, present)
+
+    def _end(self, running: _Running, pod: Json) -> None:
+        self._take_down(running, cut_off=running.fails)
+        if running.fails:
+            ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "rm: input/output error"}}
+            self._status(pod, {"phase": "Failed", "containerStatuses": [_container(ended)]})
+        else:
+            ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+            self._status(pod, {"phase": "Succeeded", "containerStatuses": [_container(ended)]})
+
+    def _take_down(self, running: _Running, *, cut_off: bool) -> None:
+        meta = running.pod["metadata"]
+        if cut_off and meta["name"].startswith(_SCRUB_PREFIX):
+            self._books.failures[meta["name"]] = self._books.failures.get(meta["name"], 0) + 1
+        for disk, _ in running.disks:
+            disk.mounts.pop(meta["uid"], None)
+        del self._books.running[meta["uid"]]
+        self._changed.set()
+
+    def _erase(self, running: _Running) -> None:
+        for disk, _ in running.disks:
+            self._trace.note(_ME, f"{self._truth.spell(running.pod['metadata']['name'])} erases {disk.key}")
+            self._safety.erased(disk.key)
+
+    # --- what it sees and sends ---------------------------------------------------------------------------------
+
+    def _claims(self, pod: Json) -> list[Json | None]:
+        found: list[Json | None] = []
+        for volume in pod["spec"].get("volumes") or ():
+            mounted = volume.get("persistentVolumeClaim")
+            if mounted is not None:
+                found.append(self._truth.claims.get(f"{pod['metadata']['namespace']}/{mounted['claimName']}"))
+        return found
+
+    def _volume_of(self, claim: Json) -> Json | None:
+        """The volume, if the two are bound as a node wants to see it."""
+        volume = self._truth.volumes.get(claim["spec"].get("volumeName", ""))
+        if volume is None or claim.get("status", {}).get("phase") != "Bound":
+            return None
+        if names.BIND_COMPLETED not in annotations_of(claim):
+            return None
+        return volume if reference_of(volume).get("uid") == claim["metadata"]["uid"] else None
+
+    def _status(self, pod: Json, status: Json) -> None:
+        self._send("PATCH", pod, {"status": status}, "status")
+
+    def _send(self, method: str, pod: Json, body: Any, subresource: str = "") -> None:
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        if subresource:
+            path += f"/{subresource}"
+        headers = _MERGE if method == "PATCH" else _JSON
+        self._truth.send(_ME, method, path, json.dumps(body).encode(), headers=headers)
+
+
+def _places_of(volume: Json) -> list[Json]:
+    """What a volume's affinity asks of nodes; volumes here have one term at most."""
+    terms = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
+    return [need for term in terms for need in term.get("matchExpressions") or ()]
+
+
+def _all_in(needs: list[Json], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(need["key"]) in need["values"] for need in needs)
+
+
+def _container(state: Json) -> Json:
+    return {"name": "main", "state": state, "image": "", "imageID": "", "ready": False, "restartCount": 0}

@@ -1,0 +1,188 @@
+"""A real backend in the place of a simulated one: its own storage, its own clock, its hooks run inline in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from volplane.assets import AccessMode, Asset, ListedAsset, Ownership, VolumeMode
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.loading import build_driver
+from volplane.errors import BackendError, ConfigurationError, PluginError
+from volplane.requests import DeleteRequest, ProvisionRequest, VolumeIdentity
+from volplane_testing.conformance import Subject, Violation
+from volplane_testing.conformance.crashes import OwnCode, crash_at, die_at
+from volplane_testing.conformance.instance import Instance, Kept
+from volplane_testing.simulation.backends import ZONE
+from volplane_testing.simulation.disks import source_key
+from volplane_testing.simulation.stage import CLUSTER_ID, Stage
+
+__all__ = ["Guest", "labels_of_nodes"]
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+PATIENCE: Final = 30.0
+"""Real seconds a hook may take in a child process that is to die."""
+MOST_LINES: Final = 200
+"""How far into a hook a crash happens at most, in lines of the backend's own code."""
+
+
+class Guest:
+    """One backend under test in one run. role: the driver's name."""
+
+    def __init__(self, role: str, subject: Subject, stage: Stage) -> None:
+        """Build it once, to see what it is. Raises what building it raises, ConfigurationError for what cannot be simulated."""
+        self.role = role
+        self.subject = replace(subject, driver_name=role, cluster_id=CLUSTER_ID, patience=None)
+        self._stage = stage
+        self._kept = Kept(subject.factory)
+        self._plugin = Plugin(kind="backend", name=str(getattr(subject.factory, "__name__", role)), factory=self._kept)
+        self._known: dict[str, tuple[Asset, ProvisionRequest]] = {}
+        self._now = asyncio.get_running_loop().time()
+        self._built = self.build(())
+        self.info = self._built.view.info
+        self._own = OwnCode(self._kept.instance, subject.storage_modules, spare=not subject.real_crashes)
+        self._check_modes()
+
+    def _check_modes(self) -> None:
+        if (
+            AccessMode.READ_WRITE_ONCE not in self.info.access_modes
+            or VolumeMode.FILESYSTEM not in self.info.volume_modes
+        ):
+            raise ConfigurationError(
+                f"{self._plugin}: the claims of the simulation are ReadWriteOnce with volumeMode Filesystem, which it "
+                "does not offer"
+            )
+
+    @property
+    def scrubs(self) -> bool:
+        """Whether its volumes can be recycled."""
+        return self._built.supports("recycle")
+
+    @property
+    def gib(self) -> int:
+        """How many GiB stand for one in the plan."""
+        return max(1, -(-max(self.subject.capacity_bytes, self.info.minimum_bytes) // 2**30))
+
+    def build(self, extensions: Iterable[Extension]) -> Driver:
+        """A fresh instance behind a driver, as after a restart."""
+        return build_driver(self.role, self._plugin, self.subject.options, [*extensions])
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    def crash_inside(self, name: str, call: Callable[[], object]) -> None:
+        """Begin the call, and die at one of the lines of the backend's own code, or after the last.
+
+        name: of the call; it says at which line.
+        """
+        line = 1 + int(self._stage.fate.number(f"{name} line") ** 2 * MOST_LINES)
+        if self.subject.real_crashes:
+            die_at(line, call, self._own, PATIENCE)
+        else:
+            crash_at(line, call, self._own, None)
+
+    def catch_up(self) -> None:
+        """Bring the storage's clock to virtual time; a storage without a clock of its own lives in real time."""
+        now = asyncio.get_running_loop().time()
+        if now > self._now and self.subject.advance is not time.sleep:
+            self.subject.advance(now - self._now)
+        self._now = now
+
+    # --- what it did --------------------------------------------------------------------------------------------
+
+    def made(self, request: ProvisionRequest, asset: Asset) -> None:
+        """It says that this is what was asked for."""
+        key = source_key(asset.source.kind, asset.source.fields)
+        self._known[key] = (asset, request)
+        if key not in self._stage.disks.by_key:
+            self._stage.trace.note(self.role, f"has made {asset.handle} for {self._stage.truth.spell(request.name)}")
+            self._stage.safety.made(self.role, key, request.owner, again=True)
+
+    def unmade(self, volume: VolumeIdentity) -> None:
+        """It says that there is nothing of this any more."""
+        key = source_key(volume.source.kind, volume.source.fields)
+        self._known.pop(key, None)
+        self._stage.safety.unmade(key)
+
+    def erased(self, volume: VolumeIdentity) -> None:
+        """It says that nothing is on this any more."""
+        self._stage.safety.erased(source_key(volume.source.kind, volume.source.fields))
+
+    # --- the end of a run ---------------------------------------------------------------------------------------
+
+    def take_stock(self) -> None:
+        """Compare what it lists with what it said: what nobody heard of is there, what it does not list is not."""
+        instance = self._instance()
+        if not instance.driver.supports("list_assets"):
+            return
+        try:
+            listed = [
+                each for each in instance.listed() if each.owner is not None and each.owner.cluster_id == CLUSTER_ID
+            ]
+        except (BackendError, PluginError, Violation) as error:
+            self._stage.verdict.broke("no-leak", f"{self.role} cannot list its assets, though nothing fails: {error}")
+            return
+        there = {_mark(each.owner): each for each in listed if each.owner is not None}
+        disks = self._stage.disks.by_key
+        for key, disk in list(disks.items()):
+            if disk.driver == self.role and disk.made_for and (disk.made_for, disk.generation) not in there:
+                self._stage.trace.note(self.role, f"does not list {key}")
+                del disks[key]
+        known = {(disk.made_for, disk.generation) for disk in disks.values()}
+        for mark, asset in sorted(there.items()):
+            if mark not in known:
+                self._unheard_of(asset)
+
+    def _unheard_of(self, asset: ListedAsset) -> None:
+        self._stage.trace.note(self.role, f"lists {asset.handle} of {asset.name}, of which nobody was told")
+        if asset.owner is not None:
+            self._stage.safety.made(self.role, f"handle:{asset.handle}", asset.owner, again=True)
+
+    def clean_up(self) -> None:
+        """Delete what the run left: the storage serves the next one too. Raises ConfigurationError if that fails."""
+        instance = self._instance()
+        for asset, request in self._known.values():
+            context = instance.context(request.owner.generation)
+            volume = VolumeIdentity(
+                name=request.name,
+                uid=f"pv-{request.claim.uid}",
+                handle=asset.handle,
+                source=asset.source,
+                capacity_bytes=asset.capacity_bytes,
+                owner=request.owner,
+                attributes=asset.attributes,
+                node_affinity=asset.node_affinity,
+            )
+            try:
+                instance.delete(DeleteRequest(context=context, volume=volume))
+            except (BackendError, PluginError, Violation) as error:
+                raise ConfigurationError(f"{asset.handle} is left on the storage of {self._plugin}: {error}") from error
+
+    def _instance(self) -> Instance:
+        self.catch_up()
+        instance = Instance(self.subject, 1, [])
+        instance.start()
+        return instance
+
+
+def _mark(owner: Ownership) -> tuple[str, int]:
+    return owner.claim_uid, owner.generation
+
+
+def labels_of_nodes(guests: Iterable[Guest]) -> Mapping[str, dict[str, str]]:
+    """Node -> labels: two zones, and the places of the guests."""
+    labels = {"node-a": {ZONE: "a"}, "node-b": {ZONE: "b"}}
+    for guest in guests:
+        for index, (node, own) in enumerate(labels.items()):
+            segments = guest.subject.segments
+            for key in guest.info.topology_keys:
+                if index < len(segments):
+                    own[key] = str(segments[index].get(key, node))
+                elif key == HOSTNAME or not segments:
+                    own.setdefault(key, node)
+                else:
+                    own[key] = str(segments[-1].get(key, node))
+    return labels

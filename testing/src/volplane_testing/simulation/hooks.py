@@ -1,0 +1,227 @@
+"""Hook calls under the simulation: slow, failing before or after their effect, watched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from volplane import (
+    Asset,
+    DeleteRequest,
+    Done,
+    Erased,
+    FindRequest,
+    ProvisionRequest,
+    RecycleRequest,
+    Throttled,
+    Unavailable,
+    hookimpl,
+)
+from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.registry import DriverRegistry, HookRequest
+from volplane.drivers.view import DriverView
+from volplane.errors import OutcomeUnknown
+from volplane_testing.simulation.loop import WHO
+from volplane_testing.simulation.safety import BEGAN
+from volplane_testing.simulation.stage import Stage
+
+if TYPE_CHECKING:
+    from volplane_testing.simulation.guests import Guest
+
+__all__ = ["HookFaults", "TimedDrivers", "Turbulence", "latency_of", "turbulent"]
+
+Q = TypeVar("Q", bound=HookRequest)
+T = TypeVar("T")
+
+TIMEOUT: Final = 20.0
+"""Deadline of hooks in simulations, seconds."""
+_CHANGING: Final = frozenset({"provision", "delete", "recycle"})
+_BEFORE: Final = ("unavailable", "throttled", "bug")
+_AFTER: Final = ("lost answer", "unavailable after")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookFaults:
+    """Shares of hook calls: that fail, that take seconds, that hang past their deadline, at which the process dies.
+
+    longest: seconds that pass at most before a slow hook takes effect.
+    """
+
+    errors: float = 0.0
+    slow: float = 0.0
+    hangs: float = 0.0
+    crashes: float = 0.0
+    longest: float = 60.0
+
+
+class Turbulence:
+    """Wraps every hook of every driver. `down` holds the drivers that answer nothing now.
+
+    crash: kills the calling process for the reason given, and says whether it did. guests: by driver; simulated backends report their effects themselves.
+    """
+
+    def __init__(self, stage: Stage, faults: HookFaults, crash: Callable[[str, str], bool]) -> None:
+        self.down: set[str] = set()
+        self.guests: Mapping[str, Guest] = {}
+        self.calls: Counter[str] = Counter()
+        self._fate = stage.fate
+        self._trace = stage.trace
+        self._truth = stage.truth
+        self._faults = faults
+        self._crash = crash
+        self._counts: Counter[str] = Counter()
+
+    @hookimpl(wrapper=True)
+    def provision(self, request: ProvisionRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("provision", request.name, request))
+
+    @hookimpl(wrapper=True)
+    def delete(self, request: DeleteRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("delete", request.volume.name, request))
+
+    @hookimpl(wrapper=True)
+    def find(self, request: FindRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("find", request.name, request))
+
+    @hookimpl(wrapper=True)
+    def recycle(self, request: RecycleRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("recycle", request.volume.name, request))
+
+    def perform(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
+        """Run a hook now; a real backend may be made to crash in the middle of it."""
+        guest = self.guests.get(driver.name)
+        if guest is None:
+            return hook(driver, request)
+        guest.catch_up()
+        spelled = f"{WHO.get()} {driver.name} {hook.__name__} {self._about(request)}"
+        self._counts[f"inside {spelled}"] += 1
+        name = f"inside {spelled} {self._counts[f'inside {spelled}']}"
+        # Only a process that really ends: what is left of the instance is not fit for use.
+        rate = self._faults.crashes * (2.0 if hook.__name__ in _CHANGING else 0.3)
+        if self._fate.strikes(name, rate) and self._crash(WHO.get(), name):
+            self._trace.happened["hook: crash inside"] += 1
+            guest.crash_inside(name, lambda: hook(driver, request))
+            raise OutcomeUnknown("the process is dead")
+        return hook(driver, request)
+
+    def _about(self, request: HookRequest) -> str:
+        volume = getattr(request, "volume", request)
+        return self._truth.spell(str(getattr(volume, "name", "")))
+
+    def _around(self, hook: str, about: str, request: HookRequest) -> Generator[None, Any, Any]:
+        driver = request.context.driver
+        spelled = f"{WHO.get()} {driver} {hook} {self._truth.spell(about)}"
+        self._counts[spelled] += 1
+        name = f"{spelled} {self._counts[spelled]}"
+        self.calls[hook] += 1
+        if driver in self.down and not self._fate.calm.is_set():
+            self._trace.happened["hook: driver down"] += 1
+            raise Unavailable(f"{driver} is down")
+        fault = self._fault(name)
+        self._raise_before(name, fault)
+        try:
+            result = yield
+        except Exception as error:
+            self._trace.note(WHO.get(), f"{hook} {self._truth.spell(about)} of {driver} raises {error}")
+            raise
+        self._trace.note(WHO.get(), f"{hook} {self._truth.spell(about)} of {driver} gives {result}")
+        if driver in self.guests:
+            self._hear(self.guests[driver], request, result)
+        self._raise_after(name, fault)
+        return result
+
+    def _hear(self, guest: Guest, request: HookRequest, result: object) -> None:
+        """What a real backend says is what is known of its effects, also where the caller never hears it."""
+        match request, result:
+            case ProvisionRequest(), Asset():
+                guest.made(request, result)
+            case DeleteRequest(), Done():
+                guest.unmade(request.volume)
+            case RecycleRequest(), Erased():
+                guest.erased(request.volume)
+
+    def _fault(self, name: str) -> str:
+        if self._fate.strikes(name, self._faults.errors):
+            fault = self._fate.choice((*_BEFORE, *_AFTER), f"{name} fault")
+        elif self._fate.strikes(f"{name} crash", self._faults.crashes):
+            fault = self._fate.choice(("crash before", "crash after"), f"{name} fault")
+        else:
+            return ""
+        self._trace.strike(f"hook: {fault}", f"{name}: {fault}")
+        return fault
+
+    def _raise_before(self, name: str, fault: str) -> None:
+        match fault:
+            case "unavailable":
+                raise Unavailable("the storage does not answer")
+            case "throttled":
+                raise Throttled("too many calls", retry_after=1.0 + 5.0 * self._fate.number(f"{name} pause"))
+            case "bug":
+                raise KeyError("a bug of the backend")
+            case "crash before":
+                self._crash(WHO.get(), f"before {name}")
+                raise ConnectionError("the process is dead")
+
+    def _raise_after(self, name: str, fault: str) -> None:
+        match fault:
+            case "lost answer":
+                raise ConnectionError("the connection broke before the answer came")
+            case "unavailable after":
+                raise Unavailable("the storage does not answer any more")
+            case "crash after":
+                self._crash(WHO.get(), f"after {name}")
+
+
+def turbulent(turbulence: Turbulence) -> Extension:
+    """As an extension of drivers."""
+    plugin = Plugin(kind="extension", name="simulation", factory=lambda _options: turbulence)
+    return Extension(plugin=plugin, instance=turbulence)
+
+
+def latency_of(who: str, stage: Stage, faults: HookFaults) -> Callable[[str, str], tuple[float, float]]:
+    """The `Latency` of an InlineExecutor for one process."""
+    fate, trace = stage.fate, stage.trace
+    counts: Counter[str] = Counter()
+
+    def latency(driver: str, what: str) -> tuple[float, float]:
+        counts[f"{driver} {what}"] += 1
+        name = f"{who} {driver} {what} latency {counts[f'{driver} {what}']}"
+        share = fate.number(name)
+        usual = (0.001 + 0.05 * (share * 1e4 % 1), 0.001 + 0.05 * (share * 1e6 % 1))
+        if fate.strikes(f"{name} hang", faults.hangs):
+            trace.strike("hook: hangs", f"{name}: hangs")
+            long = fate.between(TIMEOUT * 0.5, TIMEOUT * 3, f"{name} long")
+            return (min(long, faults.longest), 0.1) if share < 0.5 else (0.1, long)
+        if fate.strikes(f"{name} slow", faults.slow):
+            trace.happened["hook: slow"] += 1
+            return min(usual[0] * 100, faults.longest), usual[1] * 100
+        return usual
+
+    return latency
+
+
+class TimedDrivers(DriverRegistry):
+    """The drivers of one simulated process; hooks can tell when they were called, by `BEGAN`."""
+
+    turbulence: Turbulence
+
+    async def call(
+        self,
+        driver: DriverView,
+        hook: Callable[[Driver, Q], T],
+        request: Q,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as the registry's
+    ) -> T:
+        BEGAN.set(asyncio.get_running_loop().time())
+
+        @wraps(hook)
+        def performed(driver: Driver, request: Q) -> T:
+            return self.turbulence.perform(driver, hook, request)
+
+        return await super().call(driver, performed, request, timeout=timeout)

@@ -1,0 +1,262 @@
+"""What must be so once everything is quiet: nothing left over, nothing undone that could be done.
+
+Judged from the objects alone, with rules of its own: it shares no decision with the controllers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from volplane.kube import names
+from volplane.kube.quantity import parse
+from volplane.state.records import read_recycle_intent
+from volplane_testing.simulation.cluster import Cluster
+from volplane_testing.simulation.disks import source_of
+from volplane_testing.simulation.guests import Guest
+from volplane_testing.simulation.people import People
+from volplane_testing.simulation.process import ATTEMPTS
+from volplane_testing.simulation.safety import recycles
+from volplane_testing.simulation.stage import Stage
+from volplane_testing.simulation.truth import Json, annotations_of, finalizers_of, key_of, reference_of
+
+__all__ = ["MOST_WRITES", "Liveness"]
+
+MOST_WRITES: Final = 100
+"""Of controllers to one object, in its whole life."""
+_DRIVERS: Final = frozenset({"alpha.sim", "beta.sim"})
+_SCRUB_PREFIX: Final = "volplane-scrub-"
+
+
+class Reasons(Protocol):
+    """Who knows why keys wait."""
+
+    def reasons(self) -> dict[str, str]:
+        """By runner and key."""
+
+
+class Liveness:
+    """Looks at a world at rest and reports the first thing that is not as it must be."""
+
+    def __init__(self, stage: Stage, people: People, cluster: Cluster, guests: Mapping[str, Guest]) -> None:
+        self._unscrubbed = {role for role, guest in guests.items() if not guest.scrubs}
+        self._truth = stage.truth
+        self._disks = stage.disks
+        self._safety = stage.safety
+        self._people = people
+        self._cluster = cluster
+        self._verdict = stage.verdict
+
+    def check(self, process: Reasons) -> None:
+        """Report what is wrong. process: who says why things wait."""
+        reasons = process.reasons()
+        for claim in self._truth.claims.values():
+            for why in self._wrong_claim(claim):
+                self._broke("claim", claim, why, reasons)
+        for volume in self._truth.volumes.values():
+            for why in self._wrong_volume(volume):
+                self._broke("volume", volume, why, reasons)
+        self._check_scrubbers()
+        self._check_assets()
+        for (name, _), count in self._truth.writes.items():
+            if count > MOST_WRITES:
+                self._verdict.broke("no-hot-loop", f"{name} was written {count} times")
+
+    def _broke(self, kind: str, obj: Json, why: tuple[str, str], reasons: dict[str, str]) -> None:
+        invariant, text = why
+        key = key_of(obj)
+        told = [reason for about, reason in reasons.items() if about.endswith(f" {key}")]
+        name = self._truth.spell(obj["metadata"]["name"])
+        said = f"; it says: {' / '.join(told)}" if told else ""
+        self._verdict.broke(invariant, f"{kind} {name} {text}{said}")
+
+    # --- claims -------------------------------------------------------------------------------------------------
+
+    def _wrong_claim(self, claim: Json) -> Iterator[tuple[str, str]]:
+        annotations = annotations_of(claim)
+        if "deletionTimestamp" in claim["metadata"]:
+            users = self._pods_on_nodes(claim)
+            if not users:
+                yield "no-stuck-finalizer", f"cannot go: {finalizers_of(claim)}"
+            return
+        if names.BIND_COMPLETED in annotations:
+            yield from self._wrong_bound(claim)
+            return
+        if (volume := self._could_bind(claim)) is not None:
+            yield "what-can-proceed-does", f"is not bound, though volume {volume} is there for it"
+        elif self._could_be_provisioned(claim):
+            yield "what-can-proceed-does", "is not bound, though its class has a driver"
+
+    def _wrong_bound(self, claim: Json) -> Iterator[tuple[str, str]]:
+        meta, phase = claim["metadata"], claim.get("status", {}).get("phase")
+        volume = self._truth.volumes.get(claim["spec"].get("volumeName", ""))
+        ours = volume is not None and reference_of(volume).get("uid") == meta["uid"]
+        if ours and phase != "Bound":
+            yield "what-can-proceed-does", f"is {phase}, though its volume is there"
+        if not ours and phase != "Lost":
+            yield "phases-tell-the-truth", f"is {phase}, but no volume is bound to it"
+        if names.PROVISIONING_FINALIZER in finalizers_of(claim):
+            yield "no-stuck-finalizer", "is bound and still held for provisioning"
+        if not ours and volume is not None and not reference_of(volume).get("uid") and self._mutual(claim, volume):
+            yield "what-can-proceed-does", f"is {phase}, though its volume waits for it"
+
+    def _mutual(self, claim: Json, volume: Json) -> bool:
+        reference = reference_of(volume)
+        return _names(reference, claim) and names.INTENT not in annotations_of(volume) and _alive(volume)
+
+    def _could_bind(self, claim: Json) -> str | None:
+        """A volume that this unbound claim could have, by name or because it fits."""
+        wanted = claim["spec"].get("volumeName", "")
+        storage_class = claim["spec"].get("storageClassName") or ""
+        waits = self._binding_mode(storage_class) == "WaitForFirstConsumer"
+        for name, volume in sorted(self._truth.volumes.items()):
+            if not _alive(volume) or names.INTENT in annotations_of(volume):
+                continue
+            reference = reference_of(volume)
+            if reference and not (
+                _names(reference, claim) and reference.get("uid", "") in ("", claim["metadata"]["uid"])
+            ):
+                continue
+            if wanted and wanted != name:
+                continue
+            if not reference and not wanted and waits:
+                continue
+            if not wanted and not _large_enough(volume, claim):
+                continue
+            if wanted and not reference and not _large_enough(volume, claim):
+                continue
+            if not reference and (volume["spec"].get("storageClassName") or "") != storage_class:
+                continue
+            return name
+        return None
+
+    def _binding_mode(self, name: str) -> str:
+        storage_class = self._truth.classes.get(name)
+        return "" if storage_class is None else str(storage_class.get("volumeBindingMode", "Immediate"))
+
+    def _could_be_provisioned(self, claim: Json) -> bool:
+        storage_class = self._truth.classes.get(claim["spec"].get("storageClassName") or "")
+        if storage_class is None or claim["spec"].get("volumeName") or storage_class["provisioner"] not in _DRIVERS:
+            return False
+        if f"pvc-{claim['metadata']['uid']}" in self._truth.volumes:
+            return False  # A person took it from the claim again: two names for one asset would be worse.
+        waits = self._binding_mode(storage_class["metadata"]["name"]) == "WaitForFirstConsumer"
+        return not waits or names.SELECTED_NODE in annotations_of(claim)
+
+    def _pods_on_nodes(self, claim: Json) -> list[str]:
+        namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+        return [
+            key for key, pod in self._truth.pods.items() if pod["spec"].get("nodeName") and _uses(pod, namespace, name)
+        ]
+
+    # --- volumes ------------------------------------------------------------------------------------------------
+
+    def _wrong_volume(self, volume: Json) -> Iterator[tuple[str, str]]:
+        claim, reference = self._truth.claim_of(volume), reference_of(volume)
+        phase = volume.get("status", {}).get("phase")
+        if not _alive(volume):
+            if claim is None or claim["spec"].get("volumeName") != volume["metadata"]["name"]:
+                yield "no-stuck-finalizer", f"cannot go: {finalizers_of(volume)} ({phase})"
+            return
+        if claim is not None:
+            yield from self._wrong_held(volume, claim, phase)
+        elif reference.get("uid"):
+            yield from self._wrong_released(volume, phase)
+        elif names.INTENT in annotations_of(volume):
+            if not self._given_up(volume) and not self._cannot_be_scrubbed(volume, phase):
+                yield "what-can-proceed-does", f"is still to be scrubbed ({phase})"
+        elif phase != "Available":
+            yield "phases-tell-the-truth", f"is free, but its phase is {phase}"
+        maker = annotations_of(volume).get(names.PROVISIONED_BY)
+        if volume["metadata"]["name"] in self._people.restored:
+            return
+        if maker in _DRIVERS and source_of(volume["spec"]) not in self._disks.by_key and claim is not None:
+            yield "no-ghost", "is bound, and its asset does not exist"
+
+    def _wrong_held(self, volume: Json, claim: Json, phase: Any) -> Iterator[tuple[str, str]]:
+        name = volume["metadata"]["name"]
+        pointer = claim["spec"].get("volumeName", "")
+        if pointer != name:
+            yield "what-can-proceed-does", f"is held for claim {key_of(claim)}, which has {pointer or 'nothing'}"
+        elif phase != "Bound":
+            yield "phases-tell-the-truth", f"is bound, but its phase is {phase}"
+        if names.INTENT in annotations_of(volume):
+            yield "what-can-proceed-does", "is bound, and there is an intent to scrub it"
+
+    def _wrong_released(self, volume: Json, phase: Any) -> Iterator[tuple[str, str]]:
+        policy = volume["spec"]["persistentVolumeReclaimPolicy"]
+        if recycles(volume):
+            given_up = self._given_up(volume) or self._cannot_be_scrubbed(volume, phase)
+            if not given_up and not self._waited_for(volume):
+                yield "what-can-proceed-does", f"is not scrubbed and offered again ({phase})"
+        elif policy == "Delete":
+            yield "what-can-proceed-does", f"is not deleted ({phase})"
+        elif phase not in ("Released", "Failed"):
+            yield "phases-tell-the-truth", f"is released, but its phase is {phase}"
+
+    def _given_up(self, volume: Json) -> bool:
+        """Whether so many scrubs really failed that no further one is due."""
+        intent = read_recycle_intent(annotations_of(volume).get(names.INTENT))
+        if intent is None or not intent.given_up:
+            return False
+        pods = {
+            name: n
+            for name, n in self._cluster.failed_scrubs.items()
+            if volume["metadata"]["name"] in self._about(name)
+        }
+        return sum(pods.values()) >= ATTEMPTS
+
+    def _cannot_be_scrubbed(self, volume: Json, phase: Any) -> bool:
+        """Whether its backend does not know how, and the volume says so."""
+        return annotations_of(volume).get(names.PROVISIONED_BY) in self._unscrubbed and phase == "Failed"
+
+    def _about(self, pod: str) -> str:
+        """Name of the volume that a scrubber pod is called after."""
+        return self._truth.scrubbed_by(pod)
+
+    def _waited_for(self, volume: Json) -> bool:
+        """Whether a pod that has not ended still names the claim it was released from."""
+        reference = reference_of(volume)
+        return any(
+            _uses(pod, reference["namespace"], reference["name"])
+            and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+            for pod in self._truth.pods.values()
+        )
+
+    # --- what is left -------------------------------------------------------------------------------------------
+
+    def _check_scrubbers(self) -> None:
+        for key, pod in self._truth.pods.items():
+            if pod["metadata"]["name"].startswith(_SCRUB_PREFIX):
+                self._verdict.broke(
+                    "nothing-left-over", f"pod {self._truth.spell(key.rpartition('/')[2])} is still there"
+                )
+
+    def _check_assets(self) -> None:
+        pointed = {source_of(volume["spec"]) for volume in self._truth.volumes.values()}
+        for key, disk in sorted(self._disks.by_key.items()):
+            if key in pointed or disk.kept or disk.made_for in self._people.stripped:
+                continue
+            if f"pvc-{disk.made_for}" in self._truth.retained or disk.made_for in self._safety.lost:
+                continue
+            self._verdict.broke("no-leak", f"{key} on {disk.driver} has no owner")
+
+
+def _alive(volume: Json) -> bool:
+    return "deletionTimestamp" not in volume["metadata"]
+
+
+def _names(reference: Json, claim: Json) -> bool:
+    meta = claim["metadata"]
+    return bool(reference.get("name") == meta["name"] and reference.get("namespace") == meta["namespace"])
+
+
+def _large_enough(volume: Json, claim: Json) -> bool:
+    return parse(volume["spec"]["capacity"]["storage"]) >= parse(claim["spec"]["resources"]["requests"]["storage"])
+
+
+def _uses(pod: Json, namespace: str, claim: str) -> bool:
+    return pod["metadata"]["namespace"] == namespace and any(
+        (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim
+        for volume in pod["spec"].get("volumes") or ()
+    )

@@ -1,0 +1,279 @@
+"""The network between one simulated process and the API server: slow, lossy, and cut when the process dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from volplane.errors import ApiUnavailable
+from volplane.kube.objects import Claim
+from volplane.kube.transport import LineStream, Response
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing.exchange import Mortal, refusal
+from volplane_testing.simulation.stage import Stage
+
+__all__ = ["Network", "NetworkFaults"]
+
+_BEFORE: Final = ("429", "500", "503", "timeout")
+_AFTER: Final = ("lost answer", "half an answer", "500 after")
+_ON_WRITES: Final = ("conflict", "late")
+_VOLUMES: Final = "/api/v1/persistentvolumes"
+_VOLUME: Final = f"{_VOLUMES}/"
+_CRASHES: Final = ("crash before", "crash after")
+_WATCH: Final = ("stall", "duplicate", "break", "end", "gone")
+LONGEST_STALL: Final = 60.0
+LONGEST_DELAY: Final = 45.0
+"""Seconds after which a request that its sender gave up may still take effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkFaults:
+    """How often: requests and watch events as shares of all, crash of the process as a share of requests.
+
+    lag: seconds by which some watches are behind, at most. slow: share of requests that take seconds.
+    """
+
+    requests: float = 0.0
+    watches: float = 0.0
+    crashes: float = 0.0
+    lag: float = 0.0
+    slow: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    name: str
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def creates_a_pod(self) -> bool:
+        return self.method == "POST" and self.path.endswith("/pods")
+
+
+class Network(Mortal):
+    """A `Transport` of one process. Once it is `dead`, what is on the wire may still arrive."""
+
+    def __init__(self, who: str, stage: Stage, faults: NetworkFaults, *, crash: Callable[[str], object]) -> None:
+        """crash: kills the process, for the reason given; called from within one of its tasks."""
+        super().__init__(InProcessTransport(stage.truth.server))
+        self.requests: Counter[str] = Counter()
+        """By method."""
+        self.knows: Callable[[str], Claim | None] = lambda _key: None
+        """What this process believes about a claim."""
+        self.held_until = 0.0
+        """Loop time before which no watch event reaches it."""
+        self._who = who
+        self.stage = stage
+        self._truth = stage.truth
+        self._fate = stage.fate
+        self._trace = stage.trace
+        self._faults = faults
+        self._crash = crash
+        self._counts: Counter[str] = Counter()
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None,
+        seconds: float,
+    ) -> Response:
+        await self.unless_dead()
+        self.requests[method] += 1
+        call = _Call(self._name(method, path), method, path, query, headers, body or b"")
+        if method == "POST" and path == _VOLUMES:
+            self.stage.safety.saving(json.loads(call.body), self.knows)
+        chance = self._fate.number(call.name)
+        there, back = self._delays(call, chance)
+        fault = self._fault(call)
+        await self._travel(call, there)
+        if fault in _BEFORE or fault == "conflict":
+            return await self._refused(call, fault, min(seconds, 30.0))
+        if fault == "late":
+            self._send_later(call, 0.05 + chance * 1e6 % 1 * LONGEST_DELAY)
+            raise ApiUnavailable(f"{method} {path} had no answer in time", status=0)
+        if fault == "crash before":
+            self._crash(f"before {call.name}")
+            await self.unless_dead()
+        answer = self._truth.send(self._who, method, path, call.body, query=query, headers=headers)
+        if method == "GET" and path.startswith(_VOLUME):
+            self.stage.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
+        if fault == "crash after":
+            self._crash(f"after {call.name}")
+        await self.unless_dead()
+        await asyncio.sleep(back)
+        await self.unless_dead()
+        return self._answered(call, fault, Response(answer.status, _lower(answer.headers), answer.body))
+
+    def _name(self, method: str, path: str) -> str:
+        """A name for this call that does not change when other objects do: which process, what, how often before."""
+        parts = path.split("/")
+        spelled = "/".join(self._truth.spell(part) for part in parts[3:])
+        name = f"{self._who} {method} {spelled}"
+        self._counts[name] += 1
+        return f"{name} {self._counts[name]}"
+
+    def _delays(self, call: _Call, chance: float) -> tuple[float, float]:
+        there, back = chance * 1e3 % 1, chance * 1e5 % 1
+        # Deletions are few, and what happens while one is on its way matters most.
+        slow = self._faults.slow * (4.0 if call.method == "DELETE" else 1.0)
+        if chance * 1e7 % 1 < slow and not self._fate.calm.is_set():
+            return 0.001 + 2.0 * there, 0.001 + 2.0 * back
+        return 0.0005 + 0.004 * there, 0.0005 + 0.004 * back
+
+    def _fault(self, call: _Call) -> str:
+        faults = self._faults
+        # Few pods are created; one that comes to be when nobody expects it any more is what scrubs must survive.
+        if call.creates_a_pod and self._fate.strikes(f"{call.name} late", faults.requests * 2):
+            fault = "late"
+        elif self._fate.strikes(call.name, faults.requests):
+            kinds = (*_BEFORE, *_AFTER, *_ON_WRITES) if call.writes else (*_BEFORE, *_AFTER)
+            fault = self._fate.choice(kinds, f"{call.name} fault")
+        elif self._fate.strikes(f"{call.name} crash", faults.crashes if call.writes else faults.crashes / 4):
+            fault = self._fate.choice(_CRASHES, f"{call.name} fault")
+        else:
+            return ""
+        if fault == "conflict" and call.method == "POST":
+            fault = "503"
+        self._trace.strike(f"api: {fault}", f"{call.name}: {fault}")
+        return fault
+
+    async def _travel(self, call: _Call, seconds: float) -> None:
+        """The request is on the wire: a sender that dies does not call it back."""
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            if call.writes and self._fate.strikes(f"{call.name} arrives", 0.5):
+                self._send_later(call, seconds)
+            raise
+        await self.unless_dead()
+
+    def _send_later(self, call: _Call, seconds: float) -> None:
+        def arrive() -> None:
+            kind = "api: late pod create" if call.creates_a_pod else "api: late effect"
+            self._trace.strike(kind, f"{call.name}: arrives late")
+            self._truth.send(self._who, call.method, call.path, call.body, query=call.query, headers=call.headers)
+
+        asyncio.get_running_loop().call_later(seconds, arrive)
+
+    async def _refused(self, call: _Call, fault: str, seconds: float) -> Response:
+        if fault == "timeout":
+            await asyncio.sleep(seconds)
+            await self.unless_dead()
+            raise ApiUnavailable(f"{call.method} {call.path} had no answer within {seconds:g} s", status=0)
+        return _refusal(409 if fault == "conflict" else int(fault))
+
+    def _answered(self, call: _Call, fault: str, answer: Response) -> Response:
+        match fault:
+            case "lost answer":
+                raise ApiUnavailable(f"the connection broke before the answer to {call.method} {call.path}", status=0)
+            case "500 after":
+                return _refusal(500)
+            case "half an answer":
+                raise ApiUnavailable(f"the answer to {call.method} {call.path} broke off", status=0)
+        return answer
+
+    # --- watches ------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
+    ) -> AsyncIterator[LineStream]:
+        await self.unless_dead()
+        name = self._name("WATCH", path)
+        if self._fate.strikes(name, self._faults.requests):
+            self._trace.strike("watch: refused", f"{name}: refused")
+            await asyncio.sleep(0.01)
+            raise ApiUnavailable(f"GET {path} failed", status=0)
+        lag = self._faults.lag * self._fate.number(f"{name} lag") ** 2
+        async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
+            yield _Unsteady(self, lines, name, lag=lag, rate=self._faults.watches)
+
+
+class _Unsteady:
+    """A watch whose events come late, twice, or not before it is opened again."""
+
+    def __init__(self, network: Network, lines: LineStream, name: str, *, lag: float, rate: float) -> None:
+        self._network = network
+        self._lines = lines
+        self._name = name
+        self._lag = lag
+        self._fate = network.stage.fate
+        self._trace = network.stage.trace
+        self._rate = rate
+
+    @property
+    def status(self) -> int:
+        return self._lines.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._lines.headers
+
+    async def read(self) -> bytes:
+        return await self._lines.read()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        clock = asyncio.get_running_loop().time
+        number, caught_up = 0, -1.0
+        async for line in self._lines:
+            number += 1
+            name = f"{self._name} event {number}"
+            fault = ""
+            if self._fate.strikes(name, self._rate):
+                fault = self._fate.choice(_WATCH, f"{name} fault")
+                self._trace.strike(f"watch: {fault}", f"{name}: {fault}")
+            if fault == "stall":
+                await self._wait(self._fate.number(f"{name} stall") ** 2 * LONGEST_STALL)
+            elif self._lag and clock() > caught_up:
+                self._trace.happened["watch: behind"] += 1
+                await self._wait(self._lag)
+            await self._wait(self._network.held_until - clock())
+            caught_up = clock()
+            if fault == "break":
+                raise ApiUnavailable(f"{self._name} broke off", status=0)
+            if fault == "end":
+                return
+            yield _GONE if fault == "gone" else line
+            if fault == "duplicate":
+                yield line
+
+    async def _wait(self, seconds: float) -> None:
+        """Held up, but no longer than faults last."""
+        if seconds <= 0:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._fate.calm.wait()
+
+
+def _refusal(status: int) -> Response:
+    return refusal(status, f"{status} by the simulation", headers={"retry-after": "1"} if status == 429 else None)
+
+
+_GONE: Final = (
+    b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired",'
+    b'"message":"too old resource version","code":410}}'
+)
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}

@@ -1,0 +1,303 @@
+"""Users, tenants and administrators: what an action of a plan does to the cluster, and what they thereby take upon them.
+
+A person who gives a volume away with what is on it, or strips what protects it, has waived what follows: the asset's
+`waived` and `kept` say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from volplane.kube import names
+from volplane_testing.simulation.backends import SimulatedBackend
+from volplane_testing.simulation.disks import Disk, source_key
+from volplane_testing.simulation.plan import ALPHA, BETA, CLASSES, Action
+from volplane_testing.simulation.process import NAMESPACE
+from volplane_testing.simulation.safety import recycles
+from volplane_testing.simulation.stage import Stage
+from volplane_testing.simulation.truth import Json, annotations_of, finalizers_of, key_of, reference_of
+
+if TYPE_CHECKING:
+    from volplane_testing.simulation.guests import Guest
+
+__all__ = ["People"]
+
+_ME: Final = "user"
+_MERGE: Final = {"content-type": "application/merge-patch+json"}
+_JSON: Final = {"content-type": "application/json"}
+_CLAIMS: Final = "/api/v1/namespaces/default/persistentvolumeclaims"
+_VOLUMES: Final = "/api/v1/persistentvolumes"
+_PODS: Final = "/api/v1/namespaces/default/pods"
+_CLASSES: Final = "/apis/storage.k8s.io/v1/storageclasses"
+_PATIENCE: Final = 60
+"""How often somebody tries to create a claim whose name is still taken."""
+_GIB: Final = 2**30
+
+
+class People:
+    """Carries out actions. Each method is the `what` of an action."""
+
+    def __init__(self, stage: Stage, backends: Mapping[str, SimulatedBackend], guests: Mapping[str, Guest]) -> None:
+        self.stripped: set[str] = set()
+        """Uids of claims whose tenant removed or forged what leads to their asset."""
+        self.restored: set[str] = set()
+        """Names of volumes that came back from a backup; their assets may be gone since it was made."""
+        self._truth = stage.truth
+        self._disks = stage.disks
+        self._safety = stage.safety
+        self._fate = stage.fate
+        self._happened = stage.trace.happened
+        self._backends = backends
+        self._guests = guests
+        self._unit = max((guest.gib for guest in guests.values()), default=1)
+        self._remembered: dict[str, str] = {}
+
+    def can(self, action: Action) -> bool:
+        return hasattr(self, action.what) and action.what != "can"
+
+    # --- classes and volumes ------------------------------------------------------------------------------------
+
+    def create_class(self, name: str, like: str) -> None:
+        about = dict(CLASSES[like])
+        if (guest := self._guests.get(about["provisioner"])) is not None:
+            asked = about.get("parameters", {}) if guest.scrubs else {}
+            about["parameters"] = {**guest.subject.parameters, **asked}
+        body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}, **about}
+        self._send("POST", _CLASSES, body)
+
+    def delete_class(self, name: str) -> None:
+        if self._send("DELETE", f"{_CLASSES}/{name}", {}):
+            self._happened["user: deletes a class"] += 1
+
+    def create_volume(self, name: str, policy: str, size: int, reserved: str, driver: str) -> None:
+        """A static volume over a directory of this name; whoever makes it anew gives away what is there."""
+        backend = self._backends.get(driver) or next(iter(self._backends.values()), None)
+        if backend is None:
+            return  # Only a simulated storage has room for what people make.
+        driver, handle = backend.name, backend.add(name, size * self._unit * _GIB)
+        key = source_key("hostPath", {"path": handle})
+        disk = self._disks.by_key.get(key) or self._safety.made(driver, key, None)
+        disk.waived |= disk.data
+        disk.kept = "a person made it"
+        spec: Json = {
+            "capacity": {"storage": f"{size * self._unit}Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": policy,
+            "hostPath": {"path": handle},
+        }
+        if reserved:
+            spec["claimRef"] = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": reserved}
+        body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+        self._send("POST", _VOLUMES, body)
+
+    def delete_volume(self, of: str) -> None:
+        if (volume := self._target(of)) is not None:
+            held = self._truth.claim_of(volume) is not None
+            self._happened["user: deletes a volume that is bound" if held else "user: deletes a volume"] += 1
+            self._send("DELETE", f"{_VOLUMES}/{volume['metadata']['name']}", {})
+
+    def set_policy(self, of: str, policy: str) -> None:
+        volume = self._target(of)
+        if volume is None:
+            return
+        self._happened["user: changes a policy"] += 1
+        self._patch(_VOLUMES, volume, {"spec": {"persistentVolumeReclaimPolicy": policy}})
+        disk = self._disks.of(volume["spec"])
+        if disk is not None and policy != "Recycle" and not reference_of(volume).get("uid"):
+            disk.waived |= disk.data
+
+    def clear_reference(self, of: str, variant: str, claim: str) -> None:
+        """Offer a volume to anybody, to whoever has the claim's name, or to another claim."""
+        volume = self._target(of)
+        if volume is None or not reference_of(volume):
+            return
+        deleting = "deletionTimestamp" in volume["metadata"]
+        self._happened["user: clears a claimRef" + " during a delete" * deleting] += 1
+        if names.INTENT not in annotations_of(volume) or not recycles(volume):
+            self._waive(volume)
+        reference: Json | None = {"uid": None, "resourceVersion": None}
+        if variant == "all":
+            reference = None
+        elif variant == "other":
+            reference = {"uid": None, "resourceVersion": None, "namespace": "default", "name": claim}
+        if (disk := self._disks.of(volume["spec"])) is not None:
+            disk.mounts.clear()  # Whoever takes a volume from a claim takes it from its pods.
+        self._patch(_VOLUMES, volume, {"spec": {"claimRef": reference}})
+
+    def strip_volume_intent(self, of: str) -> None:
+        volume = self._target(of)
+        if volume is None or names.INTENT not in annotations_of(volume):
+            return
+        if not reference_of(volume).get("uid"):
+            self._waive(volume)
+        self._happened["user: strips a volume's intent"] += 1
+        self._patch(_VOLUMES, volume, {"metadata": {"annotations": {names.INTENT: None}}})
+
+    def delete_scrubber(self, of: str) -> None:
+        volume = self._target(of)
+        if volume is None:
+            return
+        for pod in list(self._truth.pods.values()):
+            if annotations_of(pod).get("volplane.dev/scrub-volume") == volume["metadata"]["name"]:
+                self._happened["user: deletes a scrubber pod"] += 1
+                self._send("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}", {})
+
+    # --- claims -------------------------------------------------------------------------------------------------
+
+    async def create_claim(self, name: str, storage_class: str, size: int, volume: str) -> None:
+        spec: Json = {
+            "storageClassName": storage_class,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": f"{size * self._unit}Gi"}},
+        }
+        if volume:
+            spec["volumeName"] = volume
+        body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+        for attempt in range(_PATIENCE):
+            if self._send("POST", _CLAIMS, body) or self._fate.calm.is_set():
+                return
+            await asyncio.sleep(self._fate.between(0.005, 0.5, f"{name} {attempt}"))
+
+    def delete_claim(self, name: str) -> None:
+        self._send("DELETE", f"{_CLAIMS}/{name}", {})
+
+    def select_node(self, claim: str, node: str) -> None:
+        """The scheduler changes its mind about a claim that is not bound yet."""
+        found = self._truth.claims.get(f"default/{claim}")
+        if found is None or names.BIND_COMPLETED in annotations_of(found):
+            return
+        begun = names.INTENT in annotations_of(found) or found["metadata"]["uid"] in self._safety.forged
+        if begun and annotations_of(found).get(names.SELECTED_NODE) != node:
+            self._happened["user: moves a claim to another node"] += 1
+            self._safety.moved.add(found["metadata"]["uid"])
+        self._patch(_CLAIMS, found, {"metadata": {"annotations": {names.SELECTED_NODE: node}}})
+
+    def forge_intent(self, claim: str, variant: str) -> None:
+        """What a tenant may do to the record on a claim."""
+        found = self._truth.claims.get(f"default/{claim}")
+        if found is None:
+            return
+        present = annotations_of(found).get(names.INTENT)
+        forged = self._forged(claim, variant, present)
+        if forged != present:
+            self._happened["user: strips an intent" if forged is None else f"user: forges an intent ({variant})"] += 1
+        self._safety.forged.setdefault(found["metadata"]["uid"], asyncio.get_running_loop().time())
+        if variant == "replayed":
+            self.stripped.add(found["metadata"]["uid"])
+        if present is not None:
+            self._remembered.setdefault(found["metadata"]["uid"], present)
+        self._patch(_CLAIMS, found, {"metadata": {"annotations": {names.INTENT: forged}}})
+
+    def _forged(self, claim: str, variant: str, present: str | None) -> str | None:
+        match variant:
+            case "other driver":
+                driver = BETA if ALPHA in (present or ALPHA) else ALPHA
+                return json.dumps({"intent": {"v": 1, "driver": driver, "generation": 1}, "seal": "0" * 64})
+            case "other generation":
+                driver = ALPHA if ALPHA in (present or ALPHA) else BETA
+                return json.dumps({"intent": {"v": 1, "driver": driver, "generation": 7}, "seal": "0" * 64})
+            case "copied":
+                others = [o for o in self._truth.claims.values() if o["metadata"]["name"] != claim]
+                return next((text for o in others if (text := annotations_of(o).get(names.INTENT))), "{}")
+            case "replayed":
+                found = self._truth.claims[f"default/{claim}"]
+                return self._remembered.get(found["metadata"]["uid"], present)
+            case "stripped":
+                return None
+        return "not an intent"
+
+    def strip_finalizer(self, claim: str) -> None:
+        """A tenant takes the claim out of our hands: what is in the making may be left over."""
+        found = self._truth.claims.get(f"default/{claim}")
+        if found is None or names.PROVISIONING_FINALIZER not in finalizers_of(found):
+            return
+        self.stripped.add(found["metadata"]["uid"])
+        self._happened["user: strips our finalizer"] += 1
+        kept = [name for name in finalizers_of(found) if name != names.PROVISIONING_FINALIZER]
+        self._patch(_CLAIMS, found, {"metadata": {"finalizers": kept or None}})
+
+    def restore(self, claim: str, variant: str) -> None:
+        """Claim and volume vanish by force and come back from a backup, with new uids of their own and old ones inside."""
+        found = self._truth.claims.get(f"default/{claim}")
+        volume = self._truth.volumes.get(found["spec"].get("volumeName", "")) if found is not None else None
+        if found is None or volume is None or names.BIND_COMPLETED not in annotations_of(found):
+            return
+        self._happened[f"user: restores from a backup ({variant})"] += 1
+        self._waive(volume)
+        if (disk := self._disks.of(volume["spec"])) is not None:
+            disk.kept = "its volume was removed by force"
+            disk.mounts.clear()
+        self.stripped.add(found["metadata"]["uid"])
+        self.restored.add(volume["metadata"]["name"])
+        objects = [(_CLAIMS, found)] if variant == "claim" else [(_CLAIMS, found), (_VOLUMES, volume)]
+        for path, obj in objects:
+            self._patch(path, obj, {"metadata": {"finalizers": None}})
+            self._send("DELETE", f"{path}/{obj['metadata']['name']}", {})
+        for path, obj in reversed(objects):
+            self._send("POST", path, _from_backup(obj, fresh=variant == "fresh reference"))
+
+    # --- pods ---------------------------------------------------------------------------------------------------
+
+    def create_pod(self, name: str, claim: str, lifetime: float) -> None:
+        metadata: Json = {"name": name}
+        if lifetime:
+            metadata["annotations"] = {"lifetime": str(lifetime)}
+        spec = {
+            "containers": [{"name": "main", "image": "busybox"}],
+            "restartPolicy": "Never",
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+        }
+        used = self._truth.claims.get(f"default/{claim}")
+        if used is not None and "deletionTimestamp" in used["metadata"]:
+            self._happened["user: creates a pod for a claim that is being deleted"] += 1
+        self._send("POST", _PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    def delete_pod(self, name: str) -> None:
+        self._send("DELETE", f"{_PODS}/{name}", {})
+
+    # --- how ----------------------------------------------------------------------------------------------------
+
+    def _target(self, of: str) -> Json | None:
+        """A volume by its name, or that of a claim (`of c1`): as the claim says, or as it says itself."""
+        if not of.startswith("of "):
+            return self._truth.volumes.get(of)
+        name = of.removeprefix("of ")
+        claim = self._truth.claims.get(f"default/{name}")
+        if claim is not None and (pointer := claim["spec"].get("volumeName")):
+            return self._truth.volumes.get(pointer)
+        named = [v for v in self._truth.volumes.values() if reference_of(v).get("name") == name]
+        return named[0] if named else None
+
+    def _waive(self, volume: Json) -> None:
+        disk: Disk | None = self._disks.of(volume["spec"])
+        if disk is not None:
+            disk.waived |= disk.data | {reference_of(volume).get("uid", "")}
+
+    def _patch(self, path: str, obj: Json, body: Any) -> bool:
+        return self._send("PATCH", f"{path}/{obj['metadata']['name']}", body)
+
+    def _send(self, method: str, path: str, body: Any) -> bool:
+        headers = _MERGE if method == "PATCH" else _JSON
+        answer = self._truth.send(_ME, method, path, json.dumps(body).encode(), headers=headers)
+        return answer.status < 300
+
+    def act(self, action: Action) -> Any:
+        """Do it; a coroutine if it takes time."""
+        method: Callable[..., Any] = getattr(self, action.what)
+        return method(**action.detail)
+
+
+def _from_backup(obj: Json, *, fresh: bool) -> Json:
+    """The object as a backup tool sends it. fresh: the tool clears the uid in a volume's reference."""
+    meta = obj["metadata"]
+    kept = {key: meta[key] for key in ("name", "namespace", "labels", "annotations", "finalizers") if key in meta}
+    kind = "PersistentVolume" if "/" not in key_of(obj) else "PersistentVolumeClaim"
+    spec = json.loads(json.dumps(obj["spec"]))
+    if "claimRef" in spec:
+        spec["claimRef"].pop("resourceVersion", None)
+        if fresh:
+            spec["claimRef"].pop("uid", None)
+    return {"apiVersion": "v1", "kind": kind, "metadata": kept, "spec": spec}

@@ -1,0 +1,339 @@
+"""What people do and how bad the weather is in one run: all of it decided beforehand, from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from volplane_testing.simulation.backends import BackendTraits
+from volplane_testing.simulation.cluster import NODES, PodFaults
+from volplane_testing.simulation.hooks import HookFaults
+from volplane_testing.simulation.network import NetworkFaults
+
+__all__ = ["ALPHA", "BETA", "CLASSES", "SCENARIOS", "Action", "Plan", "generate"]
+
+ALPHA: Final = "alpha.sim"
+"""Looks assets up, has them erased by pods."""
+BETA: Final = "beta.sim"
+"""Has zones and no `find`; erases by itself."""
+
+CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "fast": {"provisioner": ALPHA, "reclaimPolicy": "Delete"},
+    "keep": {"provisioner": ALPHA, "reclaimPolicy": "Retain"},
+    "pool": {"provisioner": ALPHA, "reclaimPolicy": "Delete", "parameters": {"volplane.dev/on-release": "recycle"}},
+    "zonal": {"provisioner": BETA, "reclaimPolicy": "Delete"},
+    "late": {"provisioner": BETA, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"},
+    "late-alpha": {"provisioner": ALPHA, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"},
+}
+"""Bodies of classes. "" as a claim's class means static volumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that somebody does. number: its identity when others are dropped. what: a method of `People`."""
+
+    number: int
+    at: float
+    what: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        told = " ".join(f"{key}={value}" for key, value in self.detail.items())
+        return f"{self.what.replace('_', ' ')} {told}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A schedule. calm: virtual second from which there are no faults, and nobody does anything any more."""
+
+    seed: int
+    scenario: str
+    actions: tuple[Action, ...]
+    calm: float
+    network: NetworkFaults
+    hooks: HookFaults
+    pods: PodFaults
+    alpha: BackendTraits
+    beta: BackendTraits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What a schedule has much of: shares between 0 and 1."""
+
+    claims: tuple[int, int] = (2, 5)
+    static: tuple[int, int] = (0, 3)
+    classes: tuple[str, ...] = tuple(CLASSES)
+    static_claims: float = 0.3
+    policies: tuple[str, ...] = ("Retain", "Recycle", "Recycle", "Delete")
+    pods: float = 0.5
+    incarnations: tuple[int, int] = (1, 2)
+    admins: float = 0.15
+    tenants: float = 0.1
+    restores: float = 0.05
+    leaders: float = 0.2
+    outages: float = 0.3
+    class_changes: float = 0.15
+    lags: tuple[float, ...] = (0.0, 0.0, 0.5, 5.0)
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "mixed": Scenario(),
+    "provision": Scenario(
+        claims=(3, 6), static=(0, 1), static_claims=0.05, incarnations=(1, 3), pods=0.2, tenants=0.2, class_changes=0.3
+    ),
+    "recycle": Scenario(
+        claims=(2, 4),
+        static=(1, 4),
+        classes=("pool",),
+        static_claims=0.7,
+        policies=("Recycle",),
+        incarnations=(2, 3),
+        pods=0.7,
+        admins=0.25,
+    ),
+    "reclaim": Scenario(
+        claims=(2, 4),
+        classes=("fast", "keep", "zonal"),
+        policies=("Delete", "Retain"),
+        admins=0.6,
+        incarnations=(1, 2),
+        outages=0.5,
+        lags=(0.0, 5.0, 20.0),
+    ),
+    "bind": Scenario(claims=(3, 6), static=(2, 5), static_claims=0.9, classes=("fast",), pods=0.2, admins=0.2),
+    "leaders": Scenario(
+        leaders=1.0,
+        claims=(3, 5),
+        static=(1, 3),
+        static_claims=0.5,
+        policies=("Retain", "Recycle", "Recycle", "Delete"),
+        incarnations=(1, 3),
+        lags=(0.5, 5.0, 20.0),
+    ),
+    "tenants": Scenario(claims=(3, 5), static=(0, 1), static_claims=0.05, tenants=0.8, pods=0.2, incarnations=(1, 2)),
+    "restore": Scenario(restores=0.6, claims=(2, 3), static=(0, 2)),
+}
+
+
+def generate(seed: int, scenario: str = "any") -> Plan:
+    """The schedule of a seed. scenario: a name in SCENARIOS, or "any": the seed chooses. Raises KeyError."""
+    random = Random(f"{seed} {scenario}")  # noqa: S311 -- schedules, not secrets
+    chosen = random.choice(sorted(SCENARIOS)) if scenario == "any" else scenario
+    return _Writer(seed, chosen, SCENARIOS[chosen], random).write()
+
+
+class _Writer:
+    """Writes one plan: a story for every claim, static volume and process."""
+
+    def __init__(self, seed: int, name: str, scenario: Scenario, random: Random) -> None:
+        self._seed = seed
+        self._name = name
+        self._scenario = scenario
+        self._random = random
+        self._actions: list[Action] = []
+        # Swarm testing: what a run leaves out makes room for the rest.
+        self._level = random.choice((0.0, 0.01, 0.03, 0.08))
+        self._static = [f"sv{number}" for number in range(random.randint(*scenario.static))]
+        self._claims = [f"c{number}" for number in range(random.randint(*scenario.claims))]
+
+    def write(self) -> Plan:
+        random = self._random
+        self._write_classes()
+        for name in self._static:
+            self._write_static(name)
+        for name in self._claims:
+            self._write_claim(name)
+        leaders = random.random() < self._scenario.leaders
+        end = max((action.at for action in self._actions), default=0.0)
+        self._write_processes(end, leaders=leaders)
+        actions = sorted(self._actions, key=lambda action: (action.at, action.number))
+        level = self._level
+        return Plan(
+            seed=self._seed,
+            scenario=self._name,
+            actions=tuple(actions),
+            calm=max((action.at for action in actions), default=0.0) + random.uniform(0.0, 5.0),
+            network=NetworkFaults(
+                requests=level * random.choice((0.0, 1.0, 1.0)),
+                watches=level * random.choice((0.0, 1.0, 2.0)),
+                crashes=random.choice((0.0, 0.0, 0.01, 0.02)),
+                lag=random.choice(self._scenario.lags),
+                slow=random.choice((0.0, 0.02, 0.1)),
+            ),
+            hooks=HookFaults(
+                errors=random.choice((0.0, 0.1, 0.3)),
+                slow=random.choice((0.0, 0.2)),
+                hangs=random.choice((0.0, 0.0, 0.05)),
+                crashes=random.choice((0.0, 0.0, 0.1)),
+                # A hook of a former leader that takes effect after its successor looked would be its backend's to refuse.
+                longest=4.0 if leaders else 60.0,
+            ),
+            pods=PodFaults(
+                failing=random.choice((0.0, 0.2)), slow=random.choice((0.0, 0.2)), notice=random.choice((0.5, 5.0))
+            ),
+            alpha=BackendTraits(
+                steps=random.choice((0.0, 0.3)),
+                late=random.choice((0.0, 0.2)),
+                erases=random.random() < 0.2,
+                sees_mounts=random.random() < 0.5,
+            ),
+            beta=BackendTraits(
+                zones=("a", "b"),
+                finds=False,
+                tokens=False,
+                steps=random.choice((0.0, 0.3)),
+                full=random.choice((0.0, 0.2)),
+                erases=random.random() < 0.7,
+                sees_mounts=random.random() < 0.5,
+            ),
+        )
+
+    # --- times --------------------------------------------------------------------------------------------------
+
+    def _do(self, at: float, what: str, **detail: Any) -> None:
+        self._actions.append(Action(len(self._actions) + 1, at, what, detail))
+
+    def _gap(self) -> float:
+        """Between two steps of a story: often within the time of a request, seldom long."""
+        draw = self._random.random()
+        if draw < 0.4:
+            return self._random.uniform(0.0, 0.06)
+        return self._random.uniform(0.05, 2.0) if draw < 0.8 else self._random.uniform(2.0, 20.0)
+
+    def _sometimes(self, share: float) -> bool:
+        return self._random.random() < share
+
+    # --- stories ------------------------------------------------------------------------------------------------
+
+    def _write_classes(self) -> None:
+        for name in dict.fromkeys(self._scenario.classes):
+            at = self._gap() if self._sometimes(0.1) else 0.0
+            self._do(at, "create_class", name=name, like=name)
+            if self._sometimes(self._scenario.class_changes / 2):
+                at += 1.0 + self._gap() + self._gap()
+                self._do(at, "delete_class", name=name)
+                self._do(at + self._gap(), "create_class", name=name, like=self._random.choice((name, "fast", "zonal")))
+
+    def _write_static(self, name: str) -> None:
+        random = self._random
+        policy = random.choice(self._scenario.policies)
+        reserved = random.choice(self._claims) if self._sometimes(0.25) else ""
+        root = random.choice((ALPHA, ALPHA, BETA))
+        at = self._gap()
+        self._do(
+            at, "create_volume", name=name, policy=policy, size=random.randint(1, 4), reserved=reserved, driver=root
+        )
+        if self._sometimes(self._scenario.admins / 2):
+            at += 1.0 + self._gap() + self._gap()
+            self._do(at, "delete_volume", of=name)
+            if self._sometimes(0.5):
+                size = random.randint(1, 4)
+                self._do(
+                    at + self._gap(), "create_volume", name=name, policy=policy, size=size, reserved="", driver=root
+                )
+
+    def _write_claim(self, name: str) -> None:
+        random, scenario = self._random, self._scenario
+        at = self._gap()
+        for _ in range(random.randint(*scenario.incarnations)):
+            storage_class = "" if self._sometimes(scenario.static_claims) else random.choice(scenario.classes)
+            named = random.choice(self._static) if self._static and not storage_class and self._sometimes(0.2) else ""
+            begun = at
+            self._do(
+                at, "create_claim", name=name, storage_class=storage_class, size=random.randint(1, 3), volume=named
+            )
+            if self._sometimes(scenario.pods) or storage_class.startswith("late"):
+                at = self._write_pod(name, at)
+            at += self._gap()
+            if storage_class.startswith("late") and self._sometimes(0.5):
+                self._do(begun + self._gap(), "select_node", claim=name, node=random.choice(NODES))
+            self._disturb(name, begun, at)
+            if self._sometimes(0.2):
+                return
+            self._do(at, "delete_claim", name=name)
+            self._disturb(name, at, at + 2.0)
+            if self._sometimes(scenario.admins):
+                self._meddle(name, at)
+            at += self._gap() if self._sometimes(0.7) else 0.0
+
+    def _write_pod(self, claim: str, at: float) -> float:
+        """A pod that uses the claim, from a little before or after its creation; the time at which it was told to go."""
+        pod = f"p-{claim}-{len(self._actions)}"
+        begun = max(0.0, at + self._random.choice((-0.01, 0.0, self._gap())))
+        lifetime = round(self._random.uniform(0.1, 5.0), 2) if self._sometimes(0.3) else 0.0
+        self._do(begun, "create_pod", name=pod, claim=claim, lifetime=lifetime)
+        end = begun + self._gap() + self._gap()
+        self._do(end, "delete_pod", name=pod)
+        if self._sometimes(0.1):
+            late = end + self._gap()
+            self._do(late, "create_pod", name=f"{pod}-late", claim=claim, lifetime=1.0)
+            self._do(late + 2.0 + self._gap(), "delete_pod", name=f"{pod}-late")
+        return end
+
+    def _disturb(self, claim: str, low: float, high: float) -> None:
+        """What people and tenants do to a claim, or to its volume, between two moments of its story."""
+        random, scenario = self._random, self._scenario
+
+        def when() -> float:
+            return random.uniform(low, high) + random.choice((0.0, 0.0, self._gap()))
+
+        if self._sometimes(scenario.tenants):
+            variant = random.choice(("garbage", "other driver", "other generation", "stripped", "replayed", "copied"))
+            self._do(when(), "forge_intent", claim=claim, variant=variant)
+        if self._sometimes(scenario.tenants / 4):
+            self._do(when(), "strip_finalizer", claim=claim)
+        target = random.choice((f"of {claim}", *self._static))
+        if self._sometimes(scenario.admins):
+            policy = random.choice(("Delete", "Retain", "Retain", "Recycle"))
+            self._do(when(), "set_policy", of=target, policy=policy)
+        if self._sometimes(scenario.admins / 2):
+            variant = random.choice(("all", "uid", "other"))
+            self._do(when(), "clear_reference", of=target, variant=variant, claim=random.choice(self._claims))
+        if self._sometimes(scenario.admins / 3):
+            self._do(when(), "delete_volume", of=target)
+        if self._sometimes(scenario.restores):
+            variant = random.choice(("both", "both", "claim", "fresh reference"))
+            self._do(when(), "restore", claim=claim, variant=variant)
+
+    def _meddle(self, claim: str, at: float) -> None:
+        """Somebody changes his mind while the claim's volume is reclaimed."""
+        random = self._random
+        of = random.choice((f"of {claim}", f"of {claim}", *self._static))
+        if self._sometimes(0.4):
+            # The deletion has to wait; meanwhile it is called off, and the controller hears of that late.
+            back = at + random.uniform(1.0, 10.0)
+            for driver in (ALPHA, BETA):
+                self._do(at, "outage", driver=driver, down=True)
+                self._do(back, "outage", driver=driver, down=False)
+            changed = back - random.uniform(0.0, 0.5)
+            self._do(changed, "hold_watches", seconds=random.uniform(0.0, 20.0))
+            self._do(changed, "set_policy", of=of, policy="Retain")
+        elif self._sometimes(0.5):
+            policy = random.choice(("Retain", "Delete"))
+            self._do(at + random.choice((self._gap(), random.uniform(0.0, 1.0))), "set_policy", of=of, policy=policy)
+        else:
+            self._do(at + random.uniform(0.0, 1.0), random.choice(("strip_volume_intent", "delete_scrubber")), of=of)
+
+    def _write_processes(self, end: float, *, leaders: bool) -> None:
+        random = self._random
+        for _ in range(random.choice((0, 0, 1, 2))):
+            self._do(random.uniform(0.0, end), "crash", which=0)
+        if leaders:
+            begun = random.uniform(0.0, end * 0.5)
+            self._do(begun, "second_leader")
+            self._do(begun + random.choice((2.0, 30.0, end)) * random.random(), "crash", which=random.choice((0, 1)))
+        if self._sometimes(self._scenario.outages):
+            driver, at = random.choice((ALPHA, BETA)), random.uniform(0.0, end)
+            self._do(at, "outage", driver=driver, down=True)
+            self._do(at + random.uniform(0.5, 60.0), "outage", driver=driver, down=False)
+        for _ in range(random.choice((0, 0, 0, 1, 2))):
+            self._do(random.uniform(0.0, end), "set_clock", seconds=random.choice((-600.0, -30.0, 5.0, 600.0)))
+        for _ in range(random.choice((0, 0, 1))):
+            self._do(random.uniform(0.0, end), "compact")
+        for _ in range(random.choice((0, 0, 1))):
+            self._do(random.uniform(0.0, end), "end_watches")
+        for _ in range(random.choice((0, 0, 1))):
+            self._do(random.uniform(0.0, end), "hold_watches", seconds=random.uniform(0.0, 30.0))

@@ -1,0 +1,202 @@
+"""One controller process under simulation: the real control plane, killed at any moment, without memory of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+
+from volplane.controller.actions import Notice
+from volplane.controller.config import ScrubberSettings
+from volplane.drivers.driver import Driver
+from volplane.drivers.status import LoadedDrivers
+from volplane.kube.client import Client
+from volplane.operations import DriverLimits, OperationRegistry
+from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
+from volplane_testing import clock
+from volplane_testing.executor import InlineExecutor
+from volplane_testing.simulation.hooks import TIMEOUT, TimedDrivers, Turbulence
+from volplane_testing.simulation.loop import WHO, ScheduleLoop
+from volplane_testing.simulation.network import Network
+from volplane_testing.simulation.stage import CLUSTER_ID
+from volplane_testing.simulation.verdict import Verdict
+
+__all__ = ["NAMESPACE", "Process", "ProcessParts", "WallClock"]
+
+NAMESPACE = "volplane-system"
+ATTEMPTS = 3
+MOST_PASSES = 20_000
+SEALING_KEY = b"a key for simulations, known to all"
+
+
+class WallClock:
+    """Wall time that can be set forth and back; the loop's time cannot."""
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+
+    def now(self) -> datetime:
+        return clock.now() + timedelta(seconds=self.offset)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class Meter:
+    """Counts passes, and takes what ends with an error as a fault of the controllers. Knows no names: see `reasons`."""
+
+    def __init__(self, failed: Callable[[str, str], None]) -> None:
+        self.passes: Counter[str] = Counter()
+        self._total = 0
+        self._failed = failed
+
+    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
+        self.passes[result] += 1
+        self._total += 1
+        if self._total == MOST_PASSES:
+            self._failed(runner, "so many passes that it must be turning in circles")
+        if result in ("error", "unsettled"):
+            self._failed(runner, result)
+
+    def queue_added(self, queue: str) -> None: ...
+
+    def queue_depth(self, queue: str, depth: int) -> None: ...
+
+    def queue_waited(self, queue: str, seconds: float) -> None: ...
+
+    def queue_worked(self, queue: str, seconds: float) -> None: ...
+
+    def queue_retried(self, queue: str) -> None: ...
+
+    def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None: ...
+
+    def undecodable(self, resource: str) -> None: ...
+
+    def event_dropped(self, why: str) -> None: ...
+
+    def listed(self, resource: str) -> None: ...
+
+    def watch_ended(self, resource: str, why: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessParts:
+    """What a process is started with. fence: epoch and holder, as `Leadership.fence`."""
+
+    drivers: Sequence[Driver]
+    turbulence: Turbulence
+    network: Network
+    latency: Callable[[str, str], tuple[float, float]]
+    wall: WallClock
+    verdict: Verdict
+    record: Callable[[str, Notice], None]
+    fence: str
+    seed: int
+
+
+class Process:
+    """Started once; after `kill` nothing is left of it."""
+
+    def __init__(self, name: str, parts: ProcessParts) -> None:
+        self.name = name
+        self.fence = parts.fence
+        self.network = parts.network
+        self.meter = Meter(self._pass_failed)
+        self._parts = parts
+        limits: Mapping[str, DriverLimits] = {d.name: DriverLimits(timeout=TIMEOUT) for d in parts.drivers}
+        self._executor = InlineExecutor(limits, parts.latency)
+        self._registry = OperationRegistry(limits)
+        self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
+        self.plane: ControlPlane | None = None
+        self.root: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to run in a task of its own, from which everything it does descends."""
+        self.root = asyncio.get_running_loop().create_task(self._run(), context=self._context())
+
+    def _context(self) -> contextvars.Context:
+        """For a task of this process."""
+        context = contextvars.copy_context()
+        context.run(WHO.set, self.name)
+        return context
+
+    def kill(self) -> None:
+        """End it between two steps of its tasks: no task of it runs on, no hook that has not begun takes effect."""
+        self.network.dead = True
+        self._executor.close()
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, ScheduleLoop):
+            for task in loop.tasks_of(self.name):
+                task.cancel()
+
+    def lead_again(self, fence: str) -> None:
+        """It is the leader of a new epoch."""
+        self.fence = fence
+        if self.plane is not None:
+            self._looking = asyncio.get_running_loop().create_task(self.plane.look_again(), context=self._context())
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is in work, nothing is due later, and no operation runs or waits for its next try."""
+        plane = self.plane
+        if plane is None or not plane.synced or self._registry.snapshot():
+            return False
+        return all(runner.idle and runner.next_due is None for runner in plane.runners)
+
+    def reasons(self) -> dict[str, str]:
+        """Why keys wait, by runner and key."""
+        runners = self.plane.runners if self.plane is not None else ()
+        return {f"{runner.name} {key}": why for runner in runners for key, why in sorted(runner.reasons.items())}
+
+    def record(self, notice: Notice) -> None:
+        if not self.network.dead:
+            self._parts.record(self.name, notice)
+
+    async def _run(self) -> None:
+        try:
+            await self._live()
+        except Exception as error:  # noqa: BLE001 -- whatever ends a control plane by itself is a fault of it
+            self._parts.verdict.broke("no-internal-error", f"process {self.name} ended: {error!r}")
+
+    async def _live(self) -> None:
+        parts = self._parts
+        drivers = TimedDrivers(self._loaded, self._executor, cluster_id=CLUSTER_ID, changed=self._driver_changed)
+        drivers.turbulence = parts.turbulence
+        await drivers.start_all()
+        self.plane = ControlPlane(
+            Settings(cluster_id=CLUSTER_ID, namespace=NAMESPACE, scrub=ScrubberSettings(attempts=ATTEMPTS)),
+            frozenset(ALL_CONTROLLERS),
+            Parts(
+                client=Client(parts.network),
+                drivers=drivers,
+                registry=self._registry,
+                recorder=self,
+                sealer=Sealer(SEALING_KEY),
+                clock=parts.wall,
+                random=Random(parts.seed),  # noqa: S311 -- jitter
+                fence=lambda: self.fence,
+                metrics=self.meter,
+            ),
+        )
+        self.network.knows = self.plane.claims.get
+        async with asyncio.TaskGroup() as group:
+            group.create_task(drivers.keep())
+            group.create_task(self.plane.run())
+
+    def _driver_changed(self, name: str) -> None:
+        if self.plane is not None:
+            self.plane.driver_changed(name)
+
+    def _pass_failed(self, runner: str, result: str) -> None:
+        why = [text for key, text in self.reasons().items() if key.startswith(runner)]
+        told = [
+            text for text in why if "internal error" in text or "did not settle" in text or "changed nothing" in text
+        ]
+        self._parts.verdict.broke("no-internal-error", f"runner {runner}: {result}: {'; '.join(told)}")

@@ -1,0 +1,100 @@
+"""One seed judged: run, and if it failed, made short and spelled out, so that anybody can see and replay it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from volplane_testing.conformance import Subject
+from volplane_testing.conformance.subject import MakeSubject
+from volplane_testing.simulation.plan import generate
+from volplane_testing.simulation.shrink import MOST_TRIALS, shrink
+from volplane_testing.simulation.simulation import Outcome, Trial, simulate
+from volplane_testing.simulation.verdict import Violation
+
+__all__ = ["SeedReport", "judge_seed", "run_seed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedReport:
+    """What a seed showed. trace and kept: of the shortest failing run found, or of the whole one; plain and picklable."""
+
+    seed: int
+    scenario: str
+    violation: Violation | None
+    trace: tuple[str, ...]
+    kept: tuple[str, ...]
+    """Actions by number and faults by mark: all that the trace needs. With seed and scenario they are the whole run."""
+    left_out: int
+    """How many actions and faults of the seed the trace does not need."""
+    happened: Mapping[str, int]
+    """Of the whole run: how often which kind of trouble came."""
+    virtual_seconds: float
+    cpu_seconds: float
+    """Of the whole run."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every invariant held."""
+        return self.violation is None
+
+    def __str__(self) -> str:
+        """Everything that a failed test should show."""
+        told = str(self.violation) if self.violation is not None else "every invariant held"
+        replay = (f"replay: --only {','.join(self.kept)}",) if self.violation is not None else ()
+        return "\n".join((f"seed {self.seed} ({self.scenario}): {told}", *self.trace, *replay))
+
+
+def run_seed(seed: int, *backends: Subject | MakeSubject, scenario: str = "any") -> SeedReport:
+    """Run one schedule of trouble with these backends, at most two, in the places of simulated ones.
+
+    backends: as of the conformance suite; best a function that gives a `Subject` with an empty storage. A schedule that
+    fails is made short. Raises ConfigurationError for a backend that cannot be simulated, KeyError for an unknown
+    scenario.
+    """
+    return judge_seed(seed, scenario, run=partial(simulate, backends=backends))
+
+
+def judge_seed(
+    seed: int,
+    scenario: str = "any",
+    *,
+    only: Collection[str] | None = None,
+    trials: int = MOST_TRIALS,
+    traced: bool = False,
+    run: Callable[[Trial], Outcome] = simulate,
+) -> SeedReport:
+    """Run a seed. only: `SeedReport.kept` of an earlier report, None = everything. trials: runs that shortening may take.
+
+    traced: give the trace of a run that went well too. Raises KeyError for a scenario that there is not.
+    """
+    begun = time.process_time()
+    whole = run(trial_of(seed, scenario, only))
+    spent = time.process_time() - begun
+    shortest = whole
+    if whole.violation is not None and trials > 0:
+        shortest = shrink(whole, trials=trials, run=run)
+    told = traced or shortest.violation is not None
+    kept = (*map(str, shortest.done), *shortest.fired)
+    return SeedReport(
+        seed=seed,
+        scenario=shortest.trial.plan.scenario,
+        violation=shortest.violation,
+        trace=tuple(shortest.trace.lines()) if told else (),
+        kept=kept,
+        left_out=len(whole.done) + len(whole.fired) - len(kept),
+        happened=dict(whole.trace.happened),
+        virtual_seconds=whole.seconds,
+        cpu_seconds=spent,
+    )
+
+
+def trial_of(seed: int, scenario: str, only: Collection[str] | None) -> Trial:
+    """The run that a report tells of."""
+    plan = generate(seed, scenario)
+    if only is None:
+        return Trial(plan)
+    actions = frozenset(int(item) for item in only if item.isdecimal())
+    return Trial(plan, actions, frozenset(item for item in only if not item.isdecimal()))

@@ -1,0 +1,317 @@
+"""What may never happen: checked at every commit of the API server and at every effect on an asset."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final
+
+from volplane.assets import Ownership
+from volplane.kube import names
+from volplane.kube.objects import Claim
+from volplane.reclaim.scrub_pod import SCRUB_GATE
+from volplane.state.records import read_recycle_intent
+from volplane_testing.simulation.disks import Disk, Disks, source_of
+from volplane_testing.simulation.loop import WHO
+from volplane_testing.simulation.truth import Commit, Json, Truth, annotations_of, reference_of
+from volplane_testing.simulation.verdict import Verdict
+
+__all__ = ["BEGAN", "Safety", "recycles"]
+
+BEGAN: Final[ContextVar[float]] = ContextVar("volplane_simulation_began", default=0.0)
+"""Loop time at which the hook call that runs now was begun."""
+
+FRESH: Final = 15.0
+"""Seconds for which a live read may lie back when the hook that it justifies begins: as long as a few slow requests."""
+_SCRUB_VOLUME: Final = "volplane.dev/scrub-volume"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def recycles(volume: Json) -> bool:
+    """Whether a release of the volume must lead to a scrub."""
+    policy = volume["spec"].get("persistentVolumeReclaimPolicy")
+    return policy == "Recycle" or (policy == "Delete" and annotations_of(volume).get(names.ON_RELEASE) == "recycle")
+
+
+def _offered(volume: Json | None) -> bool:
+    """Whether nothing keeps a claim from taking it."""
+    if volume is None or "deletionTimestamp" in volume["metadata"]:
+        return False
+    return not reference_of(volume).get("uid") and names.INTENT not in annotations_of(volume)
+
+
+class Safety:
+    """The invariants. Listens to `truth`; backends and nodes report what they do to assets."""
+
+    def __init__(self, truth: Truth, disks: Disks, verdict: Verdict) -> None:
+        self.reads: dict[tuple[str, str], float] = {}
+        """(process, volume) -> loop time at which the server answered its last live read."""
+        self.overlap = False
+        """Two processes believe to lead."""
+        self.overlap_ended = float("-inf")
+        """Loop time until which two did."""
+        self.forged: dict[str, float] = {}
+        """Uids of claims whose intent a tenant damaged, and when that was done first."""
+        self.informed = float("inf")
+        """Loop time from which the process that began last surely knows what stood on a claim when it began."""
+        self.moved: set[str] = set()
+        """Uids of claims for which the scheduler chose another node after the first."""
+        self._classless: set[str] = set()
+        self.touched: set[str] = set()
+        """Uids of volumes whose reference or intent a person changed."""
+        self._truth = truth
+        self._disks = disks
+        self._verdict = verdict
+        self._policies: dict[str, float] = {}
+        self._born: dict[str, float] = {}
+        self._last: dict[str, Json] = {}
+        """`source_key` -> the volume that stood for it last, as it was when it went."""
+        truth.listeners.append(self._committed)
+
+    # --- commits ------------------------------------------------------------------------------------------------
+
+    def _committed(self, commit: Commit) -> None:
+        match commit.kind:
+            case "class" if commit.new is None:
+                self._forget_class(commit.name)
+            case "volume":
+                self._follow_volume(commit)
+                if commit.by_controller:
+                    self._check_volume(commit)
+            case "claim" if commit.by_controller and commit.new is not None:
+                self._check_claim(commit.name, commit.old, commit.new)
+            case "pod" if commit.by_controller and commit.old is not None and commit.new is not None:
+                self._check_gate(commit.old, commit.new)
+
+    def _forget_class(self, name: str) -> None:
+        """What a damaged record said is known from the class alone."""
+        for claim in self._truth.claims.values():
+            if claim["spec"].get("storageClassName") == name:
+                self._classless.add(claim["metadata"]["uid"])
+
+    @property
+    def lost(self) -> set[str]:
+        """Uids of claims of which nobody can know any more which driver made their asset, or where.
+
+        Their record is damaged, and so is what else would tell: the class, or the node and whoever knew it.
+        """
+        forgotten = {uid for uid, when in self.forged.items() if self.overlap or when <= self.informed}
+        return (self.forged.keys() & self._classless) | (forgotten & self.moved)
+
+    def _follow_volume(self, commit: Commit) -> None:
+        new, old = commit.new, commit.old
+        if new is None:
+            if old is not None:
+                self._last[source_of(old["spec"])] = old
+            return
+        uid = new["metadata"]["uid"]
+        if old is None:
+            self._born[uid] = _now()
+            self._last.pop(source_of(new["spec"]), None)
+            return
+        if not commit.by_controller:
+            if reference_of(old) != reference_of(new) or _intent(old) != _intent(new):
+                self.touched.add(uid)
+            if _policy(old) != _policy(new):
+                self._policies[uid] = _now()
+
+    def saving(self, volume: Json, believed: Callable[[str], Claim | None]) -> None:
+        """A controller is about to create a volume. believed: what it knows about a claim."""
+        reference = reference_of(volume)
+        claim = believed(f"{reference.get('namespace')}/{reference.get('name')}")
+        if claim is None or claim.uid != reference.get("uid") or not claim.terminating:
+            return
+        if claim.annotation(names.BIND_COMPLETED) is None:
+            name = self._truth.spell(volume["metadata"]["name"])
+            self._verdict.broke(
+                "nothing-for-the-dying", f"volume {name} is saved for a claim that is known to be deleted"
+            )
+
+    def _check_volume(self, commit: Commit) -> None:
+        old, new = commit.old, commit.new
+        if old is not None:
+            self._check_kept(commit.name, old, new)
+        if new is None:
+            return
+        disk = self._disks.of(new["spec"])
+        if disk is None:
+            return
+        if _offered(new) and not _offered(old) and (data := disk.foreign_data()):
+            self._verdict.broke("unscrubbed", f"volume {commit.name} is offered again with the data of {_all(data)}")
+        taker = reference_of(new).get("uid")
+        if taker and (old is None or reference_of(old).get("uid") != taker) and (data := disk.foreign_data(taker)):
+            self._verdict.broke("unscrubbed", f"volume {commit.name} is given away with the data of {_all(data)}")
+
+    def _check_kept(self, name: str, old: Json, new: Json | None) -> None:
+        """A volume whose claim lives and points at it stays as it is; one that is to be kept is not deleted."""
+        asked = (
+            new is not None and "deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]
+        )
+        if asked and _policy(old) != "Delete":
+            self._verdict.broke("policy-ignored", f"volume {name} is deleted, though its policy is {_policy(old)}")
+            return
+        claim = self._truth.claim_of(old)
+        if claim is None:
+            return
+        pointer = claim["spec"].get("volumeName", "")
+        ours = old["metadata"]["name"]
+        if new is None or ("deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]):
+            # What a person asked to delete before the bind was complete may go.
+            asked = new is None and "deletionTimestamp" in old["metadata"]
+            if pointer == ours or (not pointer and not asked):
+                self._verdict.broke("bound-stays-bound", f"volume {name} is deleted while its claim lives")
+            return
+        uid = reference_of(new).get("uid")
+        if uid == claim["metadata"]["uid"] or names.BIND_COMPLETED not in annotations_of(claim) or pointer != ours:
+            return
+        if uid:
+            self._verdict.broke("one-claim-per-volume", f"volume {name} is taken from its claim and given to another")
+        else:
+            self._verdict.broke("bound-stays-bound", f"volume {name} is taken from its claim")
+
+    def _check_claim(self, name: str, old: Json | None, new: Json) -> None:
+        volume = self._truth.volumes.get(new["spec"].get("volumeName", ""))
+        if volume is None:
+            return
+        uid = new["metadata"]["uid"]
+        holder = reference_of(volume).get("uid")
+        phase = new.get("status", {}).get("phase")
+        if phase == "Lost" and (old or {}).get("status", {}).get("phase") != "Lost" and holder == uid:
+            self._verdict.broke("bound-stays-bound", f"claim {name} is declared lost, but its volume is there")
+        completed = names.BIND_COMPLETED in annotations_of(new)
+        if not completed or (old is not None and names.BIND_COMPLETED in annotations_of(old)):
+            return
+        other = self._truth.claim_of(volume)
+        if holder != uid and other is not None and volume["metadata"]["uid"] not in self.touched:
+            text = (
+                f"claim {name} completes a bind to {self._truth.spell(volume['metadata']['name'])}, which is another's"
+            )
+            self._verdict.broke("one-claim-per-volume", text)
+
+    def _check_gate(self, old: Json, new: Json) -> None:
+        """A scrubber pod is let go only while the volume names it."""
+        if not _gated(old) or _gated(new):
+            return
+        volume = self._truth.volumes.get(annotations_of(new).get(_SCRUB_VOLUME, ""))
+        intent = read_recycle_intent(_intent(volume)) if volume is not None else None
+        if volume is not None and volume["metadata"]["uid"] in self.touched:
+            return
+        if intent is None or intent.pod != new["metadata"]["uid"]:
+            name = self._truth.spell(new["metadata"]["name"])
+            self._verdict.broke("permit", f"pod {name} is let go, but the volume's intent does not name it")
+
+    # --- effects ------------------------------------------------------------------------------------------------
+
+    def made(self, driver: str, key: str, owner: Ownership | None, *, again: bool = False) -> Disk:
+        """An asset came to be. key: `source_key`. owner: None for one that a person made.
+
+        again: this storage makes what it made and destroyed before once more, for a late request too.
+        """
+        twins = [
+            disk
+            for disk in self._disks.by_key.values()
+            if owner is not None and disk.made_for == owner.claim_uid and disk.generation == owner.generation
+        ]
+        disk = Disk(
+            key,
+            driver,
+            owner.claim_uid if owner is not None else "",
+            owner.generation if owner is not None else 0,
+        )
+        overlapped = owner is not None and (self.overlap or BEGAN.get() <= self.overlap_ended)
+        if overlapped and owner is not None and (again or owner.claim_uid not in self._truth.claims_by_uid):
+            disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
+        self._disks.by_key[key] = disk
+        # Whoever led before asked another driver for it, when the class named that one.
+        elsewhere = overlapped and any(twin.driver != driver for twin in twins)
+        if twins and owner is not None and owner.claim_uid not in self.lost and not elsewhere:
+            text = f"{key} is made while {twins[0].key} exists, both generation {owner.generation} of one claim"
+            self._verdict.broke("one-asset-per-generation", text)
+        return disk
+
+    def unmade(self, key: str) -> None:
+        """An asset is destroyed, with what is on it."""
+        disk = self._disks.by_key.pop(key, None)
+        if disk is None:
+            return
+        self._check_unused(disk, "deleted")
+        self._check_policy(key)
+
+    def _check_policy(self, key: str) -> None:
+        """Whoever deletes has looked at the policy a moment before, on the server."""
+        who, began = WHO.get(), BEGAN.get()
+        for volume in [*self._volumes_on(key), *self._last_on(key)]:
+            changed = self._policies.get(volume["metadata"]["uid"])
+            if changed is None or changed >= began or _policy(volume) == "Delete":
+                continue
+            read = self.reads.get((who, volume["metadata"]["name"]), float("-inf"))
+            if read >= changed or began - read > FRESH:
+                self._verdict.broke("policy-ignored", f"{key} is deleted, though its policy is {_policy(volume)} now")
+
+    def _last_on(self, key: str) -> list[Json]:
+        """The volume that stood for it last, if a claim was ever bound to it: else nobody can miss what was on it."""
+        last = self._last.get(key)
+        claim = self._truth.claim_of(last) if last is not None else None
+        never_bound = claim is not None and names.BIND_COMPLETED not in annotations_of(claim)
+        return [] if last is None or never_bound else [last]
+
+    def erased(self, key: str) -> None:
+        """An asset's contents are erased, by its backend or by a scrubber pod."""
+        disk = self._disks.by_key.get(key)
+        if disk is None:
+            return
+        self._check_unused(disk, "erased")
+        disk.data.clear()
+
+    def seen(self, disk: Disk, claim_uid: str, pod: str) -> None:
+        """A pod of the claim reads and writes the asset."""
+        if data := disk.foreign_data(claim_uid):
+            self._verdict.broke("unscrubbed", f"pod {pod} sees on {disk.key} the data of {_all(data)}")
+        disk.data.add(claim_uid)
+
+    def _check_unused(self, disk: Disk, what: str) -> None:
+        if any(claim or what == "deleted" for claim in disk.mounts.values()):
+            self._verdict.broke("asset-in-use", f"{disk.key} is {what} while a pod has it mounted")
+        for volume in self._volumes_on(disk.key):
+            name = self._truth.spell(volume["metadata"]["name"])
+            claim = self._truth.claim_of(volume)
+            pointer = claim["spec"].get("volumeName", "") if claim is not None else "-"
+            excused = _deleted_early(volume) or self._saved_meanwhile(volume)
+            if pointer == volume["metadata"]["name"] or (not pointer and not excused):
+                self._verdict.broke("asset-in-use", f"{disk.key} is {what} while volume {name} is bound to a claim")
+            alive = "deletionTimestamp" not in volume["metadata"]
+            if what == "deleted" and alive and self._born.get(volume["metadata"]["uid"], 0.0) < BEGAN.get() - FRESH:
+                self._verdict.broke("asset-in-use", f"{disk.key} is deleted while volume {name} exists")
+
+    def _saved_meanwhile(self, volume: Json) -> bool:
+        """Whether another leader saved it for a claim that never had it, while this one looked for what to discard."""
+        overlapped = self.overlap or BEGAN.get() <= self.overlap_ended
+        return overlapped and self._born.get(volume["metadata"]["uid"], 0.0) >= BEGAN.get() - FRESH
+
+    def _volumes_on(self, key: str) -> list[Json]:
+        return [volume for volume in self._truth.volumes.values() if source_of(volume["spec"]) == key]
+
+
+def _deleted_early(volume: Json) -> bool:
+    """Whether a person deleted the volume before any binder wrote its phase: its claim gets another one."""
+    return "deletionTimestamp" in volume["metadata"] and volume.get("status", {}).get("phase") != "Bound"
+
+
+def _policy(volume: Json) -> str:
+    return str(volume["spec"].get("persistentVolumeReclaimPolicy", ""))
+
+
+def _intent(volume: Json) -> str | None:
+    return annotations_of(volume).get(names.INTENT)
+
+
+def _gated(pod: Json) -> bool:
+    return any(gate.get("name") == SCRUB_GATE for gate in pod["spec"].get("schedulingGates") or ())
+
+
+def _all(uids: set[str]) -> str:
+    return ", ".join(sorted(uids))

@@ -1,0 +1,331 @@
+"""One run of one schedule, from the first action until everything is quiet, or until something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from volplane.controller.actions import Notice
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_testing import clock
+from volplane_testing.conformance import Subject
+from volplane_testing.conformance.subject import MakeSubject, opened
+from volplane_testing.simulation.chance import Fate
+from volplane_testing.simulation.cluster import Cluster
+from volplane_testing.simulation.disks import Disks
+from volplane_testing.simulation.hooks import Turbulence, latency_of
+from volplane_testing.simulation.liveness import Liveness
+from volplane_testing.simulation.loop import ScheduleLoop
+from volplane_testing.simulation.network import Network
+from volplane_testing.simulation.people import People
+from volplane_testing.simulation.plan import Action, Plan
+from volplane_testing.simulation.process import NAMESPACE, Process, ProcessParts, WallClock
+from volplane_testing.simulation.safety import Safety
+from volplane_testing.simulation.stage import Stage
+from volplane_testing.simulation.storages import Storages
+from volplane_testing.simulation.trace import Trace
+from volplane_testing.simulation.truth import Truth
+from volplane_testing.simulation.verdict import Verdict, Violation
+
+__all__ = ["Outcome", "Trial", "simulate"]
+
+LIMIT: Final = 8 * 3600.0
+"""Virtual seconds a run may take."""
+RESTLESS: Final = 3600.0
+"""Virtual seconds after which a world in which nothing fails any more must have come to rest."""
+QUIET: Final = 100.0
+"""Virtual seconds without a write after which a world that owes nothing counts as quiet."""
+MOST_CRASHES: Final = 5
+CAUGHT_UP: Final = 5.0
+"""Virtual seconds after which a process has looked at everything that was there when it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A schedule to run. actions: numbers of those that happen; faults: marks of those that may; None = all of the plan's."""
+
+    plan: Plan
+    actions: frozenset[int] | None = None
+    faults: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a trial ended. violation: None = well. done: numbers of the actions; fired: marks of the faults that struck."""
+
+    trial: Trial
+    violation: Violation | None
+    trace: Trace
+    done: tuple[int, ...]
+    fired: tuple[str, ...]
+    seconds: float
+    """Virtual."""
+
+
+def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> Outcome:
+    """Run a trial. The same trial always runs the same way.
+
+    backends: real ones, at most two, in the places of the simulated ones. What gives a fresh storage for each run needs no
+    cleaning; a `Subject` itself is one storage for all runs, and is left empty. Raises ConfigurationError for a backend
+    that cannot be simulated, or that leaves something behind.
+    """
+    with ExitStack() as stack:
+        subjects = [stack.enter_context(opened(make)) for make in backends]
+        shared = [isinstance(make, Subject) for make in backends]
+        runner = stack.enter_context(
+            asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=trial.plan.seed, limit=LIMIT))
+        )
+        return runner.run(_begin(trial, subjects, shared))
+
+
+async def _begin(trial: Trial, subjects: Sequence[Subject], shared: Sequence[bool]) -> Outcome:
+    simulation = _Simulation(trial, subjects)
+    outcome = await simulation.run()
+    simulation.clean_up(shared)
+    return outcome
+
+
+class _Simulation:
+    """Needs a running ScheduleLoop from the start."""
+
+    def __init__(self, trial: Trial, subjects: Sequence[Subject]) -> None:
+        self._trial = trial
+        self._plan = plan = trial.plan
+        chosen = trial.actions
+        self._actions = [action for action in plan.actions if chosen is None or action.number in chosen]
+        self._loop = asyncio.get_running_loop()
+        self._trace = Trace()
+        self._verdict = Verdict(self._trace)
+        self._fate = Fate(plan.seed, only=trial.faults)
+        self._server = ApiServer(now=clock.now, random=Random(plan.seed))  # noqa: S311 -- uids
+        self._truth = Truth(self._server, self._trace)
+        self._disks = Disks()
+        self._safety = Safety(self._truth, self._disks, self._verdict)
+        self._stage = stage = Stage(
+            fate=self._fate,
+            trace=self._trace,
+            truth=self._truth,
+            disks=self._disks,
+            safety=self._safety,
+            verdict=self._verdict,
+        )
+        self._turbulence = Turbulence(stage, plan.hooks, self._crash_named)
+        self._storages = Storages(stage, self._turbulence, plan, subjects)
+        self._people = People(stage, self._storages.simulated, self._storages.guests)
+        self._cluster = Cluster(stage, plan.pods, self._storages.labels)
+        self._prepare()
+        self._wall = WallClock()
+        self._living: list[Process] = []
+        self._epoch = 0
+        self._crashes = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._happened = self._trace.happened
+        self._deeds: Mapping[str, Callable[..., None]] = {
+            "crash": self._kill,
+            "second_leader": self._let_two_lead,
+            "outage": self._set_driver,
+            "set_clock": self._set_clock,
+            "hold_watches": self._hold_watches,
+            "compact": self._compact,
+            "end_watches": self._end_watches,
+        }
+
+    async def run(self) -> Outcome:
+        self._loop.set_exception_handler(self._unhandled)
+        self._spawn(self._cluster.run())
+        self._start_process()
+        try:
+            await self._play()
+            await self._come_to_rest()
+        finally:
+            self._storages.calm()
+            await self._end()
+        return Outcome(
+            trial=self._trial,
+            violation=self._verdict.violation,
+            trace=self._trace,
+            done=tuple(action.number for action in self._actions),
+            fired=tuple(self._fate.fired),
+            seconds=self._loop.time(),
+        )
+
+    def clean_up(self, shared: Sequence[bool]) -> None:
+        """Empty the storages that serve the next run too."""
+        for guest, needed in zip(self._storages.guests.values(), shared, strict=True):
+            if needed:
+                guest.clean_up()
+
+    async def _end(self) -> None:
+        for process in self._living:
+            process.kill()
+        for task in self._tasks:
+            task.cancel()
+        self._server.close()
+        await asyncio.sleep(0)
+
+    def _spawn(self, coro: Coroutine[Any, Any, Any]) -> None:
+        task = self._loop.create_task(coro)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _unhandled(self, _: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        self._verdict.broke("no-internal-error", f"{context['message']}: {context.get('exception')!r}")
+
+    # --- the world ----------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        metadata: list[tuple[str, Any]] = [("Namespace", {"name": NAMESPACE})]
+        metadata += [("Node", {"name": name, "labels": labels}) for name, labels in self._storages.labels.items()]
+        for kind, meta in metadata:
+            body = json.dumps({"apiVersion": "v1", "kind": kind, "metadata": meta}).encode()
+            self._server.handle("POST", f"/api/v1/{kind.lower()}s", {}, {"content-type": "application/json"}, body)
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    def _start_process(self) -> None:
+        self._epoch += 1
+        name = f"p{self._epoch}"
+        network = Network(name, self._stage, self._plan.network, crash=lambda why: self._crash_named(name, why))
+        process = Process(
+            name,
+            ProcessParts(
+                drivers=self._storages.drivers(),
+                turbulence=self._turbulence,
+                network=network,
+                latency=latency_of(name, self._stage, self._plan.hooks),
+                wall=self._wall,
+                verdict=self._verdict,
+                record=self._record,
+                fence=f"{self._epoch}/{name}",
+                seed=self._plan.seed,
+            ),
+        )
+        self._trace.note(name, "starts")
+        self._living.append(process)
+        self._safety.informed = self._loop.time() + CAUGHT_UP + self._plan.network.lag
+        self._safety.overlap = len(self._living) > 1
+        process.start()
+
+    def _crash_named(self, name: str, why: str) -> bool:
+        for process in self._living:
+            if process.name == name and self._crashes < MOST_CRASHES:
+                self._crash(process, why)
+                return True
+        return False
+
+    def _crash(self, process: Process, why: str) -> None:
+        self._crashes += 1
+        self._trace.note("fault", f"{process.name} dies: {why}")
+        self._living.remove(process)
+        if self._safety.overlap:
+            self._safety.overlap_ended = self._loop.time()
+        self._safety.overlap = len(self._living) > 1
+        process.kill()
+        if not self._living:
+            pause = self._fate.between(0.0, 3.0, f"{process.name} restart") ** 2
+            self._loop.call_later(pause, self._start_if_none)
+        else:
+            # Whoever is left takes the lease back.
+            self._epoch += 1
+            self._living[-1].lead_again(f"{self._epoch}/{self._living[-1].name}")
+
+    def _start_if_none(self) -> None:
+        if not self._living and self._verdict.violation is None:
+            self._start_process()
+
+    def _record(self, who: str, notice: Notice) -> None:
+        self._trace.note(who, f"tells {self._truth.spell(notice.about.name)}: {notice.reason}: {notice.message}")
+
+    # --- the schedule -------------------------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        for action in self._actions:
+            await self._until(action.at)
+            if self._verdict.violation is not None:
+                return
+            self._trace.note("user", action)
+            self._act(action)
+        await self._until(self._plan.calm)
+
+    async def _come_to_rest(self) -> None:
+        """Stop all faults; when nothing moves any more, ask whether that is right."""
+        self._trace.note("fault", "no more of them")
+        self._fate.calm.set()
+        self._turbulence.down.clear()
+        self._storages.calm()
+        while len(self._living) > 1:
+            left = int(self._fate.number(f"who stays {len(self._living)}") * len(self._living))
+            self._crash(self._living[left], "another one leads")
+        version, since, end = -1, self._loop.time(), self._loop.time() + RESTLESS
+        while self._verdict.violation is None:
+            await self._until(self._loop.time() + 10.0)
+            process = self._living[0] if self._living else None
+            if process is None or not process.at_rest or self._cluster.busy or self._server.store.version != version:
+                version, since = self._server.store.version, self._loop.time()
+            elif self._loop.time() - since >= QUIET:
+                self._take_stock(process)
+                return
+            if self._loop.time() > end:
+                told = process.reasons() if process is not None else {}
+                self._verdict.broke(
+                    "comes-to-rest", f"after an hour without faults there is still something to do: {told}"
+                )
+
+    def _take_stock(self, process: Process) -> None:
+        guests = self._storages.guests
+        for guest in guests.values():
+            guest.take_stock()
+        Liveness(self._stage, self._people, self._cluster, guests).check(process)
+
+    async def _until(self, when: float) -> None:
+        """Let time pass, unless something is found wrong."""
+        left = when - self._loop.time()
+        if left > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._verdict.found.wait()
+
+    def _act(self, action: Action) -> None:
+        deed = self._deeds.get(action.what)
+        if deed is not None:
+            deed(**action.detail)
+            return
+        taking = self._people.act(action)
+        if asyncio.iscoroutine(taking):
+            self._spawn(taking)
+
+    def _kill(self, which: int) -> None:
+        if self._living:
+            self._happened["process: killed"] += 1
+            self._crash(self._living[min(which, len(self._living) - 1)], "killed")
+
+    def _let_two_lead(self) -> None:
+        if len(self._living) == 1:
+            self._happened["process: two lead"] += 1
+            self._start_process()
+
+    def _set_driver(self, driver: str, *, down: bool) -> None:
+        change = self._turbulence.down.add if down else self._turbulence.down.discard
+        change(driver)
+
+    def _set_clock(self, seconds: float) -> None:
+        self._happened["clock: set forth" if seconds > 0 else "clock: set back"] += 1
+        self._wall.offset += seconds
+
+    def _hold_watches(self, seconds: float) -> None:
+        self._happened["watch: all are held up"] += 1
+        for process in self._living:
+            process.network.held_until = self._loop.time() + seconds
+
+    def _compact(self) -> None:
+        self._happened["watch: history compacted"] += 1
+        self._server.store.compact()
+
+    def _end_watches(self) -> None:
+        self._happened["watch: all end"] += 1
+        self._server.end_watches()
