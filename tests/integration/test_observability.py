@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from integration.controller_process import DRIVER, Site, running_process
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.lifecycle.leaks import Observations
+from volplane.leaks.comparison import Observations
 from volplane.plane import ALL_CONTROLLERS
 
 Story = Callable[[Site], Awaitable[None]]
@@ -133,7 +133,7 @@ def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -> None
         await site.bound("a")
         upkeep = site.process.upkeep
         assert upkeep is not None
-        driver = site.process.plane.world.drivers.get(DRIVER)  # type: ignore[union-attr]
+        driver = site.process.plane.state.drivers.get(DRIVER)  # type: ignore[union-attr]
         assert driver is not None
         (site.root / "stray").mkdir()
         await upkeep.check.check(driver)
@@ -195,7 +195,7 @@ def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path: Path)
         await site.bound(*claims)
         assert site.process.plane is not None
         assert site.process.upkeep is not None
-        driver = site.process.plane.world.drivers.get(DRIVER)
+        driver = site.process.plane.state.drivers.get(DRIVER)
         assert driver is not None
         await site.client.delete(CLAIMS, "default/orphan")
         await site.gone(CLAIMS, "default/orphan")

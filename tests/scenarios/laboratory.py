@@ -14,12 +14,12 @@ from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
 from volplane.controller.actions import Notice
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
+from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.transport import Transport
-from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer
-from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
+from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

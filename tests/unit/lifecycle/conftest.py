@@ -39,13 +39,13 @@ from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
-from volplane.lifecycle.adoption import Adoption
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.leak_check import LeakCheck
-from volplane.lifecycle.leak_repair import LeakRepair
-from volplane.lifecycle.world import Settings
+from volplane.leaks.adoption import Adoption
+from volplane.leaks.check import LeakCheck
+from volplane.leaks.repair import LeakRepair
 from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
@@ -164,9 +164,9 @@ class Cluster:
         )
         controllers = frozenset({"binder", "provisioner", "reclaimer", "protection"})
         self.plane = ControlPlane(Settings(cluster_id=CLUSTER), controllers, parts)
-        self.check = LeakCheck(self.plane.world, self.client, [DRIVER], random=Random(7), metrics=self.metrics)
-        self.repair = LeakRepair(self.check, self.client, self.plane.dispatcher, fence=lambda: "1/test")
-        self.adoption = Adoption(self.plane.world, self.client, [DRIVER], self.plane.dispatcher, fence=lambda: "1/test")
+        self.check = LeakCheck(self.plane.deps, [DRIVER], random=Random(7), metrics=self.metrics)
+        self.repair = LeakRepair(self.check, self.plane.deps, self.plane.dispatcher)
+        self.adoption = Adoption(self.plane.deps, [DRIVER], self.plane.dispatcher)
 
     def record(self, notice: Notice) -> None:
         self.notices.append(notice)
