@@ -23,8 +23,8 @@ from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
 from volplane_embedded.apiserver.certificates import make_certificate, server_context
+from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
-from volplane_embedded.apiserver.serve import serve
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from volplane_embedded.apiserver.certificates import make_certificate, server_context
+from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.requests import Query
-from volplane_embedded.apiserver.serve import serve
 from volplane_embedded.apiserver.server import ApiServer
 
 KUBECTL = shutil.which("kubectl")

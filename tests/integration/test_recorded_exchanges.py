@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from integration.recordings import Exchange, Reply, Variables, differences, read
+from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.requests import Answer
-from volplane_embedded.apiserver.serve import serve
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_testing import clock
 

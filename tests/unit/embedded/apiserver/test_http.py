@@ -15,7 +15,7 @@ import pytest
 
 from unit.embedded.apiserver.calls import MAPS, PODS, Calls, config_map, pod
 from volplane_embedded.apiserver.errors import bad_request
-from volplane_embedded.apiserver.serve import serve
+from volplane_embedded.apiserver.http import serve
 
 TOKEN = "correct"
 JSON = {"Content-Type": "application/json"}

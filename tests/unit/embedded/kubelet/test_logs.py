@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane_embedded.apiserver.errors import Failure
+from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.requests import Query
 from volplane_embedded.kubelet.logs import Asked, asked, lines_of, select, stream
 from volplane_embedded.sandbox.log_writer import Log
@@ -44,7 +44,7 @@ def test_a_query_chooses_lines(query: dict[str, str], shown: bytes) -> None:
 
 @pytest.mark.parametrize("query", [{"sinceTime": "yesterday"}, {"tailLines": "-1"}, {"limitBytes": "many"}])
 def test_a_query_that_means_nothing_is_refused(query: dict[str, str]) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         asked(Query(query), NOW)
     assert refused.value.code == 400
 
