@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from volplane.controller.tallies import Tallies
+from volplane.controller.counters import Counters
 
 __all__ = ["Metrics"]
 
@@ -31,7 +31,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        self.tallies = make = Tallies(self.registry)
+        self.counters = make = Counters(self.registry)
         self._requests = make.counter(
             "rest_client_requests_total", "Calls of the API server, by status code", "method", "resource", "code"
         )
@@ -257,7 +257,7 @@ class Metrics:
 class _Attempts:
     """The external provisioner's own."""
 
-    def __init__(self, make: Tallies) -> None:
+    def __init__(self, make: Counters) -> None:
         claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
         self.provisioned = make.counter(f"{claim}_total", "Calls of `provision` that made an asset", "class", "source")
         self.provision_failed = make.counter(

@@ -1,7 +1,7 @@
-"""Counting that costs next to nothing: plain dictionaries, turned into Prometheus' form when they are scraped.
+"""Counters, gauges and histograms for one thread: plain dictionaries that a Prometheus registry collects at a scrape.
 
-A counter of prometheus-client takes some 3 us per count (labels, locks), and every write is counted ten times. These
-are for one thread, the event loop's.
+The children of prometheus-client, cached by label values, cost 0.4 us per count and 1.2 us per observation (two locks)
+against 0.14 and 0.4 us here, and a bound claim is counted and observed some 60 times.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-__all__ = ["Counter", "Gauge", "Histogram", "Tallies", "Tally"]
+__all__ = ["Counter", "Counters", "Gauge", "Histogram", "Series"]
 
 Labels = tuple[str, ...]
 
 
 class Counter:
-    """Only grows."""
+    """Counts what happened."""
 
     def __init__(self, name: str, documentation: str, labels: Labels) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class Counter:
 
 
 class Gauge:
-    """Goes up and down."""
+    """A value that goes up and down."""
 
     def __init__(self, name: str, documentation: str, labels: Labels) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Gauge:
 
 
 class Histogram:
-    """How often a value was at most so much. buckets: upper bounds, ascending."""
+    """How often an observed value was at most each bound. buckets: upper bounds, ascending."""
 
     def __init__(self, name: str, documentation: str, buckets: tuple[float, ...], labels: Labels) -> None:
         self.name = name
@@ -95,17 +95,17 @@ class Histogram:
             yield bound, total
 
 
-Tally = Counter | Gauge | Histogram
+Series = Counter | Gauge | Histogram
 
 
-class Tallies:
-    """Makes tallies and shows them to a registry."""
+class Counters:
+    """Makes counters, gauges and histograms, and shows them to a registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._all: list[Tally] = []
+        self._all: list[Series] = []
         registry.register(self)
 
-    def __iter__(self) -> Iterator[Tally]:
+    def __iter__(self) -> Iterator[Series]:
         return iter(self._all)
 
     def counter(self, name: str, documentation: str, *labels: str) -> Counter:
@@ -125,5 +125,5 @@ class Tallies:
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry at a scrape."""
-        for tally in self._all:
-            yield tally.collect()
+        for series in self._all:
+            yield series.collect()
