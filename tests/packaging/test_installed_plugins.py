@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import textwrap
 import threading
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.packaging.clean_environment import CleanEnvironment, borrow, environment, wheel_of
+
+from ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OURS = (
@@ -153,12 +154,6 @@ class Page:
             except OSError:
                 assert time.monotonic() < end
                 time.sleep(0.2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_what_others_got_wrong_is_reported_while_the_rest_runs(crowded: CleanEnvironment, tmp_path: Path) -> None:
