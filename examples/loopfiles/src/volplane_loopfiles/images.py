@@ -160,7 +160,8 @@ class Images:
         room = self.room()
         if size > room:
             raise ResourceExhausted(
-                f"{size} bytes are needed to {doing}, root {self.root} has {room}: delete volumes, grow the disk or lower reserve",
+                f"{size} bytes are needed to {doing}, root {self.root} has {room}: delete volumes, grow the disk or "
+                "lower reserve",
                 scope=str(self.root),
                 reschedule=True,
                 nothing_done=True,

@@ -65,7 +65,8 @@ def _free_device() -> Path:
             number = fcntl.ioctl(control, _GET_FREE)
     except OSError as error:
         raise Unavailable(
-            f"{_CONTROL} cannot be used ({error.strerror}): load the loop module and run as root, or set devices to false"
+            f"{_CONTROL} cannot be used ({error.strerror}): load the loop module and run as root, or set devices to "
+            "false"
         ) from error
     device = Path(f"/dev/loop{number}")
     if not device.exists():  # /dev is not kept by the kernel here

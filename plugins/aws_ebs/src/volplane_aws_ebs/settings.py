@@ -35,9 +35,9 @@ OPTIONS = ParameterSchema(
         ),
         Parameter(
             name="access_key_id",
-            doc="Access key instead of the default chain of credentials (environment, web identity, pod identity, shared "
-            "files, instance profile), which is the better choice where it works: its keys expire. Together with "
-            "secret_access_key.",
+            doc="Access key instead of the default chain of credentials (environment, web identity, pod identity, "
+            "shared files, instance profile), which is the better choice where it works: its keys expire. "
+            "Together with secret_access_key.",
             kind=ParameterKind.SECRET,
         ),
         Parameter(
