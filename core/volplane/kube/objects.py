@@ -46,6 +46,7 @@ __all__ = [
     "PodStatus",
     "PodVolume",
     "Requirement",
+    "SchedulingGate",
     "Secret",
     "StorageClass",
     "TopologyTerm",
