@@ -17,7 +17,7 @@ from integration.controller_process import DRIVER, Site, running_process
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.lifecycle.leaks import Observations
-from volplane.plane import ALL_CONTROLLERS
+from volplane.assembly import ALL_CONTROLLERS
 
 Story = Callable[[Site], Awaitable[None]]
 EVERYTHING = frozenset(ALL_CONTROLLERS)

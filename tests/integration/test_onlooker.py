@@ -12,7 +12,7 @@ from volplane.controller.config import Configuration
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.lifecycle.explain import Explanation
-from volplane.onlooker import Onlooker, look
+from volplane.read_only import Onlooker, look
 from volplane.process import Options
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport

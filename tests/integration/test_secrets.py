@@ -32,7 +32,7 @@ from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound, Unavailable
 from volplane.kube.kinds import CLAIMS, SECRETS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.transport import Response
-from volplane.plane import ALL_CONTROLLERS
+from volplane.assembly import ALL_CONTROLLERS
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 

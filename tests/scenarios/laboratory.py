@@ -20,7 +20,8 @@ from volplane.kube.transport import Transport
 from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer
 from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry
-from volplane.plane import ControlPlane, Parts
+from volplane.assembly import Parts
+from volplane.controlplane import ControlPlane
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

@@ -21,8 +21,8 @@ from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
 from volplane.lifecycle.explain import Explanation
-from volplane.onlooker import look
-from volplane.plane import parse_controllers
+from volplane.read_only import read_control_plane
+from volplane.assembly import parse_controllers
 from volplane.process import Options
 
 __all__ = ["register"]
@@ -86,7 +86,7 @@ async def _look(kubeconfig: Path | None, configuration: Configuration, options: 
     transport = await HttpTransport.connect(kubeconfig)
     try:
         client = Client(transport)
-        onlooker = await look(client, configuration, options)
+        seen = await read_control_plane(client, configuration, options)
         leader = await _leader(client, options.namespace)
         return _Look(explanation=onlooker.explain(key), leader=leader, doubts=onlooker.doubts)
     finally:

@@ -20,7 +20,7 @@ from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
-from volplane.plane import parse_controllers
+from volplane.assembly import parse_controllers
 from volplane.process import ControllerProcess, Options
 
 __all__ = ["register"]

@@ -27,7 +27,7 @@ from typing import Any, Final, Self
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import Kind
 from volplane.operations import DriverLimits
-from volplane.plane import ALL_CONTROLLERS
+from volplane.assembly import ALL_CONTROLLERS
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

@@ -21,7 +21,8 @@ from volplane.kube.events import EventRecorder
 from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
 from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry, OperationState, Phase
-from volplane.plane import ControlPlane, Parts
+from volplane.assembly import Parts
+from volplane.controlplane import ControlPlane
 from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
 from volplane_testing.faulty import FaultyBackend

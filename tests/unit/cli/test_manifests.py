@@ -13,7 +13,7 @@ import yaml
 from volplane.cli.main import main
 from volplane.cli.permissions import cluster_rules, namespace_rules
 from volplane.controller.config import parse_configuration
-from volplane.plane import ALL_CONTROLLERS
+from volplane.assembly import ALL_CONTROLLERS
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -46,7 +46,8 @@ from volplane.lifecycle.leak_check import LeakCheck
 from volplane.lifecycle.leak_repair import LeakRepair
 from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry
-from volplane.plane import ControlPlane, Parts
+from volplane.assembly import Parts
+from volplane.controlplane import ControlPlane
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

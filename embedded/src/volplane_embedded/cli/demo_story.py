@@ -12,7 +12,7 @@ from volplane.errors import ApiNotFound, VolplaneError
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
-from volplane.plane import ControlPlane
+from volplane.controlplane import ControlPlane
 from volplane_embedded.cli.development import DEFAULT_DRIVER, Development
 
 __all__ = ["DemoFailed", "Story"]

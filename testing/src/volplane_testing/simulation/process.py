@@ -19,7 +19,8 @@ from volplane.kube.client import Client
 from volplane.lifecycle.intents import Sealer
 from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry
-from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
+from volplane.assembly import ALL_CONTROLLERS, Parts
+from volplane.controlplane import ControlPlane
 from volplane_testing import clock
 from volplane_testing.simulation.hooks import TIMEOUT, TimedDrivers, Turbulence
 from volplane_testing.simulation.loop import WHO, ScheduleLoop
@@ -140,7 +141,7 @@ class Process:
         """It is the leader of a new epoch."""
         self.fence = fence
         if self.plane is not None:
-            self._looking = asyncio.get_running_loop().create_task(self.plane.look_again(), context=self._context())
+            self._looking = asyncio.get_running_loop().create_task(self.plane.resync(), context=self._context())
 
     @property
     def at_rest(self) -> bool:
