@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.reference_contract import errors_page, hooks_page
+from tools.reference_contract import errors_page, hooks_page, names_of_errors, names_of_hooks
+from tools.reference_definitions import Index
 from tools.reference_delays import delays_page
-from tools.reference_kit import conformance_page, kit_page
+from tools.reference_kit import KITS, conformance_page, kit_page, names_of_kits
 from tools.reference_products import backend_page, commands_page, extensions_page, metrics_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,9 +23,15 @@ PAGES = ROOT / "docs" / "reference"
 
 def main(arguments: Sequence[str]) -> int:
     """Write or check every page; the exit code."""
-    pages = {"hooks.md": hooks_page(), "errors.md": errors_page(), "commands.md": commands_page()}
-    pages |= {"conformance.md": conformance_page(), "metrics.md": metrics_page()}
-    pages |= {"testing.md": kit_page(), "extensions.md": extensions_page()}
+    contract = {"hooks.md": names_of_hooks(), "errors.md": names_of_errors()}
+    index = Index(contract | names_of_kits([name for names in contract.values() for name in names]))
+    pages = {"hooks.md": hooks_page(index), "errors.md": errors_page(), "commands.md": commands_page()}
+    pages |= {
+        "conformance.md": conformance_page(index),
+        "metrics.md": metrics_page(),
+        "extensions.md": extensions_page(),
+    }
+    pages |= {page: kit_page(page, index) for page in KITS}
     for name in sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")):
         pages[f"{name}.md"] = backend_page(name)
     pages["../explanation/delays.md"] = delays_page()

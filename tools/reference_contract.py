@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from tools.reference_fields import MARK, bare, contract, fields_of
+from tools.reference_definitions import Index, definition_of, members_of
+from tools.reference_docstrings import MARK, contract
+from tools.reference_names import Name, constructor_of, definition, exported, notes_of
 
 import volplane
 from volplane import errors
@@ -14,43 +17,75 @@ from volplane.hookspecs import REQUIRED_HOOKS, BackendSpec
 
 Hook = Callable[..., object]
 
-SHARED = ("Context", "ClaimIdentity", "VolumeIdentity", "NodeIdentity", "Ownership", "VolumeSource")
-NESTED = ("ListedAsset", "ParameterSchema", "Parameter")
+SHARED = (
+    "Context",
+    "ClaimIdentity",
+    "VolumeIdentity",
+    "NodeIdentity",
+    "Ownership",
+    "VolumeSource",
+    "Segment",
+    "AccessMode",
+    "VolumeMode",
+)
 
 
-def hooks_page() -> Iterator[str]:
-    """Every hook with its request and its results."""
+def names_of_hooks() -> list[Name]:
+    """What the page about hooks defines: every name that authors import, but for the errors."""
+    return [name for name in exported("volplane") if not is_error(getattr(volplane, name.name))]
+
+
+def names_of_errors() -> list[Name]:
+    """What the page about errors defines."""
+    return exported("volplane.errors")
+
+
+def hooks_page(index: Index) -> Iterator[str]:
+    """Every hook with its request and its results, and every other type that an author meets."""
     hooks = [(name, member) for name, member in vars(BackendSpec).items() if is_hook(name, member)]
     yield "# Hooks\n"
     yield MARK + "\n"
     yield contract(inspect.getmodule(BackendSpec)) + "\n"
     yield """\
 Raise the errors of [errors.md](errors.md); their class decides what volplane does next. volplane fills the fields of
-requests, the backend those of results; sizes are bytes, times seconds.
+requests, the backend those of results; sizes are bytes, times seconds. All names are those of the package `volplane`.
 """
+    names = {name.name: name for name in names_of_hooks()}
+    shown: set[str] = set()
+
+    def define(name: str, level: int) -> Iterator[str]:
+        shown.add(name)
+        return definition_of(names[name], "hooks.md", index, level=level, methods=name != "BackendSpec")
+
     yield "| hook | required | request | returns |\n|---|---|---|---|"
     for name, hook in hooks:
-        results = " or ".join(f"`{result.__name__}`" for result in results_of(hook))
+        results = " or ".join(spelled(result, names, index) for result in results_of(hook))
         required = "yes" if name in REQUIRED_HOOKS else ""
-        yield f"| [`{name}`](#{name}) | {required} | `{request_of(hook).__name__}` | {results} |"
+        yield f"| [`{name}`](#{name}) | {required} | {spelled(request_of(hook), names, index)} | {results} |"
     for name, hook in hooks:
         yield f"\n## {name}\n"
         yield f"`def {name}{bare(inspect.signature(hook))}`\n"
         yield contract(hook) + "\n"
-        yield from fields_of(request_of(hook))
+        yield from define(request_of(hook).__name__, 3)
     yield "\n## What requests carry\n"
     for name in SHARED:
-        yield from fields_of(getattr(volplane, name))
-    yield "\n## Results\n"
-    results_named = {result.__name__ for _, hook in hooks for result in results_of(hook)} - {"bool"}
-    for name in [*sorted(results_named), *NESTED]:
-        yield from fields_of(getattr(volplane, name))
-    yield "\n### ParameterKind\n"
-    yield ", ".join(f"`{kind.value}`" for kind in volplane.ParameterKind)
-    yield "\n### Secret\n"
-    yield contract(volplane.Secret) + "\n"
-    for method in (volplane.Secret.reveal, volplane.Secret.give):
-        yield f"- `{method.__name__}{bare(inspect.signature(method))}`: {' '.join(contract(method).split())}"
+        yield from define(name, 3)
+    yield "\n## Results\n\nA hook returns one of these, or raises an error.\n"
+    for name in sorted({result.__name__ for _, hook in hooks for result in results_of(hook)} - {"bool"}):
+        yield from define(name, 3)
+    yield "\n## Everything else\n\nThe base class, the marker, schemas of parameters, secrets, and parts of results.\n"
+    for name in sorted(names.keys() - shown, key=str.lower):
+        yield from define(name, 3)
+
+
+def spelled(kind: type, names: Mapping[str, Name], index: Index) -> str:
+    """A type as a link, if it is ours."""
+    return index.linked(names[kind.__name__], "hooks.md") if kind.__name__ in names else f"`{kind.__name__}`"
+
+
+def bare(signature: inspect.Signature) -> str:
+    """A signature without the quotes of postponed annotations."""
+    return str(signature).replace("'", "")
 
 
 def is_hook(name: str, member: object) -> bool:
@@ -91,6 +126,8 @@ the next try.
     yield """\
 | any other exception, a timeout, a wrong result | no | back-off | UNKNOWN |
 
+Every delay stands in [one table](../explanation/delays.md). In short:
+
 - back-off: exponentially later, 0.5 s doubling to 2 min.
 - slow: every 5 minutes, and at once when the claim, the class or the driver's options change.
 - `retry_after=` of the error goes before both.
@@ -105,8 +142,13 @@ forgets the claim. A backend that is certain passes `nothing_done=True`."""
         yield f"*{'an `Exception`' if above == 'Exception' else f'a `{above}`'}*\n"
         yield contract(kind) + "\n"
         if "__init__" in vars(kind):
-            signature = bare(inspect.signature(kind.__init__)).replace("(self, ", "(").removesuffix(" -> None")
-            yield f"`{kind.__name__}{signature}`\n"
+            made = constructor_of(typing.cast("ast.ClassDef", definition(Name(kind.__module__, kind.__name__))))
+            if made is not None:
+                yield f"`{kind.__name__}({ast.unparse(made.args).removeprefix('self, ')})`\n"
+    yield "\n## RetryPolicy\n"
+    yield contract(errors.RetryPolicy) + "\n"
+    policy = typing.cast("ast.ClassDef", definition(Name(errors.__name__, "RetryPolicy")))
+    yield from members_of(errors.RetryPolicy, notes_of(policy))
 
 
 def is_error(member: object) -> bool:

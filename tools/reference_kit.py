@@ -2,59 +2,62 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import inspect
-import re
-import textwrap
-import typing
-from collections.abc import Callable, Iterator
+import importlib
+from collections.abc import Collection, Iterator
 
-from tools.reference_fields import BAR, MARK, attribute_notes, bare, contract
+from tools.reference_definitions import Index, definition_of
+from tools.reference_docstrings import BAR, MARK, contract
+from tools.reference_names import Name, closure, exported
 
-import volplane_testing as testing
 from volplane_testing.conformance import RULES, Subject
 
+SUBJECT = Name(Subject.__module__, Subject.__name__)
+KITS = {
+    "testing.md": "volplane_testing",
+    "hostpath_testing.md": "volplane_hostpath.testing",
+    "aws_ebs_testing.md": "volplane_aws_ebs.testing",
+}
+TITLES = {
+    "testing.md": "Testing kit",
+    "hostpath_testing.md": "Testing kit of hostpath",
+    "aws_ebs_testing.md": "Testing kit of aws_ebs: a mocked EC2",
+}
+HOW_TO = {
+    "testing.md": "[How to use it](../how-to/test-a-backend.md). The rules, and `Subject`, are in [conformance.md](conformance.md).",
+    "hostpath_testing.md": "`volplane check volplane_hostpath.testing:subject` judges the backend with it.",
+    "aws_ebs_testing.md": "[How to use it](../how-to/test-against-a-mocked-ec2.md).",
+}
 
-def kit_page() -> Iterator[str]:
-    """Every public name of volplane_testing."""
-    yield "# Testing kit\n"
+
+def names_of_kits(elsewhere: Collection[Name]) -> dict[str, list[Name]]:
+    """What each page defines: the names of its kit, and those that their signatures use."""
+    pages = {"conformance.md": [SUBJECT]}
+    known = {*elsewhere, SUBJECT}
+    for page, module in KITS.items():
+        listed = [name for name in exported(module) if name not in known]
+        pages[page] = [*listed, *closure(listed, known)]
+        known.update(pages[page])
+    return pages
+
+
+def kit_page(page: str, index: Index) -> Iterator[str]:
+    """Every public name of a kit, and every name that their signatures use."""
+    module = KITS[page]
+    listed = exported(module)
+    yield f"# {TITLES[page]}\n"
     yield MARK + "\n"
-    yield contract(testing) + "\n"
-    yield "[How to use it](../how-to/test-a-backend.md). The rules and `Subject` are in [conformance.md](conformance.md).\n"
-    for name in sorted(set(testing.__all__) - {"RULES", "Subject"}, key=str.lower):
-        member = getattr(testing, name)
-        yield f"\n## {name}\n\n`{name}{call_of(member)}`\n\n{contract(member)}\n"
-        if inspect.isclass(member):
-            yield from members_of(member)
+    yield contract(importlib.import_module(module)) + "\n"
+    yield HOW_TO[page] + "\n"
+    defined = index.defined_on(page)
+    for name in sorted((name for name in defined if name in listed), key=lambda each: each.name.lower()):
+        yield from definition_of(name, page, index, level=2)
+    if others := sorted((name for name in defined if name not in listed), key=lambda each: each.name.lower()):
+        yield "\n## Types named above\n"
+        for name in others:
+            yield from definition_of(name, page, index, level=3, constructed=False)
 
 
-def members_of(kind: type) -> Iterator[str]:
-    """What an instance offers, in the order of the source; not what pytest asks of a test class."""
-    for below in vars(kind).values():
-        member = below.fget if isinstance(below, property) else below
-        name = getattr(member, "__name__", "_")
-        if not inspect.isfunction(member) or not member.__doc__ or name.startswith(("pytest_", "test_")):
-            continue
-        said = " ".join(re.sub(r"\s*\n- ", " ", contract(member)).split())
-        if name == "__init__":
-            yield f"- made with: {said}"
-        elif not name.startswith("_"):
-            yield f"- `{name}{'' if isinstance(below, property) else call_of(member)}`: {said}"
-
-
-def call_of(member: Callable[..., object]) -> str:
-    """How it is called, as the source spells it; without self."""
-    made = inspect.isclass(member)
-    if made and (dataclasses.is_dataclass(member) or "__init__" not in vars(member)):
-        return bare(inspect.signature(member)).removesuffix(" -> None")
-    source = inspect.getsource(vars(member)["__init__"] if made else member)
-    parsed = typing.cast("ast.FunctionDef", ast.parse(textwrap.dedent(source)).body[0])
-    returned = f" -> {ast.unparse(parsed.returns)}" if parsed.returns and not made else ""
-    return f"({ast.unparse(parsed.args).removeprefix('self').removeprefix(', ')}){returned}"
-
-
-def conformance_page() -> Iterator[str]:
+def conformance_page(index: Index) -> Iterator[str]:
     """Every rule of the conformance suite, and what the suite may be told of a backend."""
     fixed = sum(not rule.waivable for rule in RULES)
     yield "# Conformance\n"
@@ -78,11 +81,4 @@ waived, or a missing reason there is itself a violation (`waivers-are-honest`).
     for rule in RULES:
         if rule.sanity:
             yield f"| `{rule.name}` | {rule.sanity} |"
-    yield "\n## Subject\n"
-    yield contract(Subject) + "\n"
-    yield "| field | type | |\n|---|---|---|"
-    notes = attribute_notes(Subject)
-    for row in dataclasses.fields(Subject):
-        if row.name != "_":
-            kind = str(row.type).replace("|", BAR)
-            yield f"| `{row.name}` | `{kind}` | {notes.get(row.name, '')} |"
+    yield from definition_of(SUBJECT, "conformance.md", index, level=2)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import typer.main
 import typer.testing
-from tools.reference_fields import MARK, contract
+from tools.reference_docstrings import MARK, contract
 
 from volplane.cli import main as frame
 from volplane.controller.metrics import Metrics

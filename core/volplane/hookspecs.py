@@ -56,6 +56,8 @@ REQUIRED_HOOKS = frozenset({"describe", "provision", "delete"})
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a method as the implementation of the hook that has its name. `@hookimpl(wrapper=True)` marks a wrapper, in
+extensions alone: pluggy's `HookimplMarker`."""
 
 
 class BackendSpec:

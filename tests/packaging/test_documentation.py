@@ -54,7 +54,7 @@ def test_the_table_in_the_source_of_the_errors_agrees_with_the_classes() -> None
 
 def test_every_field_of_the_contract_says_what_it_means() -> None:
     text = (REPOSITORY / "docs" / "reference" / "hooks.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| `[^\n]*?` \| [^|\n]* \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| \[?`[^\n]*?`(?:\]\(#\w+\))? \| [^|\n]* \| (.*) \|$", text, re.MULTILINE)
     contract = [getattr(volplane, name) for name in volplane.__all__]
     fields = [field.name for kind in contract if dataclasses.is_dataclass(kind) for field in dataclasses.fields(kind)]
     assert sorted(name for name, _ in rows) == sorted(fields)

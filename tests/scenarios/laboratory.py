@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
 from volplane.controller.actions import Notice
-from volplane.drivers.executor import InlineExecutor, Latency
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.kube.client import Client
@@ -25,6 +24,7 @@ from volplane.controlplane import ControlPlane
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
+from volplane_testing.executor import InlineExecutor, Latency
 
 T = TypeVar("T")
 Json = dict[str, Any]

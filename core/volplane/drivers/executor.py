@@ -1,4 +1,4 @@
-"""Runs blocking hooks with a deadline, in worker threads of their driver or in the loop (simulation)."""
+"""Runs blocking hooks with a deadline, in worker threads of their driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ from volplane.errors import OutcomeUnknown, Unavailable
 from volplane.operations.entries import hold_until
 from volplane.operations.limits import DriverLimits
 
-__all__ = ["HookCall", "HookExecutor", "InlineExecutor", "Latency", "ThreadExecutor"]
+__all__ = ["HookCall", "HookExecutor", "PendingCall", "ThreadExecutor", "all_overrun", "views_of"]
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -66,7 +66,9 @@ class HookExecutor(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class PendingCall:
+    """A hook call between its request and its end, for executors. Its futures belong to the loop in which it was made."""
+
     driver: str
     what: str
     fn: Callable[[], Any]
@@ -74,21 +76,38 @@ class _Call:
     abandoned: threading.Event
     returned: asyncio.Future[None]
     decided: asyncio.Future[None]
-    """Done once the hook has returned or its time is over, whichever comes first."""
+    """Done once the hook has returned or its deadline is past, whichever comes first."""
     begun: float | None = None
+    """Loop time at which a thread took it."""
     overrun: bool = False
     value: Any = None
     error: BaseException | None = None
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
+    @classmethod
+    def of(
+        cls, driver: str, what: str, fn: Callable[[], Any], timeout: float, abandoned: threading.Event | None
+    ) -> PendingCall:
+        """A call by the current task, which holds the asset of its operation until the hook returns.
+
+        Raises Unavailable if `timeout` is not positive.
+        """
+        if timeout <= 0:
+            raise Unavailable(f"no time is left to start {what} of driver {driver}")
+        loop = asyncio.get_running_loop()
+        returned: asyncio.Future[None] = loop.create_future()
+        hold_until(returned)
+        return cls(driver, what, fn, timeout, abandoned or threading.Event(), returned, loop.create_future())
+
     def perform(self) -> None:
-        """Run the hook; never raises, whatever it does."""
+        """Run the hook in the current thread. Never raises."""
         try:
             self.value = self.context.run(self.fn)
         except BaseException as error:  # noqa: BLE001 - it is raised again where the result is awaited
             self.error = error
 
     def settle(self, now: float) -> None:
+        """Note that the hook has returned, at loop time `now`."""
         if self.returned.done():
             return
         if self.overrun and self.begun is not None:
@@ -96,13 +115,44 @@ class _Call:
             late = now - self.begun
             log.warning("%s of driver %s %s after %.1f s, too late to count", self.what, self.driver, end, late)
         self.returned.set_result(None)
-        self.decide()
+        self._decide()
 
-    def decide(self) -> None:
+    async def wait(self, withdraw: Callable[[PendingCall], None]) -> Any:
+        """What the hook returns or raises, or OutcomeUnknown or Unavailable after the timeout (see `HookExecutor`).
+
+        withdraw: called if nobody waits any more for a call that no thread has taken.
+        """
+        timer = asyncio.get_running_loop().call_later(self.timeout, self._decide)
+        try:
+            await self.decided
+        except asyncio.CancelledError:
+            self._abandon(withdraw)
+            raise
+        finally:
+            timer.cancel()
+        if self.returned.done():
+            return self._result()
+        begun = self.begun is not None
+        self._abandon(withdraw)
+        if begun:
+            raise OutcomeUnknown(f"{self.what} of driver {self.driver} did not return within {self.timeout:g} s")
+        raise Unavailable(f"driver {self.driver} had no free thread for {self.what} within {self.timeout:g} s")
+
+    def view(self) -> HookCall:
+        return HookCall(driver=self.driver, what=self.what, since=self.begun or 0.0, overrun=self.overrun)
+
+    def _decide(self) -> None:
         if not self.decided.done():
             self.decided.set_result(None)
 
-    def result(self) -> Any:
+    def _abandon(self, withdraw: Callable[[PendingCall], None]) -> None:
+        self.abandoned.set()
+        self.overrun = True
+        if self.begun is None:
+            withdraw(self)
+            self.returned.set_result(None)
+
+    def _result(self) -> Any:
         if self.error is not None:
             try:
                 raise self.error
@@ -111,61 +161,28 @@ class _Call:
         return self.value
 
 
-async def _wait(call: _Call, withdraw: Callable[[_Call], None]) -> Any:
-    timer = asyncio.get_running_loop().call_later(call.timeout, call.decide)
-    try:
-        await call.decided
-    except asyncio.CancelledError:
-        _abandon(call, withdraw)
-        raise
-    finally:
-        timer.cancel()
-    if call.returned.done():
-        return call.result()
-    begun = call.begun is not None
-    _abandon(call, withdraw)
-    if begun:
-        raise OutcomeUnknown(f"{call.what} of driver {call.driver} did not return within {call.timeout:g} s")
-    raise Unavailable(f"driver {call.driver} had no free thread for {call.what} within {call.timeout:g} s")
+def views_of(calls: Iterable[PendingCall], driver: str | None) -> tuple[HookCall, ...]:
+    """The calls of one driver, or of all, oldest first."""
+    return tuple(sorted((c.view() for c in calls if driver in (None, c.driver)), key=lambda c: c.since))
 
 
-def _abandon(call: _Call, withdraw: Callable[[_Call], None]) -> None:
-    call.abandoned.set()
-    call.overrun = True
-    if call.begun is None:
-        withdraw(call)
-        call.returned.set_result(None)
-
-
-def _prepare(driver: str, what: str, fn: Callable[[], Any], timeout: float, abandoned: threading.Event | None) -> _Call:
-    if timeout <= 0:
-        raise Unavailable(f"no time is left to start {what} of driver {driver}")
-    loop = asyncio.get_running_loop()
-    returned: asyncio.Future[None] = loop.create_future()
-    hold_until(returned)
-    return _Call(driver, what, fn, timeout, abandoned or threading.Event(), returned, loop.create_future())
-
-
-def _view(calls: set[_Call], driver: str | None) -> tuple[HookCall, ...]:
-    chosen = (c for c in calls if driver in (None, c.driver))
-    seen = (HookCall(driver=c.driver, what=c.what, since=c.begun or 0.0, overrun=c.overrun) for c in chosen)
-    return tuple(sorted(seen, key=lambda c: c.since))
-
-
-def _all_overrun(calls: set[_Call], driver: str, limits: DriverLimits) -> bool:
+def all_overrun(calls: Iterable[PendingCall], driver: str, limits: DriverLimits) -> bool:
+    """Whether as many calls of the driver as may run at once are past their deadlines."""
     return sum(c.driver == driver and c.overrun for c in calls) >= limits.concurrency
 
 
 class _Worker:
     """A daemon thread: unlike those of concurrent.futures, one that hangs does not keep the process from exiting."""
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, ready: Callable[[_Worker, _Call], None]) -> None:
-        self._inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+    def __init__(
+        self, name: str, loop: asyncio.AbstractEventLoop, ready: Callable[[_Worker, PendingCall], None]
+    ) -> None:
+        self._inbox: queue.SimpleQueue[PendingCall | None] = queue.SimpleQueue()
         self._loop = loop
         self._ready = ready
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
-    def give(self, call: _Call | None) -> None:
+    def give(self, call: PendingCall | None) -> None:
         self._inbox.put(call)
 
     def _serve(self) -> None:
@@ -181,16 +198,16 @@ class _Pool:
     """The threads of one driver. Everything here runs in the loop's thread."""
 
     def __init__(self, driver: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.calls: set[_Call] = set()
+        self.calls: set[PendingCall] = set()
         self._driver = driver
         self._size = size
         self._loop = loop
         self._threads = 0
         self._idle: list[_Worker] = []
-        self._waiting: deque[_Call] = deque()
+        self._waiting: deque[PendingCall] = deque()
         self._closed = False
 
-    def submit(self, call: _Call) -> None:
+    def submit(self, call: PendingCall) -> None:
         if self._idle:
             self._begin(self._idle.pop(), call)
         elif self._threads < self._size:
@@ -200,7 +217,7 @@ class _Pool:
         else:
             self._waiting.append(call)
 
-    def withdraw(self, call: _Call) -> None:
+    def withdraw(self, call: PendingCall) -> None:
         self._waiting.remove(call)
 
     def close(self) -> None:
@@ -209,12 +226,12 @@ class _Pool:
             worker.give(None)
         self._idle.clear()
 
-    def _begin(self, worker: _Worker, call: _Call) -> None:
+    def _begin(self, worker: _Worker, call: PendingCall) -> None:
         call.begun = self._loop.time()
         self.calls.add(call)
         worker.give(call)
 
-    def _ready(self, worker: _Worker, call: _Call) -> None:
+    def _ready(self, worker: _Worker, call: PendingCall) -> None:
         self.calls.discard(call)
         call.settle(self._loop.time())
         if self._waiting:
@@ -242,21 +259,21 @@ class ThreadExecutor:
         what: str = "hook",
         abandoned: threading.Event | None = None,
     ) -> T:
-        call = _prepare(driver, what, fn, timeout, abandoned)
+        call = PendingCall.of(driver, what, fn, timeout, abandoned)
         pool = self._pools.get(driver)
         if pool is None:
             size = self._limit(driver).concurrency + SPARE_THREADS
             pool = self._pools[driver] = _Pool(driver, size, asyncio.get_running_loop())
         pool.submit(call)
-        result: T = await _wait(call, pool.withdraw)
+        result: T = await call.wait(pool.withdraw)
         return result
 
     def hung(self, driver: str) -> bool:
         pool = self._pools.get(driver)
-        return pool is not None and _all_overrun(pool.calls, driver, self._limit(driver))
+        return pool is not None and all_overrun(pool.calls, driver, self._limit(driver))
 
     def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
-        return _view({c for pool in self._pools.values() for c in pool.calls}, driver)
+        return views_of((c for pool in self._pools.values() for c in pool.calls), driver)
 
     def close(self) -> None:
         for pool in self._pools.values():
@@ -264,62 +281,3 @@ class ThreadExecutor:
 
     def _limit(self, driver: str) -> DriverLimits:
         return self._limits.get(driver) or DriverLimits()
-
-
-Latency = Callable[[str, str], tuple[float, float]]
-"""(driver, what) -> loop seconds that pass before the hook takes effect, and between its effect and its return."""
-
-
-class InlineExecutor:
-    """`HookExecutor` that runs hooks in the loop itself, for simulations in virtual time: hooks must not block.
-
-    `latency` makes hooks slow, or late: one that takes longer than its deadline still takes effect afterwards, as a
-    thread would.
-    """
-
-    def __init__(
-        self, limits: Mapping[str, DriverLimits] | None = None, latency: Latency = lambda _driver, _what: (0.0, 0.0)
-    ) -> None:
-        self._limits = dict(limits or {})
-        self._latency = latency
-        self._tasks: dict[_Call, asyncio.Task[None]] = {}
-
-    async def call(
-        self,
-        driver: str,
-        fn: Callable[[], T],
-        timeout: float,  # noqa: ASYNC109
-        *,
-        what: str = "hook",
-        abandoned: threading.Event | None = None,
-    ) -> T:
-        call = _prepare(driver, what, fn, timeout, abandoned)
-        loop = asyncio.get_running_loop()
-        call.begun = loop.time()
-        task = self._tasks[call] = loop.create_task(self._perform(call), name=f"{driver} {what}")
-        task.add_done_callback(lambda _task: self._settle(call, loop.time()))
-        result: T = await _wait(call, lambda _call: None)
-        return result
-
-    def hung(self, driver: str) -> bool:
-        return _all_overrun(set(self._tasks), driver, self._limits.get(driver) or DriverLimits())
-
-    def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
-        return _view(set(self._tasks), driver)
-
-    def close(self) -> None:
-        """Cancel what has not returned: the process of the simulation is dead, what had no effect yet never has one."""
-        for task in self._tasks.values():
-            task.cancel()
-
-    async def _perform(self, call: _Call) -> None:
-        before, after = self._latency(call.driver, call.what)
-        await asyncio.sleep(before)
-        call.perform()
-        await asyncio.sleep(after)
-
-    def _settle(self, call: _Call, now: float) -> None:
-        task = self._tasks.pop(call)
-        if task.cancelled():
-            call.error = OutcomeUnknown(f"{call.what} of driver {call.driver} was cut off")
-        call.settle(now)

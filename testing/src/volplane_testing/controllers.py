@@ -12,7 +12,6 @@ from typing import Any
 
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.contract import Plugin
-from volplane.drivers.executor import InlineExecutor
 from volplane.drivers.loading import build_driver, build_extension
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
@@ -25,6 +24,7 @@ from volplane.assembly import Parts
 from volplane.controlplane import ControlPlane
 from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
+from volplane_testing.executor import InlineExecutor
 from volplane_testing.faulty import FaultyBackend
 from volplane_testing.wire import Wire
 

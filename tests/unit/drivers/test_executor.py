@@ -12,10 +12,11 @@ import pytest
 
 from unit.operations.bench import an_operation
 from volplane.controller import logs
-from volplane.drivers.executor import InlineExecutor, ThreadExecutor
+from volplane.drivers.executor import ThreadExecutor
 from volplane.errors import OutcomeUnknown, Throttled, Unavailable
 from volplane.operations import DriverLimits, OperationRegistry, Phase
 from volplane_testing.clock import run
+from volplane_testing.executor import InlineExecutor
 
 ONE = {"d": DriverLimits(concurrency=1)}
 SOON = 0.02

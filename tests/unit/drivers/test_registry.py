@@ -10,13 +10,13 @@ import pytest
 
 from volplane import Done, Unavailable, VolumeSource, hookimpl
 from volplane.drivers.driver import Driver
-from volplane.drivers.executor import InlineExecutor
 from volplane.drivers.loading import build_driver
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers
 from volplane.errors import OutcomeUnknown
 from volplane.operations import DriverLimits
 from volplane_testing.clock import run
+from volplane_testing.executor import InlineExecutor
 
 
 class World:

@@ -31,7 +31,6 @@ from volplane.controller.config import parse_configuration
 from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.contract import schema_flaws
 from volplane.drivers.driver import Driver
-from volplane.drivers.executor import InlineExecutor
 from volplane.drivers.loading import build_driver, build_extension
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import DriverState, LoadedDrivers
@@ -49,6 +48,7 @@ from volplane.errors import (
 from volplane.extensions.call_log import CallLog
 from volplane.requests import Context, StartRequest
 from volplane_testing.clock import run
+from volplane_testing.executor import InlineExecutor
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 

@@ -35,7 +35,6 @@ from volplane.controller.actions import Notice
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
-from volplane.drivers.executor import InlineExecutor
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
@@ -51,6 +50,7 @@ from volplane.controlplane import ControlPlane
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
+from volplane_testing.executor import InlineExecutor
 
 DRIVER = "shelf.example.com"
 CLUSTER = "here"

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from unit.operations.bench import Bench, during, failing, now, sleeping
-from volplane.drivers.executor import InlineExecutor
 from volplane.errors import BackoffError, OperationInProgress, Unavailable
 from volplane.operations import Phase
+from volplane_testing.executor import InlineExecutor
 
 # --- exclusion --------------------------------------------------------------------------------------------------
 

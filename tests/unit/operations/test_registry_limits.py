@@ -9,9 +9,9 @@ import pytest
 
 from unit.operations.bench import Bench, Work, during, failing, now, sleeping
 from volplane.controller import logs
-from volplane.drivers.executor import InlineExecutor
 from volplane.errors import OperationError, OperationInProgress, Unavailable
 from volplane.operations import DriverLimits, Phase
+from volplane_testing.executor import InlineExecutor
 
 # --- limits of a driver -----------------------------------------------------------------------------------------
 

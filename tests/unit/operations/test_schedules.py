@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from unit.operations.bench import an_operation
-from volplane.drivers.executor import InlineExecutor
 from volplane.errors import InvalidArgument, OperationError, Throttled, Unavailable
 from volplane.operations import Again, DriverLimits, OperationRegistry
 from volplane_testing.clock import run
+from volplane_testing.executor import InlineExecutor
 
 LIMITS = {"d": DriverLimits(concurrency=3), "e": DriverLimits(concurrency=2, rate=1.5)}
 

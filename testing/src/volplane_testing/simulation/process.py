@@ -13,7 +13,6 @@ from random import Random
 from volplane.controller.actions import Notice
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.driver import Driver
-from volplane.drivers.executor import InlineExecutor
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.lifecycle.intents import Sealer
@@ -22,6 +21,7 @@ from volplane.operations import DriverLimits, OperationRegistry
 from volplane.assembly import ALL_CONTROLLERS, Parts
 from volplane.controlplane import ControlPlane
 from volplane_testing import clock
+from volplane_testing.executor import InlineExecutor
 from volplane_testing.simulation.hooks import TIMEOUT, TimedDrivers, Turbulence
 from volplane_testing.simulation.loop import WHO, ScheduleLoop
 from volplane_testing.simulation.network import Network

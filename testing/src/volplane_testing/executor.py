@@ -1,0 +1,74 @@
+"""Runs hooks in the event loop itself, for tests and simulations in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from volplane.drivers.executor import HookCall, PendingCall, all_overrun, views_of
+from volplane.errors import OutcomeUnknown
+from volplane.operations import DriverLimits
+
+__all__ = ["InlineExecutor", "Latency"]
+
+T = TypeVar("T")
+
+Latency = Callable[[str, str], tuple[float, float]]
+"""(driver, what) -> loop seconds that pass before the hook takes effect, and between its effect and its return."""
+
+
+class InlineExecutor:
+    """`HookExecutor` that runs hooks in the loop itself, for simulations in virtual time: hooks must not block.
+
+    `latency` makes hooks slow, or late: one that takes longer than its deadline still takes effect afterwards, as a
+    thread would.
+    """
+
+    def __init__(
+        self, limits: Mapping[str, DriverLimits] | None = None, latency: Latency = lambda _driver, _what: (0.0, 0.0)
+    ) -> None:
+        self._limits = dict(limits or {})
+        self._latency = latency
+        self._tasks: dict[PendingCall, asyncio.Task[None]] = {}
+
+    async def call(
+        self,
+        driver: str,
+        fn: Callable[[], T],
+        timeout: float,  # noqa: ASYNC109
+        *,
+        what: str = "hook",
+        abandoned: threading.Event | None = None,
+    ) -> T:
+        call = PendingCall.of(driver, what, fn, timeout, abandoned)
+        loop = asyncio.get_running_loop()
+        call.begun = loop.time()
+        task = self._tasks[call] = loop.create_task(self._perform(call), name=f"{driver} {what}")
+        task.add_done_callback(lambda _task: self._settle(call, loop.time()))
+        result: T = await call.wait(lambda _call: None)
+        return result
+
+    def hung(self, driver: str) -> bool:
+        return all_overrun(self._tasks, driver, self._limits.get(driver) or DriverLimits())
+
+    def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
+        return views_of(self._tasks, driver)
+
+    def close(self) -> None:
+        """Cancel what has not returned: the process of the simulation is dead; what had no effect yet never has one."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _perform(self, call: PendingCall) -> None:
+        before, after = self._latency(call.driver, call.what)
+        await asyncio.sleep(before)
+        call.perform()
+        await asyncio.sleep(after)
+
+    def _settle(self, call: PendingCall, now: float) -> None:
+        task = self._tasks.pop(call)
+        if task.cancelled():
+            call.error = OutcomeUnknown(f"{call.what} of driver {call.driver} was cut off")
+        call.settle(now)

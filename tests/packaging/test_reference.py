@@ -1,0 +1,65 @@
+"""The reference defines every public name, and every name of ours that a documented signature uses."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from tools.reference_definitions import Index, definition_of
+from tools.reference_names import Name, closure, definition, exported, names_in, types_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+REFERENCE = REPOSITORY / "docs" / "reference"
+PAGES = {
+    "volplane": ("hooks.md", "errors.md"),
+    "volplane.errors": ("errors.md",),
+    "volplane_testing": ("testing.md", "conformance.md"),
+    "volplane_hostpath.testing": ("hostpath_testing.md",),
+    "volplane_aws_ebs.testing": ("aws_ebs_testing.md",),
+}
+
+
+def headings(*pages: str) -> list[str]:
+    text = "\n".join((REFERENCE / page).read_text("utf-8") for page in pages)
+    return re.findall(r"^#{2,3} (\w+)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("module", PAGES)
+def test_every_exported_name_is_defined_once_on_its_page(module: str) -> None:
+    found = headings(*PAGES[module])
+    names = importlib.import_module(module).__all__
+    assert len(names) > 3
+    assert {name: found.count(name) for name in names if found.count(name) != 1} == {}
+
+
+def test_every_name_that_a_documented_signature_uses_is_defined_somewhere() -> None:
+    found = headings(*(page for pages in PAGES.values() for page in pages))
+    public = [name for module in PAGES for name in exported(module)]
+    every = {*public, *closure(public)}
+    used = {
+        each
+        for name in every
+        for annotation in types_of(definition(name), constructed=name in public)
+        for each in names_in(name.module, annotation)
+    }
+    assert Name("volplane.assets", "Segment") in used
+    assert sorted(str(name) for name in used if name.name not in found) == []
+
+
+def test_a_name_that_no_page_defines_stops_the_writing() -> None:
+    report = next(name for name in exported("volplane_testing") if name.name == "Report")
+    with pytest.raises(SystemExit, match=r"\.Outcome, which no page of the reference defines"):
+        list(definition_of(report, "testing.md", Index({"testing.md": [report]}), level=2))
+
+
+def test_two_definitions_with_one_anchor_are_refused() -> None:
+    with pytest.raises(SystemExit, match=r"testing\.md would define twice: volume"):
+        Index({"testing.md": [Name("here", "Volume"), Name("there", "volume")]})
+
+
+def test_no_definition_is_empty() -> None:
+    empty = []
+    for page in {page for pages in PAGES.values() for page in pages}:
+        parts = re.split(r"^#{2,3} (\w+)\n", (REFERENCE / page).read_text("utf-8"), flags=re.MULTILINE)
+        empty += [(page, name) for name, text in zip(parts[1::2], parts[2::2], strict=True) if not text.strip()]
+    assert empty == []

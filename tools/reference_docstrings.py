@@ -1,0 +1,91 @@
+"""How docstrings and defaults become Markdown."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Collection
+from enum import Enum
+
+MARK = "<!-- Written by tools/reference.py from the code; change it there, then `make docs`. -->"
+BAR = "\\|"
+ITEM = re.compile(r"(?:(?<=\.)\s+|^)([a-z_]\w*(?:, \w+)*): ", re.MULTILINE)
+LONGEST_DEFAULT = 60
+
+
+def default_of(row: dataclasses.Field[typing.Any], source: ast.expr | None) -> str:
+    """The default of a field: its value, or the source where that is easier to read."""
+    if row.default is not dataclasses.MISSING:
+        value = row.default
+    elif row.default_factory is not dataclasses.MISSING:
+        value = row.default_factory()
+    else:
+        return "required"
+    if value in ({}, frozenset(), (), "", []):
+        return "empty"
+    text = plain(value)
+    readable = not text.startswith("<") and not callable(value) and len(text) <= LONGEST_DEFAULT
+    return f"`{text if readable or source is None else spelled(source)}`"
+
+
+def spelled(source: ast.expr) -> str:
+    """The source of a default; of `field(default_factory=...)` what it makes."""
+    if isinstance(source, ast.Call) and ast.unparse(source.func) == "field":
+        made = source.keywords[0].value
+        if source.keywords[0].arg == "default_factory":
+            return ast.unparse(made.body) if isinstance(made, ast.Lambda) else f"{ast.unparse(made)}()"
+        return ast.unparse(made)
+    return ast.unparse(source)
+
+
+def plain(value: object) -> str:
+    """A default as an author would write it."""
+    if isinstance(value, Enum):
+        return repr(value.value)
+    if isinstance(value, (tuple, frozenset)):
+        return ", ".join(plain(item) for item in value)
+    return repr(value)
+
+
+def contract(subject: object) -> str:
+    """The docstring of a module, class or function as Markdown."""
+    return prose(subject.__doc__ or "")
+
+
+def prose(docstring: str) -> str:
+    """A docstring; its `name: meaning.` sentences as a list."""
+    return without_items(docstring, ())
+
+
+def without_items(docstring: str, elsewhere: Collection[str]) -> str:
+    """The same, without the sentences about the names that are described `elsewhere`."""
+    paragraphs = []
+    for paragraph in inspect.cleandoc(docstring).split("\n\n"):
+        text, items = split(paragraph)
+        listed = [f"- `{', '.join(names)}`: {meaning}" for names, meaning in items if not {*names} & {*elsewhere}]
+        paragraphs += [part for part in (text, "\n".join(listed)) if part]
+    return "\n\n".join(paragraphs)
+
+
+def items_of(docstring: str) -> dict[str, str]:
+    """What a docstring says in sentences of the form `name: meaning.`, by name."""
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    found = [item for paragraph in paragraphs for item in split(paragraph)[1]]
+    return {name: meaning[:1].upper() + meaning[1:] for names, meaning in found for name in names}
+
+
+def split(paragraph: str) -> tuple[str, list[tuple[list[str], str]]]:
+    """The text of a paragraph before its first `name: meaning.` sentence, and these sentences."""
+    if paragraph.startswith(" "):
+        return paragraph, []
+    text, *parts = ITEM.split(paragraph)
+    items = [(names.split(", "), " ".join(meaning.split())) for names, meaning in zip(*[iter(parts)] * 2, strict=True)]
+    return text.strip(), items
+
+
+def one_line(docstring: str | None) -> str:
+    """A docstring on one line."""
+    return " ".join(re.sub(r"^- ", "", prose(docstring or ""), flags=re.MULTILINE).split())
