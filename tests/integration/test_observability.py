@@ -14,10 +14,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from integration.controller_process import DRIVER, Site, running_process
+from volplane.assembly import ALL_CONTROLLERS
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.lifecycle.leaks import Observations
-from volplane.assembly import ALL_CONTROLLERS
 
 Story = Callable[[Site], Awaitable[None]]
 EVERYTHING = frozenset(ALL_CONTROLLERS)
@@ -131,12 +131,12 @@ def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -> None
         await site.make_class("fast")
         claim = await site.make_claim("a", "fast")
         await site.bound("a")
-        upkeep = site.process.upkeep
-        assert upkeep is not None
+        plane = site.process.plane
+        assert plane is not None
         driver = site.process.plane.world.drivers.get(DRIVER)  # type: ignore[union-attr]
         assert driver is not None
         (site.root / "stray").mkdir()
-        await upkeep.check.check(driver)
+        await plane.leak_check.check(driver)
         status, text = await site.get("/leaks")
         report = json.loads(text)
         assert status == 200
@@ -194,14 +194,14 @@ def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path: Path)
         claims = {name: await site.make_claim(name, "kept") for name in ("orphan", "wanted")}
         await site.bound(*claims)
         assert site.process.plane is not None
-        assert site.process.upkeep is not None
+        assert site.process.plane is not None
         driver = site.process.plane.world.drivers.get(DRIVER)
         assert driver is not None
         await site.client.delete(CLAIMS, "default/orphan")
         await site.gone(CLAIMS, "default/orphan")
         await site.client.delete(VOLUMES, f"pvc-{claims['orphan'].uid}")
         await site.gone(VOLUMES, f"pvc-{claims['orphan'].uid}")
-        check = site.process.upkeep.check
+        check = site.process.plane.leak_check
         check.observations = Observations(grace=0.0)
         await check.check(driver)
         code, said = await command(site, "leaks")

@@ -25,6 +25,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
+from volplane.assembly import ALL_CONTROLLERS
 from volplane.cli.permissions import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
@@ -32,7 +33,6 @@ from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound, Unavailable
 from volplane.kube.kinds import CLAIMS, SECRETS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.transport import Response
-from volplane.assembly import ALL_CONTROLLERS
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 

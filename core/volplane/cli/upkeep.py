@@ -8,12 +8,12 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from volplane.controlplane import ControlPlane
 from volplane.errors import VolplaneError
 from volplane.lifecycle.adoption import Adoptable
 from volplane.lifecycle.leak_check import CheckStatus
 from volplane.lifecycle.leaks import GRACE_SECONDS, Finding
 from volplane.lifecycle.one_shots import OneShotStatus
-from volplane.controlplane import ControlPlane
 from volplane.process import ControllerProcess
 
 __all__ = ["UpkeepAnswers", "not_leading"]

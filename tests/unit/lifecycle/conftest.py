@@ -31,22 +31,17 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
+from volplane.assembly import Parts, build
 from volplane.controller.actions import Notice
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
-from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
-from volplane.lifecycle.adoption import Adoption
 from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.leak_check import LeakCheck
-from volplane.lifecycle.leak_repair import LeakRepair
 from volplane.lifecycle.world import Settings
-from volplane.operations import DriverLimits, OperationRegistry
-from volplane.assembly import Parts
-from volplane.controlplane import ControlPlane
+from volplane.operations import DriverLimits
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
@@ -150,31 +145,29 @@ class Cluster:
         plugin = Plugin(kind="backend", name="shelf", factory=lambda _options: backend, distribution="tests")
         limits = {DRIVER: DriverLimits(concurrency=2)}
         loaded = LoadedDrivers(drivers=(Driver(DRIVER, plugin, backend),), limits=limits)
-        self.registry = OperationRegistry(limits)
-        self.drivers = DriverRegistry(loaded, InlineExecutor(limits), cluster_id=CLUSTER)
         parts = Parts(
             client=self.client,
-            drivers=self.drivers,
-            registry=self.registry,
+            loaded=loaded,
+            executor=InlineExecutor(limits),
             recorder=self,
             sealer=Sealer(b"k" * 32),
             clock=Clock(),
             random=Random(5),
+            fence=lambda: "1/test",
             metrics=self.metrics,
-            measures=self.metrics,
+            lifecycle_metrics=self.metrics,
         )
-        controllers = frozenset({"binder", "provisioner", "reclaimer", "protection"})
-        self.plane = ControlPlane(Settings(cluster_id=CLUSTER), controllers, parts)
-        self.check = LeakCheck(self.plane.world, self.client, [DRIVER], random=Random(7), metrics=self.metrics)
-        self.repair = LeakRepair(self.check, self.client, self.plane.dispatcher, fence=lambda: "1/test")
-        self.adoption = Adoption(self.plane.world, self.client, [DRIVER], self.plane.dispatcher, fence=lambda: "1/test")
+        self.plane = build(Settings(cluster_id=CLUSTER), parts)
+        self.check = self.plane.leak_check
+        self.repair = self.plane.leak_repair
+        self.adoption = self.plane.adoption
 
     def record(self, notice: Notice) -> None:
         self.notices.append(notice)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        await self.drivers.start_all()
+        await self.plane.drivers.start_all()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.plane.run()), group.create_task(self.check.run())]
             await self.plane.wait_synced()
