@@ -22,25 +22,29 @@ from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets
 from volplane.drivers.status import LoadedDrivers
 from volplane.errors import ConfigurationError
+from volplane.intents.discard import DiscardOperation
+from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.reflector import Reflector
-from volplane.lifecycle.adoption import Adoption
-from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, claims_of_pod
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.leak_check import LeakCheck
-from volplane.lifecycle.leak_repair import LeakRepair
-from volplane.lifecycle.measuring import CountedAssignments, MeasuredDrivers
-from volplane.lifecycle.operations import Operations
-from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wakeups
-from volplane.lifecycle.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
-from volplane.lifecycle.volumes import promised
-from volplane.lifecycle.world import Drivers, Settings, World
+from volplane.leaks.adoption import Adoption
+from volplane.leaks.check import LeakCheck
+from volplane.leaks.repair import LeakRepair
 from volplane.operations import Dispatcher, Ended, OperationRegistry
 from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
 from volplane.protection.volumes import decide_volume_protection
 from volplane.protection.wakeups import ProtectionWakeups
+from volplane.provision.operation import ProvisionOperation
+from volplane.reclaim.operation import DeleteOperation, RecycleOperation
+from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
+from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
+from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
+from volplane.reconcile.volumes import promised
+from volplane.state.cluster_state import ClusterState, Settings
+from volplane.state.handlers import EventHandlers
+from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
+from volplane.state.records import Sealer
 
 __all__ = ["ALL_CONTROLLERS", "CONTROLLERS_BESIDE", "Parts", "build", "parse_controllers"]
 
@@ -112,10 +116,10 @@ class _Wiring:
             refresh=parts.refresh,
             call_hook=parts.call_hook,
         )
-        self._world = World(
+        self._state = ClusterState(
             settings=settings,
             claims=Cache(CLAIMS, CLAIM_INDEXES),
-            volumes=Cache(VOLUMES, VOLUME_INDEXES),
+            volumes=Cache(VOLUMES),
             classes=Cache(STORAGE_CLASSES),
             pods=Cache(PODS, POD_INDEXES),
             nodes=Cache(NODES),
@@ -125,41 +129,38 @@ class _Wiring:
             monotonic=parts.clock.monotonic,
             fence=parts.fence,
         )
-        self._measured: MeasuredDrivers | None = None
+        self._measured: MeasuredHooks | None = None
         if parts.lifecycle_metrics is not None:
-            claims, volumes = self._world.claims, self._world.volumes
-            self._measured = MeasuredDrivers(self._drivers, claims, volumes, parts.lifecycle_metrics)
-            self._world.drivers = self._measured
+            claims, volumes = self._state.claims, self._state.volumes
+            self._measured = MeasuredHooks(self._drivers, claims, volumes, parts.lifecycle_metrics)
         self._caches: Mapping[str, Cache[Any]] = {
             cache.kind.plural: cache
             for cache in (
-                self._world.claims,
-                self._world.volumes,
-                self._world.classes,
-                self._world.pods,
-                self._world.nodes,
+                self._state.claims,
+                self._state.volumes,
+                self._state.classes,
+                self._state.pods,
+                self._state.nodes,
             )
         }
 
     def plane(self) -> ControlPlane:
         """Build what remains, in the order in which one part needs another."""
         runners = self._runners()
-        self._operations(runners.volumes)
-        Wakeups(self._world, runners.claims, runners.volumes, self._registry.forget).subscribe()
+        deps = self._operations(runners.volumes)
+        EventHandlers(self._state, runners.claims, runners.volumes, self._registry.forget).subscribe()
         if self._settings.protection:
             runners = self._protection(runners)
         check = LeakCheck(
-            self._world,
-            self._parts.client,
+            deps,
             self._drivers.names(),
             random=self._parts.random,
             node_name=self._parts.node_name,
             metrics=self._parts.lifecycle_metrics,
         )
-        fence = self._parts.fence
         self._plane = ControlPlane(
             settings=self._settings,
-            world=self._world,
+            state=self._state,
             caches=self._caches,
             client=self._parts.client,
             drivers=self._drivers,
@@ -170,8 +171,8 @@ class _Wiring:
             reflectors=self._reflectors(),
             clock=self._parts.clock,
             leak_check=check,
-            leak_repair=LeakRepair(check, self._parts.client, self._dispatcher, fence=fence),
-            adoption=Adoption(self._world, self._parts.client, self._drivers.names(), self._dispatcher, fence=fence),
+            leak_repair=LeakRepair(check, deps, self._dispatcher),
+            adoption=Adoption(deps, self._drivers.names(), self._dispatcher),
             close=self._measured.close if self._measured is not None else lambda: None,
         )
         return self._plane
@@ -179,12 +180,12 @@ class _Wiring:
     # --- the controllers of claims and volumes -------------------------------------------------------------------
 
     def _runners(self) -> Runners:
-        world = self._world
-        decide: Decide = ClaimReconciler(world, self._enqueue_claim)
+        state = self._state
+        decide: Decide = ClaimReconciler(state, self._enqueue_claim)
         if self._parts.lifecycle_metrics is not None:
-            decide = CountedAssignments(decide, world.claims, self._parts.lifecycle_metrics)
-        claims = self._runner("claims", decide, world.claims, self._class_of_claim)
-        volumes = self._runner("volumes", VolumeReconciler(world), world.volumes, self._class_of_volume)
+            decide = CountedAssignments(decide, state.claims, self._parts.lifecycle_metrics)
+        claims = self._runner("claims", decide, state.claims, self._class_of_claim)
+        volumes = self._runner("volumes", VolumeReconciler(state), state.volumes, self._class_of_volume)
         return Runners(claims=claims, volumes=volumes)
 
     def _runner(self, name: str, decide: Decide, cache: Cache[Any], flow: Callable[[str], str] | None = None) -> Runner:
@@ -208,24 +209,29 @@ class _Wiring:
 
     def _class_of_claim(self, key: str) -> str:
         """Claims of one class share a flow: many claims whose driver does not work may not delay those of others."""
-        claim = self._world.claims.get(key)
+        claim = self._state.claims.get(key)
         return class_of_claim(claim) or "" if claim is not None else ""
 
     def _class_of_volume(self, key: str) -> str:
-        volume = self._world.volumes.get(key)
+        volume = self._state.volumes.get(key)
         return class_of_volume(volume) if volume is not None else ""
 
-    def _operations(self, volumes: Runner) -> None:
-        drivers: Drivers = self._measured or self._drivers
-        Operations(
-            world=self._world,
+    def _operations(self, volumes: Runner) -> OperationDeps:
+        """Register the operations of claims and volumes; returns what operations of other duties need too."""
+        hooks: HookCaller = self._measured or self._drivers
+        deps = OperationDeps(
+            cluster=self._state,
             client=self._parts.client,
+            hooks=hooks,
             registry=self._registry,
-            drivers=drivers,
             recorder=self._parts.recorder,
             fence=self._parts.fence,
-            wake_volume=volumes.enqueue,
-        ).register(self._dispatcher)
+        )
+        self._dispatcher.register("provision", ProvisionOperation(deps))
+        self._dispatcher.register("discard", DiscardOperation(deps))
+        self._dispatcher.register("delete", DeleteOperation(deps, volumes.enqueue))
+        self._dispatcher.register("recycle", RecycleOperation(deps, volumes.enqueue))
+        return deps
 
     def _reflectors(self) -> list[Reflector[Any]]:
         parts = self._parts
@@ -235,7 +241,7 @@ class _Wiring:
         ]
         if self._settings.binder and self._settings.reclaimer:
             events: Cache[PodEvent] = Cache(POD_EVENTS)
-            ScrubEvents(events, self._world, parts.recorder)
+            ScrubEvents(events, self._state, parts.recorder)
             reflectors.append(
                 Reflector(
                     parts.client,
@@ -251,7 +257,7 @@ class _Wiring:
     # --- the protection controllers ------------------------------------------------------------------------------
 
     def _protection(self, runners: Runners) -> Runners:
-        world, parts = self._world, self._parts
+        state, parts = self._state, self._parts
         live = LivePods()
 
         async def list_pods(namespace: str) -> None:
@@ -261,27 +267,27 @@ class _Wiring:
 
         self._dispatcher.register("unprotect", lambda run: lambda: list_pods(run.asset))
         protection = ProtectionWorld(
-            claims=world.claims,
-            pods=world.pods,
+            claims=state.claims,
+            pods=state.pods,
             live=live,
             monotonic=parts.clock.monotonic,
-            promised=lambda claim: promised(claim, world),
+            promised=lambda claim: promised(claim, state),
         )
-        claims = self._runner("pvcprotection", lambda key, _: decide_claim_protection(key, protection), world.claims)
+        claims = self._runner("pvcprotection", lambda key, _: decide_claim_protection(key, protection), state.claims)
         volumes = self._runner(
-            "pvprotection", lambda key, _: decide_volume_protection(key, world.volumes), world.volumes
+            "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes), state.volumes
         )
         wakeups = ProtectionWakeups(
             claims=claims,
             volumes=volumes,
-            known=world.claims,
+            known=state.claims,
             live=live,
             claims_of_pod=claims_of_pod,
             monotonic=parts.clock.monotonic,
         )
-        world.claims.subscribe(wakeups.claim_changed)
-        world.volumes.subscribe(wakeups.volume_changed)
-        world.pods.subscribe(wakeups.pod_changed)
+        state.claims.subscribe(wakeups.claim_changed)
+        state.volumes.subscribe(wakeups.volume_changed)
+        state.pods.subscribe(wakeups.pod_changed)
         return Runners(claims=runners.claims, volumes=runners.volumes, protection=(claims, volumes))
 
     # --- what is counted -----------------------------------------------------------------------------------------

@@ -19,12 +19,12 @@ from volplane.kube.client import Client
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.reflector import Reflector
-from volplane.lifecycle.adoption import Adoption
-from volplane.lifecycle.explain import Explanation, explain_claim
-from volplane.lifecycle.leak_check import LeakCheck
-from volplane.lifecycle.leak_repair import LeakRepair
-from volplane.lifecycle.world import Settings, World
+from volplane.leaks.adoption import Adoption
+from volplane.leaks.check import LeakCheck
+from volplane.leaks.repair import LeakRepair
 from volplane.operations import Dispatcher, OperationRegistry
+from volplane.reconcile.explain import Explanation, explain_claim
+from volplane.state.cluster_state import ClusterState, Settings
 
 __all__ = ["ControlPlane", "Runners"]
 
@@ -55,7 +55,7 @@ class ControlPlane:
     """
 
     settings: Settings
-    world: World
+    state: ClusterState
     caches: Mapping[str, Cache[Any]]
     client: Client
     drivers: DriverRegistry
@@ -72,11 +72,11 @@ class ControlPlane:
 
     @property
     def claims(self) -> Cache[Claim]:
-        return self.world.claims
+        return self.state.claims
 
     @property
     def volumes(self) -> Cache[Volume]:
-        return self.world.volumes
+        return self.state.volumes
 
     @property
     def synced(self) -> bool:
@@ -107,7 +107,7 @@ class ControlPlane:
 
     def driver_changed(self, name: str) -> None:
         """A driver came or went: decide about whatever may be its own."""
-        served = [item.name for item in self.world.classes.values() if item.provisioner == name]
+        served = [item.name for item in self.state.classes.values() if item.provisioner == name]
         for class_name in served:
             for claim in self.claims.by_index("unbound", class_name):
                 self.runners.claims.enqueue(claim.key)
@@ -125,7 +125,7 @@ class ControlPlane:
     def explain(self, key: str) -> Explanation:
         """Why the claim is where it is, and what happens next."""
         operations = self.operations.snapshot()
-        return explain_claim(key, self.world, operations, now=self.clock.monotonic())
+        return explain_claim(key, self.state, operations, now=self.clock.monotonic())
 
     async def read_once(self) -> None:
         """Fill the caches without following what changes, for who only wants to look. Raises ApiError."""

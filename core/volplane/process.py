@@ -30,14 +30,14 @@ from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
 from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
+from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock
-from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.world import Settings
 from volplane.operations import OperationState
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
 
 __all__ = ["LEASE", "ControllerProcess", "Options"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from volplane.controller.actions import Action, Done, Notice, Patch, Reads
+from volplane.controller.actions import Action, Done, Notice, Patch, Reads, Run
 from volplane.controller.runner import Runner
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.cache import Cache
@@ -231,7 +231,7 @@ def test_steps_and_events_reach_the_server(play: Play) -> None:
                 caches={"persistentvolumes": cache},
                 client=world.client,
                 recorder=recorder,
-                registry=_NoOperations(),
+                dispatcher=_NoOperations(),
             )
             group.create_task(runner.run())
             group.create_task(recorder.run())
@@ -250,8 +250,8 @@ def test_steps_and_events_reach_the_server(play: Play) -> None:
 
 
 class _NoOperations:
-    def start(self, name: str, **_: Any) -> None:
-        raise AssertionError(f"nothing starts {name}")
+    def start(self, run: Run, _requeue: object) -> None:
+        raise AssertionError(f"nothing starts {run.name}")
 
 
 def test_a_wrong_token_is_refused(tmp_path: Path) -> None:

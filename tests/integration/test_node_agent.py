@@ -10,7 +10,7 @@ import pytest
 
 from integration.node_bodies import in_cluster, no_files_left
 from integration.node_cluster import Cluster, host_path, pod, state_of, why_no_sandbox
-from volplane_embedded.pods import PODS
+from volplane_embedded.objects import PODS
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_embedded.pods import PODS
+from volplane_embedded.objects import PODS
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,7 +17,7 @@ from integration.controller_process import DRIVER, Site, running_process
 from volplane.assembly import ALL_CONTROLLERS
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.lifecycle.leaks import Observations
+from volplane.leaks.comparison import Observations
 
 Story = Callable[[Site], Awaitable[None]]
 EVERYTHING = frozenset(ALL_CONTROLLERS)
@@ -113,7 +113,7 @@ def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
 def test_it_is_not_ready_when_no_driver_can_work(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         site.root.rename(site.root.with_name("unmounted"))
-        drivers = site.process._work.drivers  # type: ignore[union-attr]
+        drivers = site.process.plane.drivers  # type: ignore[union-attr]
         assert "does not exist" in await drivers.probe(DRIVER)
         status, text = await site.get("/readyz")
         lines = text.splitlines()
@@ -133,7 +133,7 @@ def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -> None
         await site.bound("a")
         plane = site.process.plane
         assert plane is not None
-        driver = site.process.plane.world.drivers.get(DRIVER)  # type: ignore[union-attr]
+        driver = plane.state.drivers.get(DRIVER)
         assert driver is not None
         (site.root / "stray").mkdir()
         await plane.leak_check.check(driver)
@@ -152,7 +152,7 @@ def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -> None
 
 def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
-        site.process._work, work = None, site.process._work
+        site.process._plane, plane = None, site.process._plane
         try:
             status, text = await site.get("/leaks")
             assert status == 400
@@ -160,19 +160,19 @@ def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
             assert json.loads(text)["error"].startswith(f"this process waits for the lease, which {holder} holds; ask")
             assert (await site.get("/readyz"))[0] == 200
         finally:
-            site.process._work = work
+            site.process._plane = plane
 
     tell(tmp_path, story)
 
 
 def test_who_does_not_lead_tells_of_broken_drivers_all_the_same(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
-        site.process._work, work = None, site.process._work
+        site.process._plane, plane = None, site.process._plane
         try:
             assert "driver odd.example.com is broken" in (await site.get("/readyz"))[1]
             assert (await scraped(site))["volplane_driver_healthy{driver=odd.example.com}"] == 0
         finally:
-            site.process._work = work
+            site.process._plane = plane
 
     tell(tmp_path, story, BROKEN)
 
@@ -194,8 +194,7 @@ def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path: Path)
         claims = {name: await site.make_claim(name, "kept") for name in ("orphan", "wanted")}
         await site.bound(*claims)
         assert site.process.plane is not None
-        assert site.process.plane is not None
-        driver = site.process.plane.world.drivers.get(DRIVER)
+        driver = site.process.plane.state.drivers.get(DRIVER)
         assert driver is not None
         await site.client.delete(CLAIMS, "default/orphan")
         await site.gone(CLAIMS, "default/orphan")

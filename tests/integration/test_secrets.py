@@ -126,7 +126,7 @@ def test_the_password_goes_from_the_secret_to_the_hook_and_nowhere_else(tmp_path
     shown: list[str] = []
 
     async def story(site: Site) -> None:
-        driver = site.process._work.drivers  # type: ignore[union-attr]
+        driver = site.process.plane.drivers  # type: ignore[union-attr]
         _, ready = await site.get("/readyz")
         assert "start failed: option password: Secret volplane-system/filer does not exist" in ready
         await put_secret(site, "volplane-system/filer", password="wrong-password", user="root")

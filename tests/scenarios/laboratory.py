@@ -16,11 +16,11 @@ from volplane.assembly import Parts, build
 from volplane.controller.actions import Notice
 from volplane.controlplane import ControlPlane
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
+from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.transport import Transport
-from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer
-from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits
+from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

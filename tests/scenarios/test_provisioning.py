@@ -270,7 +270,7 @@ def test_a_claim_stripped_and_deleted_during_its_create_gets_no_volume() -> None
         assert await lab.claims() == {}
         assert await lab.volumes() == {}
         assert list(backend.assets) == [f"pvc-{uid}"]
-        assert not lab.plane.world.outcomes.made, "nothing is remembered of a claim that is gone"
+        assert not len(lab.plane.state.progress), "nothing is remembered of a claim that is gone"
 
     at_work(lambda: Laboratory(backend, latency=slow_provisioning), body)
 

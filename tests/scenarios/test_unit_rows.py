@@ -10,10 +10,10 @@ from scenarios import rows, single
 from scenarios.differences import VOLUME_DIFFERENCES
 from scenarios.files import scenario_rows
 from scenarios.laboratory import Json, Laboratory, at_work, experiment
+from volplane.binding import migration
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Metadata, Volume
-from volplane.lifecycle import migration
 
 ROWS = [row for row in scenario_rows("pv.json") if row["harness"] == "unit"]
 SYNCS = {"sync-claim": "claims", "sync-volume": "volumes"}
@@ -30,7 +30,7 @@ def test_one_pass_does_what_the_table_says(row: Json, monkeypatch: pytest.Monkey
     everything_migrated = row["given"].get("migration", {}).get("all_plugins")
     if everything_migrated:
         monkeypatch.setattr(migration, "csi_driver_of", lambda _plugin: everything_migrated)
-        monkeypatch.setattr("volplane.lifecycle.provision.csi_driver_of", lambda _plugin: everything_migrated)
+        monkeypatch.setattr("volplane.provision.decide.csi_driver_of", lambda _plugin: everything_migrated)
 
     async def body(lab: Laboratory) -> None:
         meaning = rows.Meaning()

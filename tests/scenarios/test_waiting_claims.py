@@ -319,6 +319,6 @@ def test_every_object_is_held_once() -> None:
         await lab.create("volumes", volume("v"))
         await lab.start()
         await lab.settle()
-        assert lab.plane.world.free.get("v") is lab.plane.volumes.get("v")
+        assert lab.plane.state.free.get("v") is lab.plane.volumes.get("v")
 
     at_work(plain, body)

@@ -83,7 +83,7 @@ async def _try(lab: Laboratory, kind: str, chosen: Json, number: int) -> None:
 
 def _missed(lab: Laboratory) -> list[str]:
     """Pairs that could be bound and are not."""
-    world = lab.plane.world
+    world = lab.plane.state
     waiting = [c for c in world.claims.values() if not c.spec.volume_name and not c.terminating]
     free = [
         v
@@ -100,7 +100,7 @@ def _missed(lab: Laboratory) -> list[str]:
 
 
 def _doubly_bound(lab: Laboratory) -> list[str]:
-    world = lab.plane.world
+    world = lab.plane.state
     pointers = [c.spec.volume_name for c in world.claims.values() if c.spec.volume_name]
     wrong = [name for name in pointers if pointers.count(name) > 1]
     for item in world.claims.values():
@@ -124,7 +124,7 @@ def test_no_claim_waits_beside_a_volume_that_fits(plan: list[tuple[str, Json, fl
         await lab.settle(30.0)
         assert not _missed(lab)
         assert not _doubly_bound(lab)
-        assert not lab.plane.world.free._holder, "a volume is kept for nobody"
+        assert not lab.plane.state.free._holder, "a volume is kept for nobody"
 
     at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)
 

@@ -21,9 +21,9 @@ from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
-from volplane.lifecycle.explain import Explanation
 from volplane.process import Options
 from volplane.read_only import read_control_plane
+from volplane.reconcile.explain import Explanation
 
 __all__ = ["register"]
 

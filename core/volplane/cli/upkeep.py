@@ -10,10 +10,10 @@ from typing import Any
 
 from volplane.controlplane import ControlPlane
 from volplane.errors import VolplaneError
-from volplane.lifecycle.adoption import Adoptable
-from volplane.lifecycle.leak_check import CheckStatus
-from volplane.lifecycle.leaks import GRACE_SECONDS, Finding
-from volplane.lifecycle.one_shots import OneShotStatus
+from volplane.leaks.adoption import Adoptable
+from volplane.leaks.check import CheckStatus
+from volplane.leaks.comparison import GRACE_SECONDS, Finding
+from volplane.operations.one_shots import OneShotStatus
 from volplane.process import ControllerProcess
 
 __all__ = ["UpkeepAnswers", "not_leading"]
@@ -80,7 +80,7 @@ def _progress(status: OneShotStatus) -> dict[str, str]:
 
 def _status(status: CheckStatus, plane: ControlPlane) -> dict[str, Any]:
     checked_at = None if status.ended is None else _wall(status.ended, plane)
-    error = status.error or plane.world.drivers.broken(status.driver)
+    error = status.error or plane.state.drivers.broken(status.driver)
     return {"driver": status.driver, "can_list": status.can_list, "checked_at": checked_at, "error": error}
 
 
@@ -108,5 +108,5 @@ def _adoptable(adoptable: Adoptable) -> dict[str, Any]:
 
 def _wall(moment: float, plane: ControlPlane) -> str:
     """RFC 3339 of a loop time."""
-    when = plane.world.now() - timedelta(seconds=asyncio.get_running_loop().time() - moment)
+    when = plane.state.now() - timedelta(seconds=asyncio.get_running_loop().time() - moment)
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")

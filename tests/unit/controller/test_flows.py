@@ -13,8 +13,8 @@ async def probe(concurrency: AdaptiveConcurrency, times: int, *, busy: float) ->
     """As a worker does, in a loop whose turns take `busy` seconds."""
 
     def work() -> None:
-        until = time.monotonic() + busy
-        while time.monotonic() < until:
+        until = time.thread_time() + busy
+        while time.thread_time() < until:
             pass
 
     for _ in range(times):

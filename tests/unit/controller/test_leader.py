@@ -10,11 +10,11 @@ import pytest
 
 from volplane.controller.leader import Elector, Leadership
 from volplane.errors import ApiUnavailable, ConfigurationError
+from volplane.intents.bootstrap import ensure_namespace
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES, NAMESPACES
 from volplane.kube.leases import LeaseLock
 from volplane.kube.transport import Response
-from volplane.lifecycle.bootstrap import ensure_namespace
 from volplane_testing.clock import now, run
 
 KEY = "default/provisioner"

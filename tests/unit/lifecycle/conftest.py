@@ -39,9 +39,9 @@ from volplane.drivers.driver import Driver
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

@@ -13,7 +13,7 @@ from volplane import AssetPage, Unavailable
 from volplane.errors import ApiUnavailable
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
-from volplane.lifecycle.leak_check import INTERVAL
+from volplane.leaks.check import INTERVAL
 
 Tell = Callable[[Any], Any]
 ROUND = INTERVAL * 1.1 + 1

@@ -11,7 +11,7 @@ import pytest
 
 from volplane import InProgress, Unavailable
 from volplane.controller.actions import Run
-from volplane.lifecycle.leak_check import INTERVAL
+from volplane.leaks.check import INTERVAL
 
 Tell = Callable[[Any], Any]
 ROUND = INTERVAL * 1.1 + 1

@@ -101,7 +101,7 @@ def test_assets_are_never_shared_and_every_object_reaches_its_goal(seed: int) ->
             await asyncio.sleep(1)
         await asyncio.sleep(2000)
         registry = world.registry
-        assert not any((registry._operations, registry._holders, registry._pauses, registry._paused))
+        assert not any((registry._operations, registry._holders, registry._pauses._by_name, registry._pauses._by_asset))
         return world
 
     world = run(main(), seed=seed, limit=200_000)

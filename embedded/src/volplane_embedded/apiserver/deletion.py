@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
-from volplane_embedded.apiserver import bodies, metadata
-from volplane_embedded.apiserver.failures import bad_request, conflict, not_found
-from volplane_embedded.apiserver.namespaces import Namespaces
+from volplane_embedded.apiserver import decoding, metadata
+from volplane_embedded.apiserver.errors import bad_request, conflict, not_found
+from volplane_embedded.apiserver.namespace_lifecycle import Namespaces
 from volplane_embedded.apiserver.options import propagation_causes, read_dry_run, refuse_options
-from volplane_embedded.apiserver.registry import Registry, storage_of
 from volplane_embedded.apiserver.requests import Query, Request
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.selectors import select
+from volplane_embedded.apiserver.storage import Registry, storage_of
 from volplane_embedded.apiserver.store import Stored, key_of
 
 __all__ = ["Deleted", "Deletion", "Options"]
@@ -61,7 +61,7 @@ class Options:
             causes += propagation_causes(policy, query.flag("orphanDependents") if orphan else None)
             refuse_options("DeleteOptions", causes)
             return cls(_grace(query.number("gracePeriodSeconds")), dry_run=dry)
-        value: Any = bodies.decode(body, content_type)
+        value: Any = decoding.decode(body, content_type)
         try:
             given = msgspec.convert(value, _Body)
         except msgspec.ValidationError as why:

@@ -10,9 +10,9 @@ from typing import Final
 
 from aiohttp import web
 
-from volplane_embedded.apiserver.failures import Failure
-from volplane_embedded.apiserver.rendering import failed
+from volplane_embedded.apiserver.errors import Failure
 from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.responses import failed
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.watch import Watch
 

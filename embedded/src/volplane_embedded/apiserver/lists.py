@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from volplane_embedded.apiserver.failures import Cause, Failure, bad_request, gone, invalid
-from volplane_embedded.apiserver.registry import Registry, storage_of
+from volplane_embedded.apiserver.errors import Cause, Failure, bad_request, gone, invalid
 from volplane_embedded.apiserver.requests import Query, Request
 from volplane_embedded.apiserver.resources import Json
 from volplane_embedded.apiserver.selectors import Selection, select
+from volplane_embedded.apiserver.storage import Registry, storage_of
 from volplane_embedded.apiserver.store import Compacted, Page, key_of
 
 __all__ = ["ListOptions", "Lists", "parse_version"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from volplane_embedded.apiserver.failures import Failure, bad_request
-from volplane_embedded.apiserver.registry import Registry
+from volplane_embedded.apiserver.errors import Failure, bad_request
 from volplane_embedded.apiserver.requests import Query, Request
+from volplane_embedded.apiserver.storage import Registry
 
 __all__ = ["LogSource", "open_log"]
 

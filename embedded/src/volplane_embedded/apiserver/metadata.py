@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause, bad_request
+from volplane_embedded.apiserver.errors import Cause, bad_request
 from volplane_embedded.apiserver.resources import Json, Resource
 
 __all__ = [

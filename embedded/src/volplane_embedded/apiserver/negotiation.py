@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from volplane_embedded.apiserver.failures import Failure
+from volplane_embedded.apiserver.errors import Failure
 
 __all__ = ["PLAIN", "Form", "negotiate", "parameters"]
 

@@ -11,7 +11,7 @@ import msgspec
 
 from volplane_embedded.apiserver.definitions import Field, Type, definition, descriptions, name_of
 from volplane_embedded.apiserver.discovery import KUBERNETES_MINOR
-from volplane_embedded.apiserver.failures import Failure
+from volplane_embedded.apiserver.errors import Failure
 from volplane_embedded.apiserver.openapi_paths import paths
 from volplane_embedded.apiserver.resources import Json, Resource
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from volplane_embedded.apiserver.failures import Cause, invalid
+from volplane_embedded.apiserver.errors import Cause, invalid
 from volplane_embedded.apiserver.requests import Query
 
 __all__ = ["FIELD_VALIDATION", "WriteOptions", "propagation_causes", "read_dry_run", "refuse_options"]

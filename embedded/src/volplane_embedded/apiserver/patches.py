@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.errors import Failure, bad_request
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["json_patch", "merge_patch"]

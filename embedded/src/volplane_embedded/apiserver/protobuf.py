@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from volplane_embedded.apiserver.failures import bad_request
+from volplane_embedded.apiserver.errors import bad_request
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["MEDIA_TYPE", "decode_protobuf"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.errors import Failure, bad_request
 from volplane_embedded.apiserver.resources import Resource
 
 __all__ = ["Answer", "Query", "Request", "Routes", "not_served", "wrong_method"]

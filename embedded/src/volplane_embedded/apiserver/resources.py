@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause
+from volplane_embedded.apiserver.errors import Cause
 
 __all__ = ["Column", "Json", "Resource", "Since", "Strategy"]
 

@@ -9,9 +9,9 @@ import msgspec
 from volplane_embedded.apiserver.admission import Admission
 from volplane_embedded.apiserver.discovery import Discovery
 from volplane_embedded.apiserver.openapi import OpenApi
-from volplane_embedded.apiserver.registry import Registry, storage_of
 from volplane_embedded.apiserver.requests import Answer
 from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.storage import Registry, storage_of
 from volplane_embedded.apiserver.tables import table
 
 __all__ = ["Kinds"]

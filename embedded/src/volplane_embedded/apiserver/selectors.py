@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import bad_request
+from volplane_embedded.apiserver.errors import bad_request
 from volplane_embedded.apiserver.resources import Json, Resource
 
 __all__ = ["Requirement", "Selection", "Term", "parse_fields", "parse_labels", "select"]

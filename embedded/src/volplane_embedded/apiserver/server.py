@@ -7,20 +7,20 @@ import random as random_module
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 
-from volplane_embedded.apiserver import rendering
+from volplane_embedded.apiserver import responses
 from volplane_embedded.apiserver.deletion import Deletion, Options
-from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.errors import Failure, bad_request
 from volplane_embedded.apiserver.kinds import resources as all_resources
 from volplane_embedded.apiserver.lists import Lists
 from volplane_embedded.apiserver.logs import LogSource, open_log
-from volplane_embedded.apiserver.namespaces import INITIAL, Namespaces
+from volplane_embedded.apiserver.namespace_lifecycle import INITIAL, Namespaces
 from volplane_embedded.apiserver.negotiation import negotiate
-from volplane_embedded.apiserver.registry import Registry, unwritable
 from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes, wrong_method
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.reviews import REVIEWS, review
 from volplane_embedded.apiserver.seams import Kinds
 from volplane_embedded.apiserver.selectors import select
+from volplane_embedded.apiserver.storage import Registry, unwritable
 from volplane_embedded.apiserver.store import Store
 from volplane_embedded.apiserver.verbs import Verbs, Written
 from volplane_embedded.apiserver.watch import Watch, Watches
@@ -66,7 +66,7 @@ class ApiServer:
         self._deletion = Deletion(self._registry, self._namespaces)
         self._verbs = Verbs(self._registry, self._namespaces, self._kinds.admission)
         self._lists = Lists(self._registry)
-        self._renderer = rendering.Renderer(self._kinds.table)
+        self._renderer = responses.Renderer(self._kinds.table)
         self._watches = Watches(self._registry, self._renderer, watch_buffer)
         self._open: set[Watch] = set()
         self._routes = Routes(served)
@@ -92,7 +92,7 @@ class ApiServer:
         try:
             self.store.flush()
         except OSError as why:
-            return rendering.failed(unwritable(why))
+            return responses.failed(unwritable(why))
         return answer
 
     async def answer(
@@ -103,17 +103,17 @@ class ApiServer:
         try:
             await self.store.settled()
         except OSError as why:
-            return rendering.failed(unwritable(why))
+            return responses.failed(unwritable(why))
         return answer
 
     def _answered(self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes) -> Answer:
         try:
             return self._handle(method, path, Query(query), _lower(headers), body)
         except Failure as failure:
-            return rendering.failed(failure)
+            return responses.failed(failure)
         except Exception:  # noqa: BLE001 - the last resort of a server; the log has the trace
             _log.exception("%s %s failed: this is a bug of the embedded API server", method, path)
-            return rendering.failed(Failure(500, "InternalError", "Internal error occurred: see the server's log"))
+            return responses.failed(Failure(500, "InternalError", "Internal error occurred: see the server's log"))
 
     def watch(self, path: str, query: Parameters, headers: Mapping[str, str]) -> Watch | Answer:
         """Open a watch (GET with watch=true). Needs a running event loop. A refusal is an Answer."""
@@ -128,7 +128,7 @@ class ApiServer:
             selection = select(request.resource, request.query.text("labelSelector"), selectors)
             watch = self._watches.open(request, selection, negotiate(request.headers.get("accept", "")))
         except Failure as failure:
-            return rendering.failed(failure)
+            return responses.failed(failure)
         self._open.add(watch)
         watch.on_close(lambda: self._open.discard(watch))
         return watch
@@ -139,7 +139,7 @@ class ApiServer:
             request = self._request(path, Query(query), _lower(headers))
             return open_log(self._registry, request, self.log_source)
         except Failure as failure:
-            return rendering.failed(failure)
+            return responses.failed(failure)
 
     @property
     def open_watches(self) -> int:
@@ -191,9 +191,9 @@ class ApiServer:
         if method not in ("GET", "HEAD"):
             raise wrong_method()
         if path.rstrip("/") in _HEALTH:
-            return rendering.text_answer(200, "ok")
+            return responses.text_answer(200, "ok")
         found = self._kinds.document(path, headers.get("accept", ""))
-        return found if found is not None else rendering.text_answer(404, "404 page not found\n")
+        return found if found is not None else responses.text_answer(404, "404 page not found\n")
 
     def _get(self, request: Request) -> Answer:
         if request.subresource not in ("", "status"):
@@ -210,7 +210,7 @@ class ApiServer:
     def _post(self, request: Request, body: bytes) -> Answer:
         if request.subresource == "binding":
             self._verbs.bind(request, body)
-            return rendering.json_answer(201, _success(201))
+            return responses.json_answer(201, _success(201))
         if request.name or request.subresource or (request.resource.namespaced and not request.namespace):
             raise wrong_method()
         return self._changed(request, self._verbs.create(request, body), 201)
@@ -232,7 +232,7 @@ class ApiServer:
             if resource.returns_deleted or not deleted.gone:
                 return _json(200, self._renderer.one(resource, deleted.data, form))
             details = {"name": request.name, "group": resource.group, "kind": resource.plural, "uid": deleted.uid}
-            return rendering.json_answer(200, _success(0, {key: value for key, value in details.items() if value}))
+            return responses.json_answer(200, _success(0, {key: value for key, value in details.items() if value}))
         if (resource.namespaced and not request.namespace) or resource is self._namespaces.resource:
             raise wrong_method()
         rows = self._deletion.collection(request, options)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from volplane_embedded.apiserver.definitions import Definition, Field, definition, definition_of
-from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.errors import Failure, bad_request
 from volplane_embedded.apiserver.resources import Json, Resource
 
 __all__ = ["strategic_merge"]

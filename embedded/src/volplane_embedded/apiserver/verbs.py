@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from volplane_embedded.apiserver import bodies, metadata
+from volplane_embedded.apiserver import decoding, metadata
 from volplane_embedded.apiserver.admission import Admission
-from volplane_embedded.apiserver.failures import (
+from volplane_embedded.apiserver.errors import (
     Cause,
     Failure,
     already_exists,
@@ -19,15 +19,15 @@ from volplane_embedded.apiserver.failures import (
     forbidden,
     invalid,
 )
-from volplane_embedded.apiserver.namespaces import Namespaces
+from volplane_embedded.apiserver.namespace_lifecycle import Namespaces
 from volplane_embedded.apiserver.negotiation import parameters
 from volplane_embedded.apiserver.options import WriteOptions
 from volplane_embedded.apiserver.patches import json_patch, merge_patch
-from volplane_embedded.apiserver.registry import Registry, storage_of
-from volplane_embedded.apiserver.rendering import served
 from volplane_embedded.apiserver.requests import Request
 from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.responses import served
 from volplane_embedded.apiserver.schema import duplicate_fields, strategic_merge
+from volplane_embedded.apiserver.storage import Registry, storage_of
 from volplane_embedded.apiserver.store import Stored, key_of
 
 __all__ = ["Verbs", "Written"]
@@ -122,10 +122,10 @@ class Verbs:
         resource = request.resource
         options = WriteOptions.read(request.query, "PatchOptions")
         apply = _patcher(request.headers.get("content-type", ""))
-        patch = bodies.decode(body, "")
+        patch = decoding.decode(body, "")
         stored = self.registry.find(request)
         new = apply(resource, served(resource, stored.decode()), patch)
-        bodies.check_kind(resource, new)
+        decoding.check_kind(resource, new)
         warnings = _check_patched(request, new, body, options)
         meta = metadata.clean(new)
         _match_name(resource, meta, request)
@@ -191,7 +191,7 @@ class Verbs:
 
 def _decode_object(request: Request, body: bytes, options: WriteOptions) -> tuple[Json, Sequence[str]]:
     kind = request.headers.get("content-type", "")
-    return bodies.decode_object(request.resource, body, kind, options.field_validation)
+    return decoding.decode_object(request.resource, body, kind, options.field_validation)
 
 
 def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
@@ -202,7 +202,7 @@ def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
             return lambda _resource, original, patch: json_patch(original, patch)
         case "application/strategic-merge-patch+json":
             return _strategic
-    raise bodies.unsupported_media_type()
+    raise decoding.unsupported_media_type()
 
 
 def _strategic(resource: Resource, original: Json, patch: object) -> Json:
@@ -222,7 +222,7 @@ def _check_patched(request: Request, new: Json, body: bytes, options: WriteOptio
     """As for a whole object, but a strict patch is refused with 422. Fields may stand twice in the patch."""
     level = options.field_validation
     try:
-        warnings = bodies.check_fields(request.resource, new, level, None)
+        warnings = decoding.check_fields(request.resource, new, level, None)
         twice = [] if level == "Ignore" else [f'duplicate field "{path}"' for path in duplicate_fields(body)]
         if twice and level == "Strict":
             raise bad_request(f"strict decoding error: {', '.join(twice)}")

@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
-from volplane_embedded.apiserver.failures import gone
+from volplane_embedded.apiserver.errors import gone
 from volplane_embedded.apiserver.lists import ListOptions
 from volplane_embedded.apiserver.negotiation import Form
-from volplane_embedded.apiserver.registry import Registry, storage_of
-from volplane_embedded.apiserver.rendering import Renderer
 from volplane_embedded.apiserver.requests import Request
 from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.responses import Renderer
 from volplane_embedded.apiserver.selectors import Selection
+from volplane_embedded.apiserver.storage import Registry, storage_of
 from volplane_embedded.apiserver.store import Change, ChangeType, Compacted, Stored
 
 __all__ = ["INITIAL_EVENTS_END", "Watch", "Watches"]

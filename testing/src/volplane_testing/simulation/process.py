@@ -17,9 +17,9 @@ from volplane.controlplane import ControlPlane
 from volplane.drivers.driver import Driver
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
 from volplane_testing import clock
 from volplane_testing.simulation.hooks import TIMEOUT, TimedExecutor, Turbulence
 from volplane_testing.simulation.loop import WHO, ScheduleLoop

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause
+from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds import event_shapes
-from volplane_embedded.apiserver.kinds.cells import NAME, field_text, path
+from volplane_embedded.apiserver.kinds.printer_columns import NAME, field_text, path
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Since, Strategy
 
 __all__ = ["CORE", "NEW", "CoreEventStrategy", "NewEventStrategy"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from volplane_embedded.apiserver.kinds.cells import AGE, NAME, path
+from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
 from volplane_embedded.apiserver.resources import Column, Json, Since
 
 __all__ = ["COLUMNS", "row_conditions"]
