@@ -269,8 +269,8 @@ def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
         await lab.delete("claims", "c")
         await asyncio.sleep(1200.0)
         state, registry = lab.plane.state, lab.plane.operations
-        assert not registry._pauses
-        assert not registry._paused
+        assert not registry._pauses._by_name
+        assert not registry._pauses._by_asset
         assert not len(state.progress)
         assert not len(state.waiting)
 
