@@ -48,11 +48,6 @@ class Leadership:
     def fence(self) -> str:
         return f"{self.epoch}/{self.holder}"
 
-    @property
-    def seconds_left(self) -> float:
-        """How long the right lasts for sure; 0.0 when it is over."""
-        return 0.0 if self.lost else max(0.0, self.until - _now())
-
 
 class Elector:
     """Runs work while this process holds the Lease.

@@ -32,7 +32,7 @@ def root() -> Iterator[logging.Logger]:
 
 def written(form: Literal["text", "json"], stream: io.StringIO, verbosity: int = 0) -> str:
     logs.configure(form, verbosity=verbosity, stream=stream)
-    log = logging.getLogger("volplane.lifecycle")
+    log = logging.getLogger("volplane.reconcile")
     with logs.bound(controller="claims"), logs.bound(object="default/data", driver=""):
         log.warning("no room on %s", "fast")
         log.debug("in detail")
@@ -41,7 +41,7 @@ def written(form: Literal["text", "json"], stream: io.StringIO, verbosity: int =
 
 def test_text_has_time_level_place_message_and_fields(root: logging.Logger) -> None:
     text = written("text", io.StringIO())
-    assert text.splitlines()[0][13:] == "W lifecycle: no room on fast  controller=claims object=default/data"
+    assert text.splitlines()[0][13:] == "W reconcile: no room on fast  controller=claims object=default/data"
     assert "\x1b" not in text
     assert "in detail" not in text
 
@@ -60,7 +60,7 @@ def test_json_is_one_object_per_line(root: logging.Logger) -> None:
     assert entry.pop("time").endswith("+00:00")
     assert entry == {
         "level": "warning",
-        "logger": "volplane.lifecycle",
+        "logger": "volplane.reconcile",
         "message": "no room on fast",
         "controller": "claims",
         "object": "default/data",
@@ -78,7 +78,8 @@ def test_errors_carry_their_traceback(root: logging.Logger, form: Literal["text"
     assert "KeyError: 'broken'" in stream.getvalue()
 
 
-def test_fields_belong_to_a_task_and_its_children() -> None:
+@pytest.mark.real_time
+async def test_fields_belong_to_a_task_and_its_children() -> None:
     async def seen() -> dict[str, str]:
         await asyncio.sleep(0)
         return dict(logs.fields())
@@ -87,12 +88,9 @@ def test_fields_belong_to_a_task_and_its_children() -> None:
         with logs.bound(object=key):
             return await asyncio.create_task(seen())
 
-    async def main() -> list[dict[str, str]]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work(key)) for key in ("a", "b")]
-        return [task.result() for task in tasks] + [await seen()]
-
-    assert asyncio.run(main()) == [{"object": "a"}, {"object": "b"}, {}]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work(key)) for key in ("a", "b")]
+    assert ([task.result() for task in tasks] + [await seen()]) == [{"object": "a"}, {"object": "b"}, {}]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -100,7 +98,7 @@ def test_what_is_told_cannot_break_out_of_its_line(root: logging.Logger, form: L
     stream = io.StringIO()
     logs.configure(form, stream=stream)
     with logs.bound(object="default/data\n00:00:00.000 I nobody: all is well"):
-        logging.getLogger("volplane.lifecycle").warning("no file %s", "/srv/\udcff\x1b[2J\nnext")
+        logging.getLogger("volplane.reconcile").warning("no file %s", "/srv/\udcff\x1b[2J\nnext")
     (line,) = stream.getvalue().splitlines()
     assert "\x1b" not in line
     line.encode()

@@ -81,7 +81,8 @@ def test_a_log_keeps_to_two_files_of_bounded_size(tmp_path: Path) -> None:
     assert shown == [b"line %d" % number for number in range(1000 - len(shown), 1000)]
 
 
-def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     log = ContainerLog(path, 150)
     log.write(b"line 0\n")
@@ -92,17 +93,13 @@ def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp
         async for piece in read_logs(path, LogOptions(), runs=lambda: runs):
             heard.extend(piece)
 
-    async def main() -> None:
-        nonlocal runs
-        following = asyncio.create_task(follow())
-        for number in range(1, 6):
-            while b"line %d\n" % (number - 1) not in heard:
-                await asyncio.sleep(0.001)
-            log.write(b"line %d\n" % number)
-        runs = False
-        await following
-
-    asyncio.run(main())
+    following = asyncio.create_task(follow())
+    for number in range(1, 6):
+        while b"line %d\n" % (number - 1) not in heard:
+            await asyncio.sleep(0.001)
+        log.write(b"line %d\n" % number)
+    runs = False
+    await following
     log.close()
     assert bytes(heard) == b"".join(b"line %d\n" % number for number in range(6))
 
