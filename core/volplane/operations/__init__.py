@@ -6,7 +6,7 @@ through a dispatcher. It never decides, never talks to the API server, and never
 work that a handler returned.
 """
 
-from volplane.operations.dispatcher import Dispatcher, Handler
+from volplane.operations.dispatcher import Dispatcher, Handler, OneShots, OneShotState, OneShotStatus
 from volplane.operations.limits import DriverLimits
 from volplane.operations.operation import Again, Ended, OperationState, Phase, Work
 from volplane.operations.single_flight import OperationRegistry
@@ -17,6 +17,9 @@ __all__ = [
     "DriverLimits",
     "Ended",
     "Handler",
+    "OneShotState",
+    "OneShotStatus",
+    "OneShots",
     "OperationRegistry",
     "OperationState",
     "Phase",
