@@ -51,7 +51,7 @@ class Reflector(Generic[T]):
     ) -> None:
         self._client = client
         self._cache = cache
-        self._kind = cache.kind
+        self.kind = cache.kind
         self._random = random
         self._namespace = namespace
         self._labels = label_selector
@@ -70,7 +70,7 @@ class Reflector(Generic[T]):
                     version = await self._list()
                 version = await self._follow(version)
             except ApiGone as error:
-                _LOG.info("%s: listing anew: %s", self._kind.plural, error)
+                _LOG.info("%s: listing anew: %s", self.kind.plural, error)
                 self._ended("gone")
                 if version is None:
                     await self._pause(error)
@@ -84,7 +84,7 @@ class Reflector(Generic[T]):
         seen: set[str] = set()
         version = 0
         async for page in self._client.pages(
-            self._kind, namespace=self._namespace, label_selector=self._labels, field_selector=self._fields
+            self.kind, namespace=self._namespace, label_selector=self._labels, field_selector=self._fields
         ):
             self._start_anew_if_put_back(page.version)
             seen.update(page.unreadable)
@@ -96,14 +96,14 @@ class Reflector(Generic[T]):
         self._cache.prune(seen, version)
         self._cache.mark_synced()
         if self._metrics is not None:
-            self._metrics.listed(self._kind.plural)
+            self._metrics.listed(self.kind.plural)
         return version
 
     def _start_anew_if_put_back(self, version: int) -> None:
         """A server that was restored from a backup, or replaced, counts versions anew: ours would win over its own for ever."""
         if version < self._cache.reached:
             text = "%s: the server's version went back from %d to %d: starting anew"
-            _LOG.warning(text, self._kind.plural, self._cache.reached, version)
+            _LOG.warning(text, self.kind.plural, self._cache.reached, version)
             self._cache.forget_all()
 
     async def _follow(self, version: int) -> int:
@@ -113,7 +113,7 @@ class Reflector(Generic[T]):
         seconds = self._random.randint(_SHORTEST, _LONGEST)
         told = 0
         async with self._client.watch(
-            self._kind,
+            self.kind,
             version=version,
             namespace=self._namespace,
             label_selector=self._labels,
@@ -152,7 +152,7 @@ class Reflector(Generic[T]):
 
     def _ended(self, why: str) -> None:
         if self._metrics is not None:
-            self._metrics.watch_ended(self._kind.plural, why)
+            self._metrics.watch_ended(self.kind.plural, why)
 
     async def _pause(self, error: ApiError | None) -> None:
         self._failures += 1
@@ -160,5 +160,5 @@ class Reflector(Generic[T]):
         pause = WATCH_ENDED.delay(self._failures, asked=asked, random=self._random)
         if error is not None:
             self.failing = str(error)
-            _LOG.warning("%s: trying again in %.1f s: %s", self._kind.plural, pause, error)
+            _LOG.warning("%s: trying again in %.1f s: %s", self.kind.plural, pause, error)
         await asyncio.sleep(pause)
