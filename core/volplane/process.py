@@ -207,7 +207,7 @@ class ControllerProcess:
             lock,
             random=self._random,
             overrun=_exit_hard,
-            make_room=lambda: ensure_namespace(self._client, self._options.namespace),
+            ensure_namespace=lambda: ensure_namespace(self._client, self._options.namespace),
             metrics=self.metrics,
         )
         await self._elector.run(work)

@@ -70,7 +70,7 @@ class Candidate:
             lock,
             random=Random(identity),
             overrun=self.overrun,
-            make_room=lambda: ensure_namespace(client, namespace),
+            ensure_namespace=lambda: ensure_namespace(client, namespace),
         )
         self.task = asyncio.create_task(self.elector.run(self.work), name=identity)
 
