@@ -1,6 +1,6 @@
 """Annotation `pv.kubernetes.io/migrated-to`: in-tree plugins whose volumes a CSI driver has taken over. Pure.
 
-Source: reference section 16; `k8s.io/csi-translation-lib`.
+Source: `k8s.io/csi-translation-lib`.
 """
 
 from __future__ import annotations

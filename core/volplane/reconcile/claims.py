@@ -1,6 +1,6 @@
 """The next step for a claim: bind it, provision for it, or say why it waits. Pure.
 
-Source: reference tables 5.1 and 5.2, section 9; DESIGN §8 (intents).
+Source: syncUnboundClaim and syncBoundClaim of pv_controller.go of Kubernetes; docs/explanation/differences.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The next step for a volume: its phase, its release, its reclaim. Pure.
 
-Source: reference sections 7 and 8; DESIGN §8 (delete and recycle).
+Source: syncVolume and reclaimVolume of pv_controller.go of Kubernetes; docs/explanation/differences.md.
 """
 
 from __future__ import annotations
