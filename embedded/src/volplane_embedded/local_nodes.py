@@ -129,7 +129,7 @@ class LocalNodes:
     def log_source(
         self, namespace: str, pod: str, container: str | None, follow: bool, query: LogQuery
     ) -> AsyncIterator[bytes]:
-        """What a container wrote: for `ApiServer.log_source`. Raises Failure: no such pod here, or nothing ran yet."""
+        """What a container wrote: for `ApiServer.log_source`. Raises StatusError: no such pod here, or nothing ran yet."""
         found = self._sight.pods.get(f"{namespace}/{pod}")
         if found is None:
             raise not_found("pods", "", pod)

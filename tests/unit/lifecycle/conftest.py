@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -175,13 +175,17 @@ class Cluster:
     async def running(self) -> AsyncIterator[None]:
         await self.drivers.start_all()
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.plane.run()), group.create_task(self.check.run())]
+            self._tasks = [group.create_task(self.plane.run()), group.create_task(self.check.run())]
             await self.plane.wait_synced()
             try:
                 yield
             finally:
-                for task in tasks:
-                    task.cancel()
+                await self.stop()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
 
     async def make_class(self, name: str = "shelves", policy: str = "Delete") -> None:
         await self.client.create(
@@ -227,28 +231,14 @@ class Clock:
         return asyncio.get_running_loop().time()
 
 
-Story = Callable[[Cluster, Any], Coroutine[Any, Any, None]]
-
-
 @pytest.fixture
 def shelf() -> Shelf:
     return Shelf()
 
 
 @pytest.fixture
-def tell(shelf: Shelf) -> Callable[[Story], Cluster]:
-    """Run a story on a fresh cluster with a running controller, in virtual time."""
-
-    def run(story: Story) -> Cluster:
-        made: list[Cluster] = []
-
-        async def main() -> None:
-            cluster = Cluster(shelf)
-            made.append(cluster)
-            async with cluster.running():
-                await story(cluster, shelf)
-
-        clock.run(main())
-        return made[0]
-
-    return run
+async def cluster(shelf: Shelf) -> AsyncIterator[Cluster]:
+    """A fresh cluster with a running controller."""
+    cluster = Cluster(shelf)
+    async with cluster.running():
+        yield cluster

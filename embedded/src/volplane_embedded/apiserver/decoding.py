@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from volplane_embedded.apiserver.errors import Failure, bad_request
-from volplane_embedded.apiserver.negotiation import parameters
+from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
+from volplane_embedded.apiserver.requests import parse_media_type
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.schema import check
 
@@ -22,13 +22,13 @@ _JSON_TYPES: Final = frozenset({"", "application/json", "*/*", "text/plain", "ap
 _decode = msgspec.json.Decoder().decode
 
 
-def unsupported_media_type() -> Failure:
-    return Failure(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+def unsupported_media_type() -> StatusError:
+    return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
 
 
 def decode(body: bytes, content_type: str) -> Any:
-    """The JSON value of a body (YAML and protobuf where the content type says so). Raises Failure (400 or 415)."""
-    media_type = parameters(content_type)[0]
+    """The JSON value of a body (YAML and protobuf where the content type says so). Raises StatusError (400 or 415)."""
+    media_type = parse_media_type(content_type)[0]
     if media_type == MEDIA_TYPE:
         return _decode_protobuf(body)
     if media_type in _YAML_TYPES:
@@ -59,10 +59,10 @@ def _decode_yaml(body: bytes) -> Any:
 
 
 def decode_object(resource: Resource, body: bytes, content_type: str, level: str) -> tuple[Json, Sequence[str]]:
-    """An object of the resource, checked, less kind and apiVersion; and warnings. Raises Failure (400 or 415)."""
+    """An object of the resource, checked, less kind and apiVersion; and warnings. Raises StatusError (400 or 415)."""
     try:
         value = decode(body, content_type)
-    except Failure as why:
+    except StatusError as why:
         if why.code == 400:
             unrecognized = f"the object provided is unrecognized (must be of type {resource.kind})"
             raise bad_request(f"{unrecognized}: {why.message}") from None
@@ -71,12 +71,12 @@ def decode_object(resource: Resource, body: bytes, content_type: str, level: str
         kind = type(value).__name__
         raise bad_request(f"couldn't get version/kind; json parse error: cannot unmarshal {kind} into an object")
     check_kind(resource, value)
-    is_json = parameters(content_type)[0] in _JSON_TYPES
+    is_json = parse_media_type(content_type)[0] in _JSON_TYPES
     return value, check_fields(resource, value, level, body if is_json else None)
 
 
 def check_kind(resource: Resource, value: Json) -> None:
-    """Take kind and apiVersion out of an object. Raises Failure (400) where they name something else."""
+    """Take kind and apiVersion out of an object. Raises StatusError (400) where they name something else."""
     wanted = resource.kind
     found = value.pop("kind", None) or wanted
     version = value.pop("apiVersion", None) or resource.api_version
@@ -90,7 +90,7 @@ def check_kind(resource: Resource, value: Json) -> None:
 def check_fields(resource: Resource, obj: Json, level: str, body: bytes | None) -> Sequence[str]:
     """Check the types of an object in place and drop its unknown fields; gives the warnings to send.
 
-    `level` is fieldValidation; `body` the JSON text, in which fields may stand twice. Raises Failure (400) for a wrong
+    `level` is fieldValidation; `body` the JSON text, in which fields may stand twice. Raises StatusError (400) for a wrong
     type, and under Strict for a field that is unknown or stands twice.
     """
     report = check(resource, obj, None if level == "Ignore" else body)

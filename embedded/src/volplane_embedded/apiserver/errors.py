@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = [
     "Cause",
-    "Failure",
+    "StatusError",
     "already_exists",
     "bad_request",
     "conflict",
@@ -54,7 +54,7 @@ class Cause:
 
 
 @dataclass(slots=True)
-class Failure(Exception):
+class StatusError(Exception):
     """A refused request. The HTTP face turns it into a `Status` body; nothing was written."""
 
     code: int
@@ -92,38 +92,40 @@ def _qualified(plural: str, group: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 
-def not_found(plural: str, group: str, name: str) -> Failure:
-    return Failure(404, "NotFound", f'{_qualified(plural, group)} "{name}" not found', _details(name, group, plural))
+def not_found(plural: str, group: str, name: str) -> StatusError:
+    return StatusError(
+        404, "NotFound", f'{_qualified(plural, group)} "{name}" not found', _details(name, group, plural)
+    )
 
 
-def already_exists(plural: str, group: str, name: str) -> Failure:
+def already_exists(plural: str, group: str, name: str) -> StatusError:
     message = f'{_qualified(plural, group)} "{name}" already exists'
-    return Failure(409, "AlreadyExists", message, _details(name, group, plural))
+    return StatusError(409, "AlreadyExists", message, _details(name, group, plural))
 
 
-def conflict(plural: str, group: str, name: str, why: str) -> Failure:
+def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
     message = f'Operation cannot be fulfilled on {_qualified(plural, group)} "{name}": {why}'
-    return Failure(409, "Conflict", message, _details(name, group, plural))
+    return StatusError(409, "Conflict", message, _details(name, group, plural))
 
 
-def forbidden(plural: str, group: str, name: str, why: str) -> Failure:
+def forbidden(plural: str, group: str, name: str, why: str) -> StatusError:
     message = f'{_qualified(plural, group)} "{name}" is forbidden: {why}'
-    return Failure(403, "Forbidden", message, _details(name, group, plural))
+    return StatusError(403, "Forbidden", message, _details(name, group, plural))
 
 
-def bad_request(message: str) -> Failure:
-    return Failure(400, "BadRequest", message)
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
 
 
-def gone(message: str) -> Failure:
-    return Failure(410, "Expired", message)
+def gone(message: str) -> StatusError:
+    return StatusError(410, "Expired", message)
 
 
-def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> Failure:
+def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
     """422 with one cause per refused field."""
     lines = [f"{cause.field}: {cause.message}" for cause in causes]
     shown = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     qualified = _qualified(kind, group)
     details = _details(name, group, kind)
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
-    return Failure(422, "Invalid", f'{qualified} "{name}" is invalid: {shown}', details)
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {shown}', details)

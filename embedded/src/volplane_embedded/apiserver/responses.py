@@ -1,19 +1,66 @@
-"""Answers from stored bytes: objects, lists, watch events, `Table` and `PartialObjectMetadata`."""
+"""Responses made from stored bytes: objects, lists, watch events, `Table` and `PartialObjectMetadata`."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import msgspec
 
-from volplane_embedded.apiserver.errors import Failure
-from volplane_embedded.apiserver.negotiation import Form
-from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.errors import StatusError
+from volplane_embedded.apiserver.requests import Answer, parse_media_type
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = ["Renderer", "Tabulate", "failed", "json_answer", "plain", "served", "text_answer"]
+__all__ = [
+    "PLAIN",
+    "Form",
+    "Renderer",
+    "Tabulate",
+    "error_answer",
+    "json_answer",
+    "negotiate",
+    "plain",
+    "served",
+    "text_answer",
+]
+
+_META_GROUP: Final = "meta.k8s.io"
+_KINDS: Final = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
+_MEDIA_TYPES: Final = frozenset({"application/json", "application/*", "*/*", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How objects are shown; `version` is that of group meta.k8s.io."""
+
+    shape: Literal["object", "table", "metadata"]
+    version: str = "v1"
+
+
+PLAIN: Final = Form("object")
+
+
+@functools.lru_cache(maxsize=256)
+def negotiate(accept: str) -> Form:
+    """The first choice that can be met. Raises StatusError (406) where none can (protobuf alone, for example)."""
+    if not accept:
+        return PLAIN
+    for choice in accept.split(","):
+        media_type, wanted = parse_media_type(choice)
+        if media_type not in _MEDIA_TYPES:
+            continue
+        kind = wanted.get("as")
+        if kind is None:
+            return PLAIN
+        version = wanted.get("v", "v1")
+        if kind in _KINDS and wanted.get("g", _META_GROUP) == _META_GROUP and version in ("v1", "v1beta1"):
+            return Form("table" if kind == "Table" else "metadata", version)
+    offered = "application/json, application/json;as=Table, application/json;as=PartialObjectMetadata"
+    message = f"only the following media types are accepted: {offered}"
+    raise StatusError(406, "NotAcceptable", message)
+
 
 JSON_TYPE: Final = "application/json"
 
@@ -33,7 +80,7 @@ def text_answer(status: int, text: str) -> Answer:
     return Answer(status, {"Content-Type": "text/plain; charset=utf-8"}, text.encode())
 
 
-def failed(failure: Failure) -> Answer:
+def error_answer(failure: StatusError) -> Answer:
     """The Status answer of a refused request."""
     headers = {}
     if "retryAfterSeconds" in failure.details:

@@ -39,7 +39,7 @@ REVIEWS: Final[dict[str, tuple[str, str, Json]]] = {
 
 
 def review(method: str, path: str, body: bytes, content_type: str) -> Answer:
-    """Answer a POST to one of REVIEWS. Raises Failure (400, 405, 415)."""
+    """Answer a POST to one of REVIEWS. Raises StatusError (400, 405, 415)."""
     if method != "POST":
         raise wrong_method()
     version, kind, status = REVIEWS[path]

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from volplane_embedded.apiserver.errors import Failure, not_found
+from volplane_embedded.apiserver.errors import StatusError, not_found
 from volplane_embedded.apiserver.requests import Request
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.store import Store, Stored, key_of
 
-__all__ = ["Registry", "storage_of", "unwritable"]
+__all__ = ["ObjectStorage", "storage_of", "unwritable"]
 
 
 def storage_of(resource: Resource) -> str:
@@ -21,7 +21,7 @@ def storage_of(resource: Resource) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Registry:
+class ObjectStorage:
     """Access to stored objects in terms of requests."""
 
     store: Store
@@ -30,7 +30,7 @@ class Registry:
     resources: tuple[Resource, ...]
 
     def find(self, request: Request) -> Stored:
-        """The object a request names. Raises Failure (404)."""
+        """The object a request names. Raises StatusError (404)."""
         key = key_of(request.namespace, request.name)
         stored = self.store.get(storage_of(request.resource), key)
         if stored is None:
@@ -38,7 +38,7 @@ class Registry:
         return stored
 
     def put(self, resource: Resource, obj: Json) -> Stored:
-        """Write an object in its stored shape. Raises Failure (500) where the disk refuses; nothing is written then."""
+        """Write an object in its stored shape. Raises StatusError (500) where the disk refuses; nothing is written then."""
         meta = obj["metadata"]
         try:
             return self.store.put(storage_of(resource), key_of(meta.get("namespace", ""), meta["name"]), obj)
@@ -46,13 +46,13 @@ class Registry:
             raise unwritable(why) from why
 
     def remove(self, resource: Resource, key: str) -> Stored:
-        """Remove an object; gives its last state. Raises Failure (500) as `put`."""
+        """Remove an object; gives its last state. Raises StatusError (500) as `put`."""
         try:
             return self.store.delete(storage_of(resource), key)
         except OSError as why:
             raise unwritable(why) from why
 
 
-def unwritable(why: OSError) -> Failure:
+def unwritable(why: OSError) -> StatusError:
     """What a client is told when the disk refuses."""
-    return Failure(500, "InternalError", f"Internal error occurred: the store cannot be written: {why}")
+    return StatusError(500, "InternalError", f"Internal error occurred: the store cannot be written: {why}")

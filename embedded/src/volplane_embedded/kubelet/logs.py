@@ -44,7 +44,7 @@ class Asked:
 
 
 def asked(query: LogQuery, now: datetime) -> Asked:
-    """Read a query. Raises Failure (400)."""
+    """Read a query. Raises StatusError (400)."""
     seconds, moment = query.number("sinceSeconds"), query.text("sinceTime")
     since = ""
     if seconds is not None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from volplane_embedded.apiserver.duplicates import duplicate_fields
+from volplane_embedded.apiserver.schema import duplicate_fields
 
 
 @pytest.mark.parametrize(

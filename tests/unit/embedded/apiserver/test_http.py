@@ -6,7 +6,8 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -14,7 +15,7 @@ import pytest
 
 from unit.embedded.apiserver.calls import MAPS, PODS, Calls, config_map, pod
 from volplane_embedded.apiserver.errors import bad_request
-from volplane_embedded.apiserver.serve import serve
+from volplane_embedded.apiserver.http import serve
 
 TOKEN = "correct"
 JSON = {"Content-Type": "application/json"}
@@ -32,96 +33,88 @@ class Http:
             return response.status, json.loads(body) if response.content_type == "application/json" else body.decode()
 
 
-def over_http(steps: Callable[[Http], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        calls = Calls(**options)
-        listener = await serve(calls.server, port=0, token=TOKEN)
-        try:
-            async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
-                await steps(Http(calls, listener.url, session))
-        finally:
-            await listener.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def over_http(**options: Any) -> AsyncIterator[Http]:
+    calls = Calls(**options)
+    listener = await serve(calls.server, port=0, token=TOKEN)
+    try:
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
+            yield Http(calls, listener.url, session)
+    finally:
+        await listener.close()
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "bearer correct", "Basic correct"])
 @pytest.mark.parametrize("path", [MAPS, f"{MAPS}?watch=true", f"{PODS}/p/log", "/api", "/openapi/v3", "/nope"])
-def test_without_the_token_nothing_is_answered(header: str | None, path: str) -> None:
-    async def steps(http: Http) -> None:
+async def test_without_the_token_nothing_is_answered(header: str | None, path: str) -> None:
+    async with over_http() as http:
         headers = {} if header is None else {"Authorization": header}
         async with aiohttp.ClientSession(headers=headers) as stranger:
             http.session = stranger
             status, body = await http.status("GET", path)
         assert (status, body["kind"], body["reason"]) == (401, "Status", "Unauthorized")
 
-    over_http(steps)
 
-
+@pytest.mark.real_time
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/readyz/ping", "/version"])
-def test_health_and_version_are_open(path: str) -> None:
-    async def steps(http: Http) -> None:
+async def test_health_and_version_are_open(path: str) -> None:
+    async with over_http() as http:
         async with aiohttp.ClientSession() as stranger:
             http.session = stranger
             status, body = await http.status("GET", path)
         assert (status, body if path != "/version" else "ok") == (200, "ok")
 
-    over_http(steps)
 
-
+@pytest.mark.real_time
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_over_three_mebibytes_is_413(chunked: bool) -> None:
+async def test_a_body_over_three_mebibytes_is_413(chunked: bool) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(4):
             yield b" " * 1024 * 1024
 
-    async def steps(http: Http) -> None:
+    async with over_http() as http:
         data = pieces() if chunked else io.BytesIO(b" " * (3 * 1024 * 1024 + 1))
         status, body = await http.status("POST", MAPS, data=data)
         assert (status, body["reason"]) == (413, "RequestEntityTooLarge")
         assert (await http.status("GET", MAPS))[0] == 200
 
-    over_http(steps)
 
-
-def test_a_body_of_three_mebibytes_is_read() -> None:
-    async def steps(http: Http) -> None:
+@pytest.mark.real_time
+async def test_a_body_of_three_mebibytes_is_read() -> None:
+    async with over_http() as http:
         value = json.dumps(config_map("a", k="x" * 500_000)).encode().ljust(3 * 1024 * 1024)
         status, _ = await http.status("POST", MAPS, data=io.BytesIO(value), headers=JSON)
         assert status == 201
 
-    over_http(steps)
 
-
-def test_malformed_json_is_400_and_shows_no_traceback() -> None:
-    async def steps(http: Http) -> None:
+@pytest.mark.real_time
+async def test_malformed_json_is_400_and_shows_no_traceback() -> None:
+    async with over_http() as http:
         status, body = await http.status("POST", MAPS, data=b'{"metadata": ', headers=JSON)
         assert (status, body["reason"]) == (400, "BadRequest")
         assert "Traceback" not in json.dumps(body)
 
-    over_http(steps)
 
-
-def test_selectors_and_tokens_may_be_long() -> None:
-    async def steps(http: Http) -> None:
+@pytest.mark.real_time
+async def test_selectors_and_tokens_may_be_long() -> None:
+    async with over_http() as http:
         selector = f"a in ({','.join(f'v{number}' for number in range(5000))})"
         status, body = await http.status("GET", MAPS, params={"labelSelector": selector})
         assert (status, body["items"]) == (200, [])
 
-    over_http(steps)
 
-
-def test_head_has_no_body_and_nonsense_is_404() -> None:
-    async def steps(http: Http) -> None:
+@pytest.mark.real_time
+async def test_head_has_no_body_and_nonsense_is_404() -> None:
+    async with over_http() as http:
         assert await http.status("GET", "/nope") == (404, "404 page not found\n")
         async with http.session.head(http.url + MAPS) as response:
             assert (response.status, await response.read()) == (200, b"")
 
-    over_http(steps)
 
-
-def test_a_watch_streams_and_ends_with_its_reader() -> None:
-    async def steps(http: Http) -> None:
+@pytest.mark.real_time
+async def test_a_watch_streams_and_ends_with_its_reader() -> None:
+    async with over_http() as http:
         http.calls.made(MAPS, config_map("a"))
         async with http.session.get(f"{http.url}{MAPS}?watch=1") as response:
             assert response.headers["Content-Type"] == "application/json"
@@ -131,8 +124,6 @@ def test_a_watch_streams_and_ends_with_its_reader() -> None:
             assert http.calls.server.open_watches == 1
         await until(lambda: http.calls.server.open_watches == 0)
 
-    over_http(steps)
-
 
 async def until(holds: Callable[[], bool]) -> None:
     """Yield to the loop until something holds; sockets need a few rounds."""
@@ -141,15 +132,15 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def test_a_watch_that_is_refused_is_an_ordinary_answer() -> None:
-    async def steps(http: Http) -> None:
+@pytest.mark.real_time
+async def test_a_watch_that_is_refused_is_an_ordinary_answer() -> None:
+    async with over_http() as http:
         assert (await http.status("GET", f"{MAPS}?watch=true&resourceVersion=x"))[0] == 400
 
-    over_http(steps)
 
-
-def test_a_watcher_that_does_not_read_is_dropped_and_the_server_goes_on() -> None:
-    async def steps(http: Http) -> None:
+@pytest.mark.real_time
+async def test_a_watcher_that_does_not_read_is_dropped_and_the_server_goes_on() -> None:
+    async with over_http(watch_buffer=20, history=10) as http:
         async with http.session.get(f"{http.url}{MAPS}?watch=1", read_bufsize=1024) as response:
             await until(lambda: http.calls.server.open_watches == 1)
             for number in range(400):
@@ -161,10 +152,9 @@ def test_a_watcher_that_does_not_read_is_dropped_and_the_server_goes_on() -> Non
             response.close()
         assert (await http.status("GET", f"{MAPS}/m-1"))[0] == 200
 
-    over_http(steps, watch_buffer=20, history=10)
 
-
-def test_two_clients_that_write_at_once_do_not_overwrite_each_other() -> None:
+@pytest.mark.real_time
+async def test_two_clients_that_write_at_once_do_not_overwrite_each_other() -> None:
     async def add(http: Http) -> int:
         """Count up by reading and putting, again after every conflict; gives the number of conflicts."""
         conflicts = 0
@@ -177,16 +167,15 @@ def test_two_clients_that_write_at_once_do_not_overwrite_each_other() -> None:
             assert status == 409
             conflicts += 1
 
-    async def steps(http: Http) -> None:
+    async with over_http() as http:
         http.calls.made(MAPS, config_map("counter", n="0"))
         conflicts = await asyncio.gather(*(add(http) for _ in range(20)))
         assert http.calls.get(f"{MAPS}/counter").body["data"] == {"n": "20"}
         assert sum(conflicts) > 0
 
-    over_http(steps)
 
-
-def test_logs_are_streamed_while_they_are_written_and_closed_with_their_reader() -> None:
+@pytest.mark.real_time
+async def test_logs_are_streamed_while_they_are_written_and_closed_with_their_reader() -> None:
     more, closed = asyncio.Event(), asyncio.Event()
 
     async def source(*_: object) -> AsyncIterator[bytes]:
@@ -198,7 +187,7 @@ def test_logs_are_streamed_while_they_are_written_and_closed_with_their_reader()
         finally:
             closed.set()
 
-    async def steps(http: Http) -> None:
+    async with over_http() as http:
         http.calls.made(PODS, pod("p"))
         http.calls.server.log_source = source
         async with http.session.get(f"{http.url}{PODS}/p/log?follow=true") as response:
@@ -207,50 +196,43 @@ def test_logs_are_streamed_while_they_are_written_and_closed_with_their_reader()
             assert await response.content.readline() == b"second\n"
         await asyncio.wait_for(closed.wait(), 10)
 
-    over_http(steps)
 
-
-def test_a_log_source_may_refuse() -> None:
+@pytest.mark.real_time
+async def test_a_log_source_may_refuse() -> None:
     async def source(*_: object) -> AsyncIterator[bytes]:
         raise bad_request("container c is waiting to start")
         yield b""
 
-    async def steps(http: Http) -> None:
+    async with over_http() as http:
         http.calls.made(PODS, pod("p"))
         http.calls.server.log_source = source
         status, body = await http.status("GET", f"{PODS}/p/log")
         assert (status, body["message"]) == (400, "container c is waiting to start")
 
-    over_http(steps)
+
+@pytest.mark.real_time
+async def test_a_port_in_use_is_an_error_of_the_caller() -> None:
+    calls = Calls()
+    listener = await serve(calls.server, port=0, token=TOKEN)
+    try:
+        with pytest.raises(OSError, match="in use"):
+            await serve(calls.server, port=int(listener.url.rpartition(":")[2]), token=TOKEN)
+    finally:
+        await listener.close()
 
 
-def test_a_port_in_use_is_an_error_of_the_caller() -> None:
-    async def main() -> None:
-        calls = Calls()
-        listener = await serve(calls.server, port=0, token=TOKEN)
-        try:
-            with pytest.raises(OSError, match="in use"):
-                await serve(calls.server, port=int(listener.url.rpartition(":")[2]), token=TOKEN)
-        finally:
-            await listener.close()
-
-    asyncio.run(main())
-
-
-def test_closing_ends_open_watches(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        calls = Calls()
-        urls: list[str] = []
-        listener = await serve(calls.server, port=0, token=TOKEN, ready=urls.append)
-        assert urls == [listener.url]
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        url = f"{listener.url}{MAPS}?watch=1"
-        async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as response:
-            await until(lambda: calls.server.open_watches == 1)
-            await listener.close()
-            assert await response.content.read() == b""
-        assert calls.server.open_watches == 0
-
+@pytest.mark.real_time
+async def test_closing_ends_open_watches(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    asyncio.run(main())
+    calls = Calls()
+    urls: list[str] = []
+    listener = await serve(calls.server, port=0, token=TOKEN, ready=urls.append)
+    assert urls == [listener.url]
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    url = f"{listener.url}{MAPS}?watch=1"
+    async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as response:
+        await until(lambda: calls.server.open_watches == 1)
+        await listener.close()
+        assert await response.content.read() == b""
+    assert calls.server.open_watches == 0
     assert not caplog.records

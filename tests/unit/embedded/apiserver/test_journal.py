@@ -48,7 +48,8 @@ def test_the_version_of_a_deletion_is_never_given_again(tmp_path: Path) -> None:
     after.server.close()
 
 
-def test_a_watch_from_before_a_restart_has_to_list_again_and_one_from_the_end_goes_on(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_watch_from_before_a_restart_has_to_list_again_and_one_from_the_end_goes_on(tmp_path: Path) -> None:
     before = opened(tmp_path)
     old = before.made(MAPS, config_map("a")).version
     before.made(MAPS, config_map("b"))
@@ -57,17 +58,14 @@ def test_a_watch_from_before_a_restart_has_to_list_again_and_one_from_the_end_go
     newest = str(before.server.store.version)
     before.server.close()
 
-    async def main() -> None:
-        after = opened(tmp_path)
-        (event,) = await rest(after.watch(MAPS, resourceVersion=old))
-        assert event["object"]["code"] == 410
-        watch = after.watch(MAPS, resourceVersion=newest)
-        after.made(MAPS, config_map("c"))
-        assert b'"name":"c"' in await anext(watch)
-        assert after.get(MAPS, **{"continue": token}).status == 410
-        after.server.close()
-
-    asyncio.run(main())
+    after = opened(tmp_path)
+    (event,) = await rest(after.watch(MAPS, resourceVersion=old))
+    assert event["object"]["code"] == 410
+    watch = after.watch(MAPS, resourceVersion=newest)
+    after.made(MAPS, config_map("c"))
+    assert b'"name":"c"' in await anext(watch)
+    assert after.get(MAPS, **{"continue": token}).status == 410
+    after.server.close()
 
 
 def test_a_data_directory_is_served_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -135,68 +133,56 @@ def _on_disk(directory: Path) -> set[str]:
         return {key.rpartition("/")[2] for (key,) in rows}
 
 
-def test_writes_that_arrive_together_share_one_wait_for_the_disk(tmp_path: Path) -> None:
-    async def main() -> list[str]:
-        journal = SqliteJournal(tmp_path)
-        server = Calls(store=Store(journal)).server
-        statements: list[str] = []
-        journal._connection.set_trace_callback(statements.append)
-        answers = await asyncio.gather(*(_created(server, f"m-{number}") for number in range(100)))
-        assert {answer.status for answer in answers} == {201}
-        assert len(_on_disk(tmp_path)) == 100
-        server.close()
-        return statements
-
-    assert asyncio.run(main()).count("COMMIT") == 1
+@pytest.mark.real_time
+async def test_writes_that_arrive_together_share_one_wait_for_the_disk(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path)
+    server = Calls(store=Store(journal)).server
+    statements: list[str] = []
+    journal._connection.set_trace_callback(statements.append)
+    answers = await asyncio.gather(*(_created(server, f"m-{number}") for number in range(100)))
+    assert {answer.status for answer in answers} == {201}
+    assert len(_on_disk(tmp_path)) == 100
+    server.close()
+    assert statements.count("COMMIT") == 1
 
 
-def test_a_write_of_the_server_itself_waits_for_nobody_to_be_on_disk(tmp_path: Path) -> None:
-    async def main() -> None:
-        server = Calls(store=Store(SqliteJournal(tmp_path))).server
-        server.store.put("configmaps", "default/own", config_map("own"))
-        assert _on_disk(tmp_path) == set()
-        await asyncio.sleep(0.01)
-        assert _on_disk(tmp_path) == {"own"}
-        server.close()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_write_of_the_server_itself_waits_for_nobody_to_be_on_disk(tmp_path: Path) -> None:
+    server = Calls(store=Store(SqliteJournal(tmp_path))).server
+    server.store.put("configmaps", "default/own", config_map("own"))
+    assert _on_disk(tmp_path) == set()
+    await asyncio.sleep(0.01)
+    assert _on_disk(tmp_path) == {"own"}
+    server.close()
 
 
-def test_a_caller_that_goes_away_costs_the_others_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        server = Calls(store=Store(SqliteJournal(tmp_path))).server
-        impatient, patient = (asyncio.create_task(_created(server, name)) for name in ("a", "b"))
-        asyncio.get_running_loop().call_soon(impatient.cancel)
-        assert (await patient).status == 201
-        assert _on_disk(tmp_path) == {"a", "b"}
-        server.close()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_caller_that_goes_away_costs_the_others_nothing(tmp_path: Path) -> None:
+    server = Calls(store=Store(SqliteJournal(tmp_path))).server
+    impatient, patient = (asyncio.create_task(_created(server, name)) for name in ("a", "b"))
+    asyncio.get_running_loop().call_soon(impatient.cancel)
+    assert (await patient).status == 201
+    assert _on_disk(tmp_path) == {"a", "b"}
+    server.close()
 
 
-def test_what_the_disk_refuses_is_neither_acknowledged_nor_shown_until_it_is_written(tmp_path: Path) -> None:
-    async def main() -> None:
-        journal = SqliteJournal(tmp_path)
-        server = Calls(store=Store(journal)).server
-        journal._connection.execute("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
-        journal._connection.execute(
-            "CREATE TABLE full (id INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)"
-        )
-        journal._connection.execute("PRAGMA foreign_keys = ON")
-        journal._connection.execute(
-            "CREATE TRIGGER refuse AFTER INSERT ON objects BEGIN INSERT INTO full VALUES (1); END"
-        )
-        refused = await asyncio.gather(_created(server, "a"), _created(server, "b"))
-        assert {answer.status for answer in refused} == {500}
-        assert b"the store cannot be written" in refused[0].body
-        assert (await server.answer("GET", MAPS, (), {}, b"")).status == 500
-        assert (await _created(server, "c")).status == 500
-        assert _on_disk(tmp_path) == set()
-        journal._connection.execute("DROP TRIGGER refuse")
-        assert (await _created(server, "d")).status == 201
-        listed = json.loads((await server.answer("GET", MAPS, (), {}, b"")).body)
-        assert [item["metadata"]["name"] for item in listed["items"]] == ["a", "b", "d"]
-        assert _on_disk(tmp_path) == {"a", "b", "d"}
-        server.close()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_the_disk_refuses_is_neither_acknowledged_nor_shown_until_it_is_written(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path)
+    server = Calls(store=Store(journal)).server
+    journal._connection.execute("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
+    journal._connection.execute("CREATE TABLE full (id INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)")
+    journal._connection.execute("PRAGMA foreign_keys = ON")
+    journal._connection.execute("CREATE TRIGGER refuse AFTER INSERT ON objects BEGIN INSERT INTO full VALUES (1); END")
+    refused = await asyncio.gather(_created(server, "a"), _created(server, "b"))
+    assert {answer.status for answer in refused} == {500}
+    assert b"the store cannot be written" in refused[0].body
+    assert (await server.answer("GET", MAPS, (), {}, b"")).status == 500
+    assert (await _created(server, "c")).status == 500
+    assert _on_disk(tmp_path) == set()
+    journal._connection.execute("DROP TRIGGER refuse")
+    assert (await _created(server, "d")).status == 201
+    listed = json.loads((await server.answer("GET", MAPS, (), {}, b"")).body)
+    assert [item["metadata"]["name"] for item in listed["items"]] == ["a", "b", "d"]
+    assert _on_disk(tmp_path) == {"a", "b", "d"}
+    server.close()

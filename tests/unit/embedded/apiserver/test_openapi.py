@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from volplane_embedded.apiserver.errors import Failure
+from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.kinds import RESOURCES
 from volplane_embedded.apiserver.openapi import OpenApi
 
@@ -79,7 +79,7 @@ def test_fields_are_typed_and_explained() -> None:
 
 
 def test_clients_that_want_nothing_but_protobuf_are_told() -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         OPENAPI.document("/openapi/v2", "application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
     assert refused.value.code == 406
 

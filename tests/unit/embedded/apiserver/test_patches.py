@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from volplane_embedded.apiserver.errors import Failure
+from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.patches import json_patch, merge_patch
 
 
@@ -83,14 +83,14 @@ def test_json_patches_follow_rfc_6902(original: Any, operations: Any, result: An
     ],
 )
 def test_a_json_patch_that_cannot_be_applied_is_refused(operation: Any) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         json_patch({"a": 1, "list": [1]}, [operation])
     assert refused.value.code == 422
 
 
 @pytest.mark.parametrize("patch", [{}, "x", [1], None])
 def test_what_is_no_json_patch_is_a_bad_request(patch: Any) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         json_patch({}, patch)
     assert refused.value.code == 400
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unit.embedded.apiserver.calls import Calls
-from volplane_embedded.apiserver.errors import Failure
+from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 
 EMPTY_META = b'\x12\x00\x1a\x00"\x00*\x002\x008\x00B\x00'
@@ -101,7 +101,7 @@ def test_a_kind_that_is_not_known_in_this_form_is_none() -> None:
     ],
 )
 def test_what_is_no_message_is_a_bad_request(body: bytes) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         decode_protobuf(body)
     assert refused.value.code == 400
 

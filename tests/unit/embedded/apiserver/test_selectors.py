@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from volplane_embedded.apiserver.errors import Failure
+from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.kinds import RESOURCES
 from volplane_embedded.apiserver.selectors import Selection, parse_fields, parse_labels, select
 
@@ -83,7 +83,7 @@ def test_a_label_selector_does_not_match(selector: str) -> None:
     ],
 )
 def test_a_label_selector_that_makes_no_sense_is_refused(selector: str) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         parse_labels(selector)
     assert refused.value.code == 400
 
@@ -112,7 +112,7 @@ def test_fields_of_a_kind_select_and_unknown_ones_are_refused() -> None:
     assert chosen("", "spec.nodeName=n1,status.phase!=Failed,metadata.namespace=n").matches(obj)
     assert not chosen("", "spec.nodeName=n2").matches(obj)
     assert not chosen("a", "spec.nodeName=n1").matches(obj)
-    with pytest.raises(Failure, match="is not a known field selector"):
+    with pytest.raises(StatusError, match="is not a known field selector"):
         select(PODS, "", "spec.color=red")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from volplane_embedded.apiserver.errors import Failure
+from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.kinds import RESOURCES
 from volplane_embedded.apiserver.strategic import strategic_merge
 
@@ -248,6 +248,6 @@ def test_a_patch_is_merged_as_the_server_does(
     ],
 )
 def test_a_malformed_directive_is_refused(patch: dict[str, Any], code: int) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         merged("Pod", pod(containers=[{"name": "a"}]), patch)
     assert refused.value.code == code

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -18,16 +17,6 @@ def calls_of_this_loop(**options: Any) -> Calls:
     return Calls(now=clock.now, **options)
 
 
-def in_virtual_time(main: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Makes a test of a coroutine function."""
-
-    def test() -> None:
-        clock.run(main())
-
-    return test
-
-
-@in_virtual_time
 async def test_a_watch_shows_what_is_there_and_then_every_change() -> None:
     calls = calls_of_this_loop()
     calls.made(MAPS, config_map("a"))
@@ -40,7 +29,6 @@ async def test_a_watch_shows_what_is_there_and_then_every_change() -> None:
     assert await rest(watch) == []
 
 
-@in_virtual_time
 async def test_a_watch_from_a_version_replays_what_came_after_it_once() -> None:
     calls = calls_of_this_loop()
     version = calls.made(MAPS, config_map("a")).version
@@ -51,7 +39,6 @@ async def test_a_watch_from_a_version_replays_what_came_after_it_once() -> None:
     calls.server.close()
 
 
-@in_virtual_time
 async def test_a_waiting_reader_is_woken_by_a_write() -> None:
     calls = calls_of_this_loop()
     watch = calls.watch(MAPS)
@@ -62,7 +49,6 @@ async def test_a_waiting_reader_is_woken_by_a_write() -> None:
     watch.close()
 
 
-@in_virtual_time
 async def test_a_watch_sees_its_namespace_alone() -> None:
     calls = calls_of_this_loop()
     watch = calls.watch(MAPS, timeoutSeconds="1")
@@ -71,7 +57,6 @@ async def test_a_watch_sees_its_namespace_alone() -> None:
     assert [event["object"]["metadata"]["name"] for event in await rest(watch)] == ["a"]
 
 
-@in_virtual_time
 async def test_objects_that_start_or_stop_to_match_come_and_go() -> None:
     calls = calls_of_this_loop()
     calls.made(MAPS, config_map("a"))
@@ -88,7 +73,6 @@ async def test_objects_that_start_or_stop_to_match_come_and_go() -> None:
     assert last["metadata"]["resourceVersion"] == gone.version
 
 
-@in_virtual_time
 async def test_a_replay_selects_as_a_live_watch_does() -> None:
     calls = calls_of_this_loop()
     version = calls.get(MAPS).version
@@ -99,7 +83,6 @@ async def test_a_replay_selects_as_a_live_watch_does() -> None:
     assert [event["type"] for event in await rest(watch)] == ["ADDED", "DELETED"]
 
 
-@in_virtual_time
 async def test_one_object_is_watched_by_its_path_or_its_name() -> None:
     calls = calls_of_this_loop()
     calls.made(MAPS, config_map("a"))
@@ -112,7 +95,6 @@ async def test_one_object_is_watched_by_its_path_or_its_name() -> None:
         assert [event["type"] for event in await rest(watch)] == ["ADDED", "DELETED"]
 
 
-@in_virtual_time
 async def test_a_deleted_event_of_a_finalized_object_shows_what_was_last_stored() -> None:
     calls = calls_of_this_loop()
     calls.made(VOLUMES, volume("a"))
@@ -125,7 +107,6 @@ async def test_a_deleted_event_of_a_finalized_object_shows_what_was_last_stored(
     assert meta["resourceVersion"] == str(calls.server.store.version)
 
 
-@in_virtual_time
 async def test_a_watch_ends_at_its_timeout_and_has_one_even_if_not_asked() -> None:
     calls = calls_of_this_loop()
     loop = asyncio.get_running_loop()
@@ -136,7 +117,6 @@ async def test_a_watch_ends_at_its_timeout_and_has_one_even_if_not_asked() -> No
     assert 30 + 1800 <= loop.time() - begun <= 30 + 3600
 
 
-@in_virtual_time
 async def test_bookmarks_come_every_minute_and_before_the_end_with_the_newest_version() -> None:
     calls = calls_of_this_loop()
     loop = asyncio.get_running_loop()
@@ -152,7 +132,6 @@ async def test_bookmarks_come_every_minute_and_before_the_end_with_the_newest_ve
     assert seen == [("BOOKMARK", kind, 60), ("BOOKMARK", kind, 120), ("BOOKMARK", kind, 148)]
 
 
-@in_virtual_time
 async def test_a_bell_that_rings_a_clock_tick_early_rings_once() -> None:
     calls = calls_of_this_loop()
     loop = asyncio.get_running_loop()
@@ -161,13 +140,11 @@ async def test_a_bell_that_rings_a_clock_tick_early_rings_once() -> None:
     assert len([line async for line in watch]) == 1
 
 
-@in_virtual_time
 async def test_without_leave_there_are_no_bookmarks() -> None:
     calls = calls_of_this_loop()
     assert await rest(calls.watch(MAPS, timeoutSeconds="150")) == []
 
 
-@in_virtual_time
 async def test_initial_events_end_with_a_marked_bookmark() -> None:
     calls = calls_of_this_loop()
     calls.made(MAPS, config_map("a"))
@@ -180,7 +157,6 @@ async def test_initial_events_end_with_a_marked_bookmark() -> None:
     assert int(mark["object"]["metadata"]["resourceVersion"]) < int(later["object"]["metadata"]["resourceVersion"])
 
 
-@in_virtual_time
 async def test_a_version_that_is_compacted_is_a_410_event_and_the_end() -> None:
     calls = calls_of_this_loop()
     version = calls.made(MAPS, config_map("a")).version
@@ -192,7 +168,6 @@ async def test_a_version_that_is_compacted_is_a_410_event_and_the_end() -> None:
     assert await rest(watch) == []
 
 
-@in_virtual_time
 async def test_a_watch_from_the_future_waits_for_it() -> None:
     calls = calls_of_this_loop()
     watch = calls.watch(MAPS, resourceVersion=str(calls.server.store.version + 1), timeoutSeconds="1")
@@ -201,7 +176,6 @@ async def test_a_watch_from_the_future_waits_for_it() -> None:
     assert [event["object"]["metadata"]["name"] for event in await rest(watch)] == ["b"]
 
 
-@in_virtual_time
 async def test_a_reader_that_is_too_slow_is_dropped() -> None:
     calls = calls_of_this_loop(watch_buffer=3)
     slow, fast = calls.watch(MAPS), calls.watch(MAPS)
@@ -213,7 +187,6 @@ async def test_a_reader_that_is_too_slow_is_dropped() -> None:
     fast.close()
 
 
-@in_virtual_time
 async def test_a_reader_is_dropped_before_much_memory_is_held_for_it() -> None:
     calls = calls_of_this_loop(history=2)
     watch = calls.watch(MAPS)
@@ -224,7 +197,6 @@ async def test_a_reader_is_dropped_before_much_memory_is_held_for_it() -> None:
     assert 60 < number < 70
 
 
-@in_virtual_time
 async def test_what_is_there_at_the_start_needs_no_buffer() -> None:
     calls = calls_of_this_loop(watch_buffer=2)
     for name in "abcdef":
@@ -233,7 +205,6 @@ async def test_what_is_there_at_the_start_needs_no_buffer() -> None:
     assert len(await rest(watch)) == 6
 
 
-@in_virtual_time
 async def test_lines_that_wait_are_read_in_one_chunk() -> None:
     calls = calls_of_this_loop()
     watch = calls.watch(MAPS, timeoutSeconds="1")
@@ -243,7 +214,6 @@ async def test_lines_that_wait_are_read_in_one_chunk() -> None:
     assert await watch.chunk() == b""
 
 
-@in_virtual_time
 async def test_only_the_first_table_of_a_watch_defines_columns() -> None:
     calls = calls_of_this_loop()
     calls.made(VOLUMES, volume("a"))
@@ -255,7 +225,6 @@ async def test_only_the_first_table_of_a_watch_defines_columns() -> None:
     assert second["columnDefinitions"] is None
 
 
-@in_virtual_time
 async def test_bookmarks_and_ends_are_shown_in_a_watch_of_tables() -> None:
     calls = calls_of_this_loop()
     watch = calls.watch(VOLUMES, accept=TABLE, allowWatchBookmarks="true", timeoutSeconds="10")
@@ -263,7 +232,6 @@ async def test_bookmarks_and_ends_are_shown_in_a_watch_of_tables() -> None:
     assert (mark["type"], mark["object"]["kind"]) == ("BOOKMARK", "Table")
 
 
-@in_virtual_time
 async def test_a_closed_watch_leaves_nothing_behind() -> None:
     calls = calls_of_this_loop()
     for _ in range(3):
@@ -273,7 +241,6 @@ async def test_a_closed_watch_leaves_nothing_behind() -> None:
     assert await rest(watch) == []
 
 
-@in_virtual_time
 async def test_options_that_make_no_sense_are_refused_before_the_watch_begins() -> None:
     calls = calls_of_this_loop()
     for path, query, status in (

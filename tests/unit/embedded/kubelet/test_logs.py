@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane_embedded.apiserver.errors import Failure
+from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.requests import Query
 from volplane_embedded.kubelet.logs import Asked, asked, lines_of, select, stream
 from volplane_embedded.sandbox.log_writer import Log
@@ -44,7 +44,7 @@ def test_a_query_chooses_lines(query: dict[str, str], shown: bytes) -> None:
 
 @pytest.mark.parametrize("query", [{"sinceTime": "yesterday"}, {"tailLines": "-1"}, {"limitBytes": "many"}])
 def test_a_query_that_means_nothing_is_refused(query: dict[str, str]) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         asked(Query(query), NOW)
     assert refused.value.code == 400
 
@@ -81,7 +81,8 @@ def test_a_log_keeps_to_two_files_of_bounded_size(tmp_path: Path) -> None:
     assert shown == [b"line %d" % number for number in range(1000 - len(shown), 1000)]
 
 
-def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     log = Log(path, 150)
     log.write(b"line 0\n")
@@ -92,17 +93,13 @@ def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp
         async for piece in stream(path, Asked(), runs=lambda: runs):
             heard.extend(piece)
 
-    async def main() -> None:
-        nonlocal runs
-        following = asyncio.create_task(follow())
-        for number in range(1, 6):
-            while b"line %d\n" % (number - 1) not in heard:
-                await asyncio.sleep(0.001)
-            log.write(b"line %d\n" % number)
-        runs = False
-        await following
-
-    asyncio.run(main())
+    following = asyncio.create_task(follow())
+    for number in range(1, 6):
+        while b"line %d\n" % (number - 1) not in heard:
+            await asyncio.sleep(0.001)
+        log.write(b"line %d\n" % number)
+    runs = False
+    await following
     log.close()
     assert bytes(heard) == b"".join(b"line %d\n" % number for number in range(6))
 

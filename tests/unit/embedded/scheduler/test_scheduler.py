@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.kubelet.node_status import Nodes, node_labels, node_names
 from volplane_embedded.objects import PODS, Pod
 from volplane_embedded.scheduler.scheduler import Scheduler
-from volplane_testing.clock import now, run
+from volplane_testing.clock import now
 
 SELECTED = "volume.kubernetes.io/selected-node"
 
@@ -83,17 +83,8 @@ async def scheduling() -> AsyncIterator[Bench]:
     bench.server.close()
 
 
-def in_virtual_time(scenario: Callable[[Bench], Coroutine[None, None, None]]) -> None:
-    async def main() -> None:
-        with suppress(asyncio.CancelledError):
-            async with scheduling() as bench:
-                await scenario(bench)
-
-    run(main())
-
-
-def test_a_pod_waits_until_there_is_a_node() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_pod_waits_until_there_is_a_node() -> None:
+    async with scheduling() as bench:
         await bench.pod("early")
         assert await bench.node_of("early") == ""
         assert ("FailedScheduling", "no nodes available to schedule pods") in bench.told.said
@@ -101,22 +92,18 @@ def test_a_pod_waits_until_there_is_a_node() -> None:
         assert await bench.node_of("early") == "node-1"
         assert ("Scheduled", "Successfully assigned default/early to node-1") in bench.told.said
 
-    in_virtual_time(scenario)
 
-
-def test_pods_are_spread_over_the_nodes() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_pods_are_spread_over_the_nodes() -> None:
+    async with scheduling() as bench:
         await bench.register("node-1", "node-2")
         await asyncio.gather(*(bench.pod(f"pod-{number}") for number in range(6)))
         nodes = [await bench.node_of(f"pod-{number}") for number in range(6)]
         assert sorted(nodes) == ["node-1"] * 3 + ["node-2"] * 3
         assert len([reason for reason, _ in bench.told.said if reason == "Scheduled"]) == 6
 
-    in_virtual_time(scenario)
 
-
-def test_a_full_node_takes_the_next_pod_when_one_ends() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_full_node_takes_the_next_pod_when_one_ends() -> None:
+    async with scheduling() as bench:
         await bench.register("node-1")
         await bench.client.patch(NODES, "node-1", {"status": {"allocatable": {"pods": "1"}}}, subresource="status")
         await bench.pod("first")
@@ -127,11 +114,9 @@ def test_a_full_node_takes_the_next_pod_when_one_ends() -> None:
         await bench.client.patch(PODS, "default/first", {"status": {"phase": "Succeeded"}}, subresource="status")
         assert await bench.node_of("second") == "node-1"
 
-    in_virtual_time(scenario)
 
-
-def test_a_claim_that_waits_gets_a_node_and_another_one_when_that_is_taken_back() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_claim_that_waits_gets_a_node_and_another_one_when_that_is_taken_back() -> None:
+    async with scheduling() as bench:
         await bench.register("node-1", "node-2")
         body = STORAGE_CLASSES.body(
             metadata={"name": "late"}, provisioner="x.example.com", volumeBindingMode="WaitForFirstConsumer"
@@ -150,11 +135,9 @@ def test_a_claim_that_waits_gets_a_node_and_another_one_when_that_is_taken_back(
         assert await selected() == "node-2"
         assert (await bench.get("web")).spec.node_name == ""
 
-    in_virtual_time(scenario)
 
-
-def test_a_static_volume_is_reserved_for_the_claim_that_waits() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_static_volume_is_reserved_for_the_claim_that_waits() -> None:
+    async with scheduling() as bench:
         await bench.register("node-1")
         body = STORAGE_CLASSES.body(
             metadata={"name": "local"},
@@ -180,62 +163,51 @@ def test_a_static_volume_is_reserved_for_the_claim_that_waits() -> None:
         assert reference is not None
         assert (reference.name, bool(reference.uid)) == ("data", True)
 
-    in_virtual_time(scenario)
+
+async def test_nodes_are_registered_ready_untainted_and_alive() -> None:
+    bench = Bench()
+    nodes = Nodes(bench.client, node_names(2), exists=lambda _: True, now=now)
+    await nodes.register()
+    await nodes.register()
+    node = await bench.client.get(NODES, "node-2")
+    assert node.metadata.labels == node_labels("node-2", 1)
+    assert not node.spec.taints
+    assert node.status.conditions is not None
+    assert (node.status.conditions[0]["type"], node.status.conditions[0]["status"]) == ("Ready", "True")
+    before = (await bench.client.get(LEASES, "kube-node-lease/node-2")).spec.renew_time
+    beating = asyncio.create_task(nodes.run())
+    await asyncio.sleep(25)
+    beating.cancel()
+    after = (await bench.client.get(LEASES, "kube-node-lease/node-2")).spec.renew_time
+    assert before is not None
+    assert after is not None
+    assert after > before
+    bench.server.close()
 
 
-def test_nodes_are_registered_ready_untainted_and_alive() -> None:
-    async def main() -> None:
-        bench = Bench()
-        nodes = Nodes(bench.client, node_names(2), exists=lambda _: True, now=now)
-        await nodes.register()
-        await nodes.register()
-        node = await bench.client.get(NODES, "node-2")
-        assert node.metadata.labels == node_labels("node-2", 1)
-        assert not node.spec.taints
-        assert node.status.conditions is not None
-        assert (node.status.conditions[0]["type"], node.status.conditions[0]["status"]) == ("Ready", "True")
-        before = (await bench.client.get(LEASES, "kube-node-lease/node-2")).spec.renew_time
-        beating = asyncio.create_task(nodes.run())
-        await asyncio.sleep(25)
-        beating.cancel()
-        after = (await bench.client.get(LEASES, "kube-node-lease/node-2")).spec.renew_time
-        assert before is not None
-        assert after is not None
-        assert after > before
-        bench.server.close()
-
-    run(main())
+async def test_a_node_that_is_no_longer_wanted_goes_with_its_pods() -> None:
+    bench = Bench()
+    await bench.register("node-1", "node-2")
+    await bench.pod("stays", nodeName="node-1")
+    await bench.pod("goes", nodeName="node-2")
+    await bench.register("node-1")
+    assert (await bench.get("stays")).spec.node_name == "node-1"
+    for kind, key in ((PODS, "default/goes"), (NODES, "node-2"), (LEASES, "kube-node-lease/node-2")):
+        with suppress(ApiNotFound):
+            await bench.client.get(kind, key)
+            raise AssertionError(f"{key} is still there")
+    bench.server.close()
 
 
-def test_a_node_that_is_no_longer_wanted_goes_with_its_pods() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.register("node-1", "node-2")
-        await bench.pod("stays", nodeName="node-1")
-        await bench.pod("goes", nodeName="node-2")
-        await bench.register("node-1")
-        assert (await bench.get("stays")).spec.node_name == "node-1"
-        for kind, key in ((PODS, "default/goes"), (NODES, "node-2"), (LEASES, "kube-node-lease/node-2")):
-            with suppress(ApiNotFound):
-                await bench.client.get(kind, key)
-                raise AssertionError(f"{key} is still there")
-        bench.server.close()
-
-    run(main())
-
-
-def test_a_node_that_somebody_deleted_comes_back() -> None:
-    async def main() -> None:
-        bench = Bench()
-        exists = True
-        nodes = Nodes(bench.client, ["node-1"], exists=lambda _: exists, now=now)
-        await nodes.register()
-        beating = asyncio.create_task(nodes.run())
-        await bench.client.delete(NODES, "node-1")
-        exists = False
-        await asyncio.sleep(15)
-        beating.cancel()
-        assert (await bench.client.get(NODES, "node-1")).name == "node-1"
-        bench.server.close()
-
-    run(main())
+async def test_a_node_that_somebody_deleted_comes_back() -> None:
+    bench = Bench()
+    exists = True
+    nodes = Nodes(bench.client, ["node-1"], exists=lambda _: exists, now=now)
+    await nodes.register()
+    beating = asyncio.create_task(nodes.run())
+    await bench.client.delete(NODES, "node-1")
+    exists = False
+    await asyncio.sleep(15)
+    beating.cancel()
+    assert (await bench.client.get(NODES, "node-1")).name == "node-1"
+    bench.server.close()

@@ -15,11 +15,11 @@ from volplane_embedded.apiserver.kinds import (
     persistentvolumeclaims,
     persistentvolumes,
     pods,
+    secrets,
     storageclasses,
     volumeattachments,
 )
-from volplane_embedded.apiserver.kinds.strategies import Clock
-from volplane_embedded.apiserver.resources import Resource
+from volplane_embedded.apiserver.resources import Clock, Resource
 
 __all__ = ["RESOURCES", "resources"]
 
@@ -27,15 +27,15 @@ __all__ = ["RESOURCES", "resources"]
 def resources(now: Clock) -> tuple[Resource, ...]:
     """The served resources, with strategies that read wall time from `now`."""
     return (
-        configmaps.CONFIG_MAP,
+        configmaps.RESOURCE,
         events.CORE,
         namespaces.RESOURCE,
         nodes.RESOURCE,
         persistentvolumeclaims.RESOURCE,
         persistentvolumes.resource(now),
         pods.resource(now),
-        configmaps.SECRET,
-        configmaps.SERVICE_ACCOUNT,
+        secrets.SECRET,
+        secrets.SERVICE_ACCOUNT,
         leases.RESOURCE,
         events.NEW,
         csi.DRIVER,

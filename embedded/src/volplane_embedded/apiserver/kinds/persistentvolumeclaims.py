@@ -10,7 +10,6 @@ from volplane_embedded.apiserver import names
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.persistentvolumes import BETA_CLASS, VOLUME_MODES
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, modes, path
-from volplane_embedded.apiserver.kinds.strategies import StatusStrategy
 from volplane_embedded.apiserver.kinds.validation import (
     access_modes,
     canonical_resources,
@@ -21,7 +20,7 @@ from volplane_embedded.apiserver.kinds.validation import (
     one_of,
     positive_quantity,
 )
-from volplane_embedded.apiserver.resources import Column, Json, Resource
+from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy
 
 __all__ = ["RESOURCE", "ClaimStrategy", "default_spec", "requested", "validate_spec"]
 

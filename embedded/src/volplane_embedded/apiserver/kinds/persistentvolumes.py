@@ -9,7 +9,6 @@ from typing import Any
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds import volume_sources
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, modes, path
-from volplane_embedded.apiserver.kinds.strategies import Clock, StatusStrategy, timestamp
 from volplane_embedded.apiserver.kinds.validation import (
     access_modes,
     canonical_resources,
@@ -19,7 +18,8 @@ from volplane_embedded.apiserver.kinds.validation import (
     one_of,
     positive_quantity,
 )
-from volplane_embedded.apiserver.resources import Column, Json, Resource
+from volplane_embedded.apiserver.resources import Clock, Column, Json, Resource, StatusStrategy
+from volplane_embedded.apiserver.scalars import format_time
 
 __all__ = ["BETA_CLASS", "VOLUME_MODES", "VolumeStrategy", "resource", "validate_inline"]
 
@@ -43,7 +43,7 @@ class VolumeStrategy(StatusStrategy):
         obj.setdefault("status", {}).setdefault("phase", "Pending")
 
     def prepare_create(self, obj: Json) -> None:
-        obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": timestamp(self._now())}
+        obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": format_time(self._now())}
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
         causes: list[Cause] = []
@@ -57,7 +57,7 @@ class VolumeStrategy(StatusStrategy):
         before, after = old.get("status", {}), new.get("status", {})
         key = "lastPhaseTransitionTime"
         if before.get("phase") != after.get("phase") and after.get(key) in {None, before.get(key)}:
-            new["status"] = {**after, key: timestamp(self._now())}
+            new["status"] = {**after, key: format_time(self._now())}
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
         if subresource == "status":

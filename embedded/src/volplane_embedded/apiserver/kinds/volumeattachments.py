@@ -8,10 +8,9 @@ from typing import Final
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.persistentvolumes import validate_inline
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
-from volplane_embedded.apiserver.kinds.strategies import StatusStrategy, keep_metadata
 from volplane_embedded.apiserver.kinds.validation import named
 from volplane_embedded.apiserver.kinds.volume_sources import driver_name
-from volplane_embedded.apiserver.resources import Column, Json, Resource
+from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy, keep_metadata
 
 __all__ = ["RESOURCE", "AttachmentStrategy"]
 
