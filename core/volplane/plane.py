@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Protocol
 
 from volplane.binding.matching import class_of_claim, class_of_volume
-from volplane.controller.actions import Decide, Notice
+from volplane.controller.actions import Decide, Recorder
 from volplane.controller.clock import Clock
 from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
@@ -66,11 +66,6 @@ def parse_controllers(text: str) -> frozenset[str]:
     if not chosen:
         raise ConfigurationError(f"--controllers is empty; name some of {', '.join(ALL_CONTROLLERS)}, or all")
     return frozenset(chosen)
-
-
-class Recorder(Protocol):
-    def record(self, notice: Notice) -> None:
-        """Queue an event; never blocks."""
 
 
 class PlaneDrivers(Drivers, HookCaller, Protocol):

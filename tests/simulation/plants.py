@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from volplane.controller.actions import Create, Done, Patch, Wait
+from volplane.controller.actions import Create, Patch, Settled, Wait
 from volplane.controller.steps import Steps
 from volplane.intents import discard, settle
 from volplane.intents.discard import DiscardOperation
@@ -236,7 +236,7 @@ def poll_what_is_kept(stack: ExitStack) -> None:
 
     def again(volume: Volume, world: ClusterState, reads: Any) -> Any:
         action = reclaim(volume, world, reads)
-        return Wait(reason="perhaps it has changed", seconds=5.0) if isinstance(action, Done) else action
+        return Wait(reason="perhaps it has changed", seconds=5.0) if isinstance(action, Settled) else action
 
     _replace(stack, volumes, "_reclaim", again)
 

@@ -1,6 +1,6 @@
 """The loop of every controller: decide, take one step, learn from the answer, decide again.
 
-One worker holds a key at a time; many keys are in flight. A pass over a key ends with `Wait`, `Done` or a started
+One worker holds a key at a time; many keys are in flight. A pass over a key ends with `Wait`, `Settled` or a started
 operation, or with an error, after which the key comes back later. Nothing that goes wrong with one key ends a worker.
 """
 
@@ -17,7 +17,20 @@ import msgspec
 from volplane import backoff
 from volplane.backoff import Backoff
 from volplane.controller import logs
-from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
+from volplane.controller.actions import (
+    Action,
+    Create,
+    Decide,
+    Delete,
+    EventRecord,
+    LiveReads,
+    Patch,
+    Read,
+    Recorder,
+    Run,
+    Settled,
+    Wait,
+)
 from volplane.controller.clock import LoopTime
 from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.steps import NothingChanged, Steps
@@ -36,7 +49,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Dispatcher", "Recorder", "Runner"]
+__all__ = ["Dispatcher", "Runner"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,9 +61,9 @@ _FEWEST = 4
 _MOST_CONFLICTS = 5
 _YIELD_EVERY = 16
 """Passes without an API call after which a worker yields to the loop."""
-_COMPLAIN_EVERY = 5.0
-_TRIES_UNTOLD = 5
-"""Failures of the server (500) in a row after which a create that has a complaint makes it."""
+_WARN_EVERY = 5.0
+_FAILURES_UNREPORTED = 5
+"""Failures of the server (500) in a row after which the `failure_event` of a create is recorded."""
 
 
 class Dispatcher(Protocol):
@@ -62,12 +75,6 @@ class Dispatcher(Protocol):
         Raises OperationInProgress while another holds the asset and BackoffError; requeue is called after either.
         """
         ...
-
-
-class Recorder(Protocol):
-    """Takes notices, never blocks."""
-
-    def record(self, notice: Notice) -> None: ...
 
 
 def _one_flow(_key: str) -> str:
@@ -111,8 +118,8 @@ class Runner:
         self._reasons: dict[str, str] = {}
         self._stopping = False
         self._unbroken = 0
-        self._complained = float("-inf")
-        self._complaints: dict[str, Notice] = {}
+        self._warned = float("-inf")
+        self._failure_events: dict[str, EventRecord] = {}
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
         """Decide about `key` soon, or after so many seconds. May be called before `run`."""
@@ -166,7 +173,7 @@ class Runner:
     async def _attend(self, key: str) -> None:
         """One pass, and what follows from its end."""
         begun = self._now()
-        self._complaints.pop(key, None)
+        self._failure_events.pop(key, None)
         try:
             result = await self._pass(key)
             self._queue.forget(key)
@@ -175,10 +182,10 @@ class Runner:
             self._come_back(key, error, backoff.RECONCILE_FAILED, level=logging.INFO)
         except ApiUnavailable as error:
             result = "unavailable"
-            level = self._complaint()
+            level = self._unavailable_level()
             self._come_back(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
-            if error.status == 500 and self._queue.failures(key) >= _TRIES_UNTOLD:
-                self._complain(key, f"{error}; trying again")
+            if error.status == 500 and self._queue.failures(key) >= _FAILURES_UNREPORTED:
+                self._record_failure(key, f"{error}; trying again")
         except ApiError as error:
             result = "refused"
             self._refused(key, error)
@@ -195,7 +202,7 @@ class Runner:
 
     async def _pass(self, key: str) -> str:
         """Steps until the object is settled for now; how the pass ended."""
-        reads = Reads()
+        reads = LiveReads()
         conflicts = 0
         action: Action | None = None
         for _ in range(_MOST_STEPS):
@@ -205,7 +212,7 @@ class Runner:
                 # Own writes add the key as well, and this decision sees them; only what was read live may be older.
                 self._queue.seen(key)
             action = self._decide(key, reads)
-            if isinstance(action, Wait | Done | Run):
+            if isinstance(action, Wait | Settled | Run):
                 return self._end(key, action)
             try:
                 await self._perform(key, action, reads)
@@ -217,7 +224,7 @@ class Runner:
                     raise ApiConflict(f"{conflicts} conflicts in a row, the last: {behind}", status=409) from behind
         raise _Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
 
-    async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: Reads) -> None:
+    async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: LiveReads) -> None:
         """Take one step. Raises _StaleCache if the cache, now refreshed, misled the decision."""
         match action:
             case Patch() | Delete():
@@ -227,23 +234,23 @@ class Runner:
                     await self._steps.refresh(action.kind, action.target.key)
                     raise _StaleCache(f"{_describe(action)}: {error}") from error
             case Create():
-                if action.complaint is not None:
-                    self._complaints[key] = action.complaint
+                if action.failure_event is not None:
+                    self._failure_events[key] = action.failure_event
                 if not await self._steps.create(action):
                     raise _StaleCache(f"{_describe(action)}: it exists already")
-                self._complaints.pop(key, None)
+                self._failure_events.pop(key, None)
             case Read():
                 await self._steps.read(action.kind, action.key, reads)
                 return
         _LOG.debug("%s", action.why)
-        self._record(action.notices)
+        self._record(action.events)
 
-    def _end(self, key: str, action: Wait | Done | Run) -> str:
+    def _end(self, key: str, action: Wait | Settled | Run) -> str:
         if isinstance(action, Run):
             self._start(key, action)
             return "operation"
-        self._record(action.notices)
-        if isinstance(action, Done):
+        self._record(action.events)
+        if isinstance(action, Settled):
             self._reasons.pop(key, None)
             return "done"
         self._reasons[key] = action.reason
@@ -264,9 +271,9 @@ class Runner:
         else:
             self._reasons[key] = f"{action.name} is running"
 
-    def _record(self, notices: tuple[Notice, ...]) -> None:
-        for notice in notices:
-            self._recorder.record(notice)
+    def _record(self, events: tuple[EventRecord, ...]) -> None:
+        for event in events:
+            self._recorder.record(event)
 
     def _come_back(
         self,
@@ -286,29 +293,29 @@ class Runner:
     def _refused(self, key: str, error: ApiError) -> None:
         """The server will answer the same until somebody changes something: say so where people look."""
         seconds = self._come_back(key, error, backoff.API_REFUSED, level=logging.ERROR)
-        if self._complain(key, f"{error}; trying again in {seconds:.0f} s"):
+        if self._record_failure(key, f"{error}; trying again in {seconds:.0f} s"):
             return
         cache = self._caches.get(self._kind.plural)
         about: KubeObject | None = None if cache is None else cache.get(key)
         if about is not None:
             text = f"The Kubernetes API refused a call ({error.status} {error.reason}): {error.message}"
             text += f"; trying again in {seconds:.0f} s"
-            self._record((Notice(self._kind, about, "Warning", "ApiCallRefused", text),))
+            self._record((EventRecord(self._kind, about, "Warning", "ApiCallRefused", text),))
 
-    def _complain(self, key: str, what: str) -> bool:
-        """Say what the failed step has to say about its failure, if anything."""
-        complaint = self._complaints.get(key)
-        if complaint is None:
+    def _record_failure(self, key: str, what: str) -> bool:
+        """Record the `failure_event` of the step that failed; whether it has one."""
+        failure_event = self._failure_events.get(key)
+        if failure_event is None:
             return False
-        self._record((msgspec.structs.replace(complaint, message=f"{complaint.message}: {what}"),))
+        self._record((msgspec.structs.replace(failure_event, message=f"{failure_event.message}: {what}"),))
         return True
 
-    def _complaint(self) -> int:
+    def _unavailable_level(self) -> int:
         """An API server that is away concerns every key: one warning in a while says it."""
         now = self._now()
-        if now < self._complained + _COMPLAIN_EVERY:
+        if now < self._warned + _WARN_EVERY:
             return logging.DEBUG
-        self._complained = now
+        self._warned = now
         return logging.WARNING
 
 

@@ -31,7 +31,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
@@ -145,7 +145,7 @@ class Cluster:
         self.server = ApiServer(now=clock.now, random=Random(3))
         self.client = Client(InProcessTransport(self.server))
         self.metrics = Metrics()
-        self.notices: list[Notice] = []
+        self.events: list[EventRecord] = []
         plugin = Plugin(kind="backend", name="shelf", factory=lambda _options: backend, distribution="tests")
         limits = {DRIVER: DriverLimits(concurrency=2)}
         loaded = LoadedDrivers(drivers=(Driver(DRIVER, plugin, backend),), limits=limits)
@@ -168,8 +168,8 @@ class Cluster:
         self.repair = LeakRepair(self.check, self.plane.deps, self.plane.dispatcher)
         self.adoption = Adoption(self.plane.deps, [DRIVER], self.plane.dispatcher)
 
-    def record(self, notice: Notice) -> None:
-        self.notices.append(notice)
+    def record(self, event: EventRecord) -> None:
+        self.events.append(event)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane.errors import ApiError
 from volplane_embedded.informers import timestamp
 from volplane_embedded.kubelet.container_config import Places, Refused, Source, spec_of
@@ -152,4 +152,4 @@ class Running:
         self._notice(pod, "Warning", "Failed", f"Error: {message}")
 
     def _notice(self, pod: Pod, kind: str, reason: str, message: str) -> None:
-        self._around.recorder.record(Notice(PODS, pod, kind, reason, message))
+        self._around.recorder.record(EventRecord(PODS, pod, kind, reason, message))

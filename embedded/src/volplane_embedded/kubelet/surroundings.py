@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from volplane.controller.runner import Recorder
+from volplane.controller.actions import Recorder
 from volplane.controller.steps import Steps
 from volplane.kube.client import Client
 from volplane_embedded.informers import Now, Sight

@@ -1,4 +1,4 @@
-"""The rest of the cluster: a scheduler and the agents of two nodes, as far as volumes notice them.
+"""The rest of the cluster: a scheduler and the agents of two nodes, as far as volumes event them.
 
 Pods are placed once their claims can be used, mount them, leave data on them, end, and are taken down before they are
 removed. Scrubber pods really erase what they mount: at once, late, partly, or not at all.
@@ -28,11 +28,11 @@ _JSON: Final = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFaults:
-    """Shares of scrubber pods that fail, are slow; and seconds after which a node notices that a pod was removed, at most."""
+    """Shares of scrubber pods that fail, are slow; and seconds after which a node events that a pod was removed, at most."""
 
     failing: float = 0.0
     slow: float = 0.0
-    notice: float = 1.0
+    event: float = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -211,7 +211,7 @@ class Cluster:
                 self._erase(running)
         if present is None or present["metadata"]["uid"] != meta["uid"]:
             if running.gone is None:
-                running.gone = now + self._fate.between(0.0, self._faults.notice, f"notice {meta['uid']}")
+                running.gone = now + self._fate.between(0.0, self._faults.event, f"event {meta['uid']}")
             if running.gone <= now:
                 self._take_down(running, cut_off=True)
             return

@@ -172,7 +172,7 @@ class _Writer:
                 longest=4.0 if leaders else 60.0,
             ),
             pods=PodFaults(
-                failing=random.choice((0.0, 0.2)), slow=random.choice((0.0, 0.2)), notice=random.choice((0.5, 5.0))
+                failing=random.choice((0.0, 0.2)), slow=random.choice((0.0, 0.2)), event=random.choice((0.5, 5.0))
             ),
             alpha=BackendTraits(
                 steps=random.choice((0.0, 0.3)),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.driver import Driver
 from volplane.drivers.status import LoadedDrivers
@@ -95,7 +95,7 @@ class ProcessParts:
     latency: Callable[[str, str], tuple[float, float]]
     wall: WallClock
     verdict: Verdict
-    record: Callable[[str, Notice], None]
+    record: Callable[[str, EventRecord], None]
     fence: str
     seed: int
 
@@ -155,9 +155,9 @@ class Process:
         runners = self.plane.runners if self.plane is not None else ()
         return {f"{runner.name} {key}": why for runner in runners for key, why in sorted(runner.reasons.items())}
 
-    def record(self, notice: Notice) -> None:
+    def record(self, event: EventRecord) -> None:
         if not self.network.dead:
-            self._parts.record(self.name, notice)
+            self._parts.record(self.name, event)
 
     async def _run(self) -> None:
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_testing import clock
 from volplane_testing.conformance import Subject
@@ -238,8 +238,8 @@ class _Simulation:
         if not self._living and self._verdict.violation is None:
             self._start_process()
 
-    def _record(self, who: str, notice: Notice) -> None:
-        self._trace.note(who, f"tells {self._truth.spell(notice.about.name)}: {notice.reason}: {notice.message}")
+    def _record(self, who: str, event: EventRecord) -> None:
+        self._trace.note(who, f"tells {self._truth.spell(event.about.name)}: {event.reason}: {event.message}")
 
     # --- the schedule -------------------------------------------------------------------------------------------
 
