@@ -76,7 +76,7 @@ class Laboratory:
             now=clock.now, random=random.Random(7), disabled_admission=frozenset(disabled_admission)
         )
         self.rules = Rules()
-        self.events: list[EventRecord] = []
+        self.recorded: list[EventRecord] = []
         self.backends = {backend.name: backend for backend in backends}
         self.broken: tuple[BrokenDriver, ...] = ()
         self.restarts = 0
@@ -171,14 +171,14 @@ class Laboratory:
 
     def record(self, event: EventRecord) -> None:
         if self._transport is not None and not self._transport.dead:
-            self.events.append(event)
+            self.recorded.append(event)
 
     @property
     def events(self) -> Counter[str]:
-        return Counter(f"{n.type} {n.reason}" for n in self.events)
+        return Counter(f"{n.type} {n.reason}" for n in self.recorded)
 
     def messages(self, reason: str) -> list[str]:
-        return [event.message for event in self.events if event.reason == reason]
+        return [event.message for event in self.recorded if event.reason == reason]
 
     # --- people -------------------------------------------------------------------------------------------------
 
