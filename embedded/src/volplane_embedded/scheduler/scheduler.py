@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from volplane.controller.actions import Action, Recorder, Run
+from volplane.controller.actions import Action, LiveReads, Recorder, Run, Settled
 from volplane.controller.runner import Runner
 from volplane.errors import ApiError
 from volplane.kube.client import Client

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from volplane.binding.matching import place_of
-from volplane.controller.actions import Patch, Wait
+from volplane.controller.actions import Patch, Settled, Wait
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane_embedded.objects import Pod, claim_names
 from volplane_embedded.scheduler.scheduling import Bind, Placement, SchedulerState, decide
