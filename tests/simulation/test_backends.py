@@ -109,7 +109,7 @@ def test_its_hooks_are_called_in_virtual_time_and_crash_in_the_middle() -> None:
         (Sloppy, "one-asset-per-generation"),
         (Blind, "no-leak"),
         (Polite, "no-leak"),
-        (Unmarked, "comes-to-rest"),
+        pytest.param(Unmarked, "comes-to-rest", marks=pytest.mark.soak),
     ],
 )
 def test_a_sloppy_backend_is_caught(kind: type[MemoryBackend], invariant: str) -> None:

@@ -199,7 +199,8 @@ class TestWithoutSubject(BackendConformance):
 """
 
 
-def test_under_pytest_each_rule_is_an_item(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_under_pytest_each_rule_is_an_item(tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_it.py").write_text(PYTEST_FILE)
     command = [
         sys.executable,
@@ -211,6 +212,7 @@ def test_under_pytest_each_rule_is_an_item(tmp_path: Path) -> None:
         "-p",
         "no:cacheprovider",
         "--color=no",
+        f"--numprocesses={workers}",
         "test_it.py",
     ]
     ran = subprocess.run(
