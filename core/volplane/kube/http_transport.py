@@ -273,7 +273,7 @@ def _tls(configuration: Any) -> ssl.SSLContext | bool:
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket that events within two minutes that the other end is gone, even on a connection that waits."""
+    """A socket that notices within two minutes that the other end is gone, even on a connection that waits."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,7 +1,7 @@
 """A small process that forks a monitor for each command: a start costs milliseconds, not an interpreter.
 
 It talks to the agent over a socket: each message is one byte and one descriptor, the control connection of a new
-command. When the agent is gone it ends; the monitors event on their own connections.
+command. When the agent is gone it ends; the monitors notice on their own connections.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _fork() -> int:
-    """As os.fork; -1 where there can be no more processes: the agent events that its connection was closed."""
+    """As os.fork; -1 where there can be no more processes: the agent notices that its connection was closed."""
     try:
         return os.fork()
     except OSError:
