@@ -315,6 +315,6 @@ async def test_a_claim_that_another_process_serves_is_left_in_peace() -> None:
             await harness.settle()
             await harness.nothing_left()
             assert second.our_writes() == []
-            assert second.notices == []
+            assert second.recorded == []
         finally:
             await second.close()

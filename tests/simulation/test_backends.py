@@ -16,9 +16,9 @@ from volplane.assets import AccessMode, Ownership
 from volplane.errors import ConfigurationError
 from volplane_testing import MemoryBackend, MemoryStorage, Subject
 from volplane_testing.conformance.subject import MakeSubject
-from volplane_testing.simulation.plan import generate
 from volplane_testing.simulation.report import SeedReport, judge_seed
-from volplane_testing.simulation.simulation import Trial, simulate
+from volplane_testing.simulation.run import Trial, simulate
+from volplane_testing.simulation.schedule import generate
 
 NOBODY = Ownership(cluster_id="", claim_uid="", volume_name="")
 
