@@ -24,6 +24,7 @@ from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.kube.reflector import Reflector
+from volplane.lifecycle.delete import volume_source
 from volplane.lifecycle.explain import Explanation, explain_claim
 from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, claims_of_pod
 from volplane.lifecycle.intents import Sealer
@@ -101,6 +102,7 @@ class ControlPlane:
         self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
         self.pods: Cache[Pod] = Cache(PODS, POD_INDEXES)
         self.nodes: Cache[Node] = Cache(NODES)
+        self.volumes.subscribe(self._forget_source)
         self._caches: dict[str, Cache[Any]] = {
             cache.kind.plural: cache for cache in (self.claims, self.volumes, self.classes, self.pods, self.nodes)
         }
@@ -168,6 +170,10 @@ class ControlPlane:
             "dispatcher": self.dispatcher,
             "metrics": parts.metrics,
         }
+
+    def _forget_source(self, old: Volume | None, new: Volume | None) -> None:
+        if new is None and old is not None and old.annotation(PROVISIONED_BY) is None:
+            self._parts.drivers.forget_source(volume_source(old))
 
     def _wake_volume(self, key: str) -> None:
         self._volumes_runner.enqueue(key)

@@ -52,6 +52,8 @@ STEP_SECONDS = 1.5
 DRAIN_SECONDS = 3.0
 HOOK_SECONDS = 1.5
 EVENT_SECONDS = 1.0
+START_SECONDS = 2.0
+"""How long the controllers wait for drivers to start, before they report those that have not."""
 COMPLAIN_SECONDS = 30.0
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
@@ -260,10 +262,10 @@ class ControllerProcess:
         work = self._assemble(loaded, cluster_id, sealer, leadership, recorder)
         async with asyncio.TaskGroup() as group:
             events = group.create_task(recorder.run(), name="events")
-            await work.drivers.start_all()
+            keeping = group.create_task(work.drivers.keep(), name="drivers")
+            await work.drivers.started(within=START_SECONDS)
             self._work = work
             self._working.set()
-            keeping = group.create_task(work.drivers.keep(), name="drivers")
             resync = group.create_task(self._resync(work), name="resync")
             leaks = group.create_task(work.upkeep.check.run(), name="leak check")
             controllers = group.create_task(work.plane.run(), name="controllers")

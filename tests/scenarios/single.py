@@ -12,6 +12,7 @@ from scenarios.laboratory import Json, Laboratory
 from volplane.controller.actions import Run
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
+from volplane.lifecycle.delete import volume_source
 from volplane.operations import OperationRegistry, Work
 from volplane_embedded.inprocess import InProcessTransport
 
@@ -40,7 +41,10 @@ class Held:
 
 
 async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[], Awaitable[None]]) -> None:
-    """Fill the caches, decide about one object until it waits, and let the operation that it started end."""
+    """Fill the caches, decide about one object until it waits, and let the operation that it started end.
+
+    Whose the static volumes are is known before: asking for it would be an operation of its own, and end the pass.
+    """
     plane = await lab.build()
     client = Client(InProcessTransport(lab.server))
     for cache in plane._caches.values():
@@ -49,6 +53,8 @@ async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[]
         cache.replace([item for item in listing.items if item.key not in hidden], listing.version)
         cache.mark_synced()
     await before()
+    for volume in plane.volumes.values():
+        await plane._parts.drivers.identify(volume_source(volume))
     runner = {r.name: r for r in plane.runners}[kind]
     await runner._pass(name if kind == "volumes" else f"default/{name}")
     while any(state.next_try is None for state in plane._parts.registry.snapshot()):

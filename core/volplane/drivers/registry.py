@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -15,9 +16,10 @@ from volplane.backoff import DRIVER_NOT_STARTED
 from volplane.controller import logs
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor
+from volplane.drivers.owners import SourceOwner, SourceOwners
 from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, status_of_broken
 from volplane.drivers.view import DriverView
-from volplane.errors import BackendError, PluginError
+from volplane.errors import BackendError, PluginError, Unavailable
 from volplane.operations import DriverLimits
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
@@ -33,7 +35,12 @@ log = logging.getLogger(__name__)
 
 START_TIMEOUT: Final = 30.0
 PROBE_TIMEOUT: Final = 10.0
+OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
+
+_ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
+"""Hooks that no operation excludes by its asset. While one hangs it is not called again; `start` and `probe` see to that
+themselves."""
 
 
 class HookRequest(Protocol):
@@ -97,6 +104,9 @@ class DriverRegistry:
         self._cluster_id = cluster_id
         self._node_name = node_name
         self._changed = changed
+        self._owners = SourceOwners(self._ask_owns)
+        self._all_started = asyncio.Event()
+        self._note_started()
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -122,31 +132,22 @@ class DriverRegistry:
         """The drivers that can be used now, by name."""
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
-    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
-        """The one driver that says a static volume is its own; else None and the reason ("": all of them say no).
-
-        Asks `owns` in the caller's thread: it must not touch the storage.
-        """
-        context = Context(driver="", cluster_id=self._cluster_id)
-        owners: list[DriverView] = []
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
+        """Whose a static volume's source is, as far as it is known. Calls no hook; `identify` does."""
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
-        for name, entry in sorted(self._entries.items()):
-            if not entry.driver.supports("owns"):
-                continue
-            if entry.state is not DriverState.READY:
-                doubts.append(f"driver {name} may own it but is {entry.state}")
-                continue
-            request = OwnsRequest(context=dataclasses.replace(context, driver=name), source=source)
-            try:
-                if entry.driver.owns(request):
-                    owners.append(entry.driver.view)
-            except (BackendError, PluginError) as error:
-                doubts.append(f"driver {name} cannot tell whether it owns it: {error}")
-        if len(owners) == 1:
-            return owners[0], ""
-        if owners:
-            return None, f"several drivers say it is theirs: {', '.join(d.name for d in owners)}"
-        return None, "; ".join(doubts)
+        doubts += [
+            f"driver {name} may own it but is {entry.state}"
+            for name, entry in sorted(self._entries.items())
+            if entry.driver.supports("owns") and entry.state is not DriverState.READY
+        ]
+        return self._owners.lookup(source, self._possible_owners(), doubts)
+
+    def forget_source(self, source: VolumeSource) -> None:
+        """Drop what drivers said about the source: its volume is gone."""
+        self._owners.forget_source(source)
+
+    def _possible_owners(self) -> tuple[DriverView, ...]:
+        return tuple(driver for driver in self.ready() if driver.supports("owns"))
 
     def limits(self, name: str) -> DriverLimits:
         return self._limits.get(name) or DriverLimits()
@@ -190,6 +191,7 @@ class DriverRegistry:
         KeyError for a driver that is not of this registry.
         """
         facade = self._entries[driver.name].driver
+        self._refuse_second_hang(driver.name, hook.__name__)
         seconds = self.limits(driver.name).timeout if timeout is None else timeout
         abandoned = threading.Event()
         context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
@@ -209,6 +211,23 @@ class DriverRegistry:
             self._observe(driver.name, hook.__name__, clock() - began, outcome)
         return result
 
+    async def identify(self, source: VolumeSource) -> None:
+        """Ask the usable drivers whose a static volume's source is; `owner_of` knows it afterwards.
+
+        Raises BackendError or PluginError of a driver that cannot tell, where the owner is not known without it.
+        """
+        await self._owners.identify(source, self._possible_owners())
+
+    async def _ask_owns(self, name: str, source: VolumeSource) -> bool:
+        entry = self._entries[name]
+        request = OwnsRequest(context=self._context(entry), source=source)
+        return await self.call(entry.driver.view, Driver.owns, request, timeout=OWNS_TIMEOUT)
+
+    def _refuse_second_hang(self, driver: str, hook: str) -> None:
+        """One thread is what a hook about the driver as a whole may cost it, however long it hangs."""
+        if hook in _ABOUT_THE_DRIVER and any(c.overrun and c.what == hook for c in self._executor.running(driver)):
+            raise Unavailable(f"an earlier call of {hook} of driver {driver} has not returned")
+
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 
     def presume_started(self) -> None:
@@ -221,8 +240,20 @@ class DriverRegistry:
         await self._each(self._start, self._entries.values())
 
     async def keep(self) -> None:
-        """Start what is unavailable again (after 1 s, doubling to 30 s), probe the others every 30 s, until cancelled."""
+        """Start every driver that has not been started, all at once; start what is unavailable again (`backoff`); probe
+        the others every 30 s. Runs until cancelled.
+        """
         await self._each(self._keep_one, self._entries.values())
+
+    async def started(self, within: float) -> None:
+        """Return once the first `start` of every driver has ended, or after `within` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._all_started.wait()
+
+    def _note_started(self) -> None:
+        if all(entry.state is not DriverState.STARTING for entry in self._entries.values()):
+            self._all_started.set()
 
     async def stop_all(self) -> None:
         """Call `stop` of every started driver, all at once; errors are logged. Call it when no hook runs any more."""
@@ -256,6 +287,8 @@ class DriverRegistry:
             self._turn(entry, DriverState.READY, "")
 
     async def _keep_one(self, entry: _Entry) -> None:
+        if entry.state is DriverState.STARTING:
+            await self._start(entry)
         failures = 1
         while entry.state is not DriverState.STOPPED:
             if entry.state is DriverState.READY:
@@ -297,6 +330,8 @@ class DriverRegistry:
 
     def _turn(self, entry: _Entry, state: DriverState, error: str) -> None:
         was, entry.state, entry.error = entry.state, state, error
+        self._owners.forget_driver(entry.driver.name)
+        self._note_started()
         if state is DriverState.UNAVAILABLE:
             log.warning("driver %s is unavailable: %s", entry.driver.name, error)
         if was is not state:

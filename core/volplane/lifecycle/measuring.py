@@ -17,6 +17,7 @@ from volplane.controller.actions import Action, Patch, Reads
 from volplane.controller.inventory import count_inventory
 from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import Driver
+from volplane.drivers.owners import SourceOwner
 from volplane.drivers.registry import HookRequest
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError
@@ -57,8 +58,14 @@ class MeasuredDrivers:
     def broken(self, name: str) -> str:
         return self._inner.broken(name)
 
-    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
         return self._inner.owner_of(source)
+
+    async def identify(self, source: VolumeSource) -> None:
+        await self._inner.identify(source)
+
+    def forget_source(self, source: VolumeSource) -> None:
+        self._inner.forget_source(source)
 
     async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
         match request:

@@ -20,6 +20,7 @@ from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.lifecycle.delete import volume_source
 from volplane.lifecycle.finalizers import is_in_tree
 from volplane.lifecycle.identity import (
     asset_identity,
@@ -80,6 +81,7 @@ class Operations:
         dispatcher.register("discard", self.discard)
         dispatcher.register("delete", self.delete)
         dispatcher.register("recycle", self.recycle)
+        dispatcher.register("identify", self.identify)
 
     # --- provision ----------------------------------------------------------------------------------------------
 
@@ -346,6 +348,13 @@ class Operations:
         if volume is None or driver is None:
             raise _gone(run)
         return volume, driver
+
+    def identify(self, run: Run) -> Work:
+        volume = self.world.volumes.get(run.key)
+        if volume is None:
+            raise _gone(run)
+        source = volume_source(volume)
+        return lambda: self._drivers.identify(source)
 
     # --- live reads and calls -----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
-from volplane.lifecycle.delete import NO_PLUGIN, driver_of, run_on_asset
+from volplane.lifecycle.delete import NO_PLUGIN, driver_of, identify, run_on_asset
 from volplane.lifecycle.intents import (
     INTENT_VERSION,
     RecycleIntent,
@@ -38,11 +38,9 @@ def decide_recycle(volume: Volume, world: World, reads: Reads) -> Action:
     if (users := _users(volume, world)) and not _claim_recreated(volume, world):
         message = "Volume is used by pods: " + ",".join(users)
         return Wait(reason=message, notices=(Notice(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
-    driver, why_not = driver_of(volume, world)
-    if driver is None:
-        return _fail(volume, "No recycler plugin found for the volume!" if why_not in ("", NO_PLUGIN) else why_not)
-    if not driver.supports("recycle"):
-        return _fail(volume, f'driver "{driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
+    driver = _recycler(volume, world)
+    if not isinstance(driver, DriverView):
+        return driver
     reference = volume.spec.claim_ref
     intent = read_recycle_intent(volume.annotation(names.INTENT))
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
@@ -129,6 +127,20 @@ def _claim_recreated(volume: Volume, world: World) -> bool:
     """A claim of that name exists again with another volume: the pods are its users, not ours."""
     reference = volume.spec.claim_ref
     return reference is not None and world.claims.get(f"{reference.namespace}/{reference.name}") is not None
+
+
+def _recycler(volume: Volume, world: World) -> DriverView | Action:
+    """The driver that erases the volume; or what to do as there is none, or none is known yet."""
+    owner = driver_of(volume, world)
+    if not owner.known:
+        return (_failed_step(volume, owner.reason) if owner.reason else None) or identify(volume)
+    if owner.driver is None:
+        nobody = owner.reason in ("", NO_PLUGIN)
+        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason)
+    if not owner.driver.supports("recycle"):
+        name = owner.driver.name
+        return _fail(volume, f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
+    return owner.driver
 
 
 def _record(volume: Volume, intent: RecycleIntent, *, why: str, notices: tuple[Notice, ...] = ()) -> Patch:

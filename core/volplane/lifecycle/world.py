@@ -13,6 +13,7 @@ from volplane.binding.matching import Demand
 from volplane.controller.actions import Notice
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.driver import Driver
+from volplane.drivers.owners import SourceOwner
 from volplane.drivers.registry import HookRequest
 from volplane.drivers.view import DriverView
 from volplane.kube import names
@@ -47,8 +48,14 @@ class Drivers(Protocol):
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
-    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
-        """The one driver that says a static volume is its own; else None and the reason ("": all of them say no)."""
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
+        """The one driver that owns a static volume's source, as far as it is known. Calls no hook."""
+
+    async def identify(self, source: VolumeSource) -> None:
+        """Ask the drivers for the owner of the source; `owner_of` knows it afterwards."""
+
+    def forget_source(self, source: VolumeSource) -> None:
+        """Drop what is known about the owner of the source."""
 
     async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
         """Call a hook in the driver's own threads, within its deadline."""

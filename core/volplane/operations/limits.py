@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from typing import Final
 
 from volplane.backoff import HOOK_FAILED, HOOK_FAILED_SLOW
 from volplane.errors import ApiError, BackendError, RetryPolicy
 
 __all__ = [
+    "UNLIMITED",
     "DriverLimits",
     "TokenBucket",
     "retry_delay",
@@ -21,6 +24,10 @@ class DriverLimits:
     concurrency: int = 10
     rate: float | None = None
     timeout: float = 120.0
+
+
+UNLIMITED: Final = DriverLimits(concurrency=sys.maxsize)
+"""Of operations of no driver: they wait for others and call no hook themselves."""
 
 
 class TokenBucket:

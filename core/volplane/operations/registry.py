@@ -14,7 +14,7 @@ from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name
 from volplane.errors import BackoffError, OperationError, OperationInProgress
 from volplane.operations.entries import RUNNING, Lane, Operation, Pause, Requeue, Work
-from volplane.operations.limits import DriverLimits, TokenBucket, retry_delay
+from volplane.operations.limits import UNLIMITED, DriverLimits, TokenBucket, retry_delay
 from volplane.operations.pacing import RetryPace
 from volplane.operations.states import Again, Ended, OperationState, Phase
 
@@ -89,7 +89,8 @@ class OperationRegistry:
             self._operations[name].failures = 0
 
     def limits(self, driver: str) -> DriverLimits:
-        return self._limits.get(driver) or DriverLimits()
+        """Those of the driver; "" (no driver) has none."""
+        return (self._limits.get(driver) or DriverLimits()) if driver else UNLIMITED
 
     def next_delay(self, run: Run, error: BaseException) -> float:
         """Seconds after which the operation would be tried again if it failed with `error` now; for events."""
