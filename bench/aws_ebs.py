@@ -63,7 +63,7 @@ def serve(channel: multiprocessing.connection.Connection, nodes: int, rate: floa
         for action, limit in EC2_LIMITS.items()
     }
     fake = FakeEC2(Behaviour(region=REGION, zones=ZONES, throttle=throttle))
-    instances = [(fake.add_instance(ZONES[n % len(ZONES)], kind="m7i.48xlarge")) for n in range(nodes)]
+    instances = [(fake.add_instance(ZONES[n % len(ZONES)], instance_type="m7i.48xlarge")) for n in range(nodes)]
     with FakeEC2Server(fake) as server:
         channel.send((server.url, [(each.id, each.zone) for each in instances]))
         channel.recv()

@@ -18,15 +18,15 @@ from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
 from volplane.drivers.registry import DriverRegistry
 from volplane.errors import ApiError
+from volplane.intents.bootstrap import cluster_id_of, find_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.lifecycle.bootstrap import cluster_id_of, find_sealer
-from volplane.lifecycle.explain import Explanation
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.world import Settings
 from volplane.operations import OperationRegistry
 from volplane.plane import ControlPlane, Parts
 from volplane.process import Options
+from volplane.reconcile.explain import Explanation
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
 
 __all__ = ["Onlooker", "look"]
 

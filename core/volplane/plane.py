@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+from volplane.assets import VolumeSource
 from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Decide, Notice
 from volplane.controller.clock import Clock
@@ -18,26 +19,30 @@ from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
 from volplane.controller.workqueue import ControllerMetrics
 from volplane.errors import ConfigurationError
+from volplane.intents.discard import DiscardOperation
+from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
 from volplane.kube.reflector import Reflector
-from volplane.lifecycle.delete import volume_source
-from volplane.lifecycle.explain import Explanation, explain_claim
-from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, claims_of_pod
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.measuring import CountedAssignments, MeasuredDrivers
-from volplane.lifecycle.operations import Operations
-from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wakeups
-from volplane.lifecycle.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
-from volplane.lifecycle.volumes import promised
-from volplane.lifecycle.world import Drivers, Settings, World
 from volplane.operations import Dispatcher, OperationRegistry
 from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
 from volplane.protection.volumes import decide_volume_protection
 from volplane.protection.wakeups import ProtectionWakeups
+from volplane.provision.operation import ProvisionOperation
+from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
+from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
+from volplane.reconcile.explain import Explanation, explain_claim
+from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
+from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
+from volplane.reconcile.volumes import promised
+from volplane.state.cluster_state import ClusterState, Drivers, Settings
+from volplane.state.handlers import EventHandlers
+from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
+from volplane.state.naming import volume_source
+from volplane.state.records import Sealer
 
 __all__ = ["ALL_CONTROLLERS", "CONTROLLERS_BESIDE", "ControlPlane", "Parts", "parse_controllers"]
 
@@ -70,6 +75,16 @@ class Recorder(Protocol):
         """Queue an event; never blocks."""
 
 
+class PlaneDrivers(Drivers, HookCaller, Protocol):
+    """The configured drivers: to see, to call, and to ask whose a static volume is."""
+
+    async def identify(self, source: VolumeSource) -> None:
+        """Ask the drivers whose the source is; `owner_of` knows it afterwards. Raises BackendError or PluginError."""
+
+    def forget_source(self, source: VolumeSource) -> None:
+        """Drop what is known about the owner of the source."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a plane is built from; each belongs to the one event loop that runs it.
@@ -79,7 +94,7 @@ class Parts:
     """
 
     client: Client
-    drivers: Drivers
+    drivers: PlaneDrivers
     registry: OperationRegistry
     recorder: Recorder
     sealer: Sealer
@@ -98,7 +113,7 @@ class ControlPlane:
         self._parts = parts
         self._controllers = controllers
         self.claims: Cache[Claim] = Cache(CLAIMS, CLAIM_INDEXES)
-        self.volumes: Cache[Volume] = Cache(VOLUMES, VOLUME_INDEXES)
+        self.volumes: Cache[Volume] = Cache(VOLUMES)
         self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
         self.pods: Cache[Pod] = Cache(PODS, POD_INDEXES)
         self.nodes: Cache[Node] = Cache(NODES)
@@ -106,56 +121,63 @@ class ControlPlane:
         self._caches: dict[str, Cache[Any]] = {
             cache.kind.plural: cache for cache in (self.claims, self.volumes, self.classes, self.pods, self.nodes)
         }
-        self._measured: MeasuredDrivers | None = None
+        self._measured: MeasuredHooks | None = None
         if parts.measures is not None:
-            self._measured = MeasuredDrivers(parts.drivers, self.claims, self.volumes, parts.measures)
+            self._measured = MeasuredHooks(parts.drivers, self.claims, self.volumes, parts.measures)
         self._reflectors: dict[str, Reflector[Any]] = {}
         self.dispatcher = Dispatcher(parts.registry)
         """Starts the operations of this plane; whoever adds a verb registers it here."""
-        self.world = self._build_world()
+        self.state = self._build_state()
+        self.deps = self._register_operations()
+        """What operations on this state work with."""
         self._pod_events: Cache[PodEvent] = Cache(POD_EVENTS)
-        ScrubEvents(self._pod_events, self.world, parts.recorder)
+        ScrubEvents(self._pod_events, self.state, parts.recorder)
         self.runners = self._build_runners()
 
-    def _build_world(self) -> World:
+    def _build_state(self) -> ClusterState:
         parts = self._parts
-        drivers: Drivers = self._measured or parts.drivers
-        world = World(
+        return ClusterState(
             settings=self.settings,
             claims=self.claims,
             volumes=self.volumes,
             classes=self.classes,
             pods=self.pods,
             nodes=self.nodes,
-            drivers=drivers,
+            drivers=parts.drivers,
             sealer=parts.sealer,
             now=parts.clock.now,
             monotonic=parts.clock.monotonic,
             fence=parts.fence,
         )
-        operations = Operations(
-            world=world,
+
+    def _register_operations(self) -> OperationDeps:
+        parts = self._parts
+        deps = OperationDeps(
+            cluster=self.state,
             client=parts.client,
+            hooks=self._measured or parts.drivers,
             registry=parts.registry,
-            drivers=drivers,
             recorder=parts.recorder,
             fence=parts.fence,
-            wake_volume=self._wake_volume,
         )
-        operations.register(self.dispatcher)
-        return world
+        self.dispatcher.register("provision", ProvisionOperation(deps))
+        self.dispatcher.register("discard", DiscardOperation(deps))
+        self.dispatcher.register("delete", DeleteOperation(deps, self._wake_volume))
+        self.dispatcher.register("recycle", RecycleOperation(deps, self._wake_volume))
+        self.dispatcher.register("identify", IdentifyOperation(deps, parts.drivers.identify))
+        return deps
 
     def _build_runners(self) -> list[Runner]:
-        decide: Decide = ClaimReconciler(self.world, self._wake_claim)
+        decide: Decide = ClaimReconciler(self.state, self._wake_claim)
         if self._parts.measures is not None:
             decide = CountedAssignments(decide, self.claims, self._parts.measures)
         claims = Runner("claims", decide, kind=CLAIMS, flow=self._class_of_claim, **self._common())
         volumes = Runner(
-            "volumes", VolumeReconciler(self.world), kind=VOLUMES, flow=self._class_of_volume, **self._common()
+            "volumes", VolumeReconciler(self.state), kind=VOLUMES, flow=self._class_of_volume, **self._common()
         )
         self._claims_runner = claims
         self._volumes_runner = volumes
-        Wakeups(self.world, claims, volumes, self._parts.registry.forget).subscribe()
+        EventHandlers(self.state, claims, volumes, self._parts.registry.forget).subscribe()
         runners = [claims, volumes]
         if "protection" in self._controllers:
             runners += self._protection()
@@ -200,15 +222,15 @@ class ControlPlane:
             live.listed(namespace, started, listing.items)
 
         self.dispatcher.register("unprotect", lambda run: lambda: list_pods(run.asset))
-        world = ProtectionWorld(
+        seen = ProtectionWorld(
             claims=self.claims,
             pods=self.pods,
             live=live,
             monotonic=clock.monotonic,
-            promised=lambda claim: promised(claim, self.world),
+            promised=lambda claim: promised(claim, self.state),
         )
         claims = Runner(
-            "pvcprotection", lambda key, _: decide_claim_protection(key, world), kind=CLAIMS, **self._common()
+            "pvcprotection", lambda key, _: decide_claim_protection(key, seen), kind=CLAIMS, **self._common()
         )
         volumes = Runner(
             "pvprotection", lambda key, _: decide_volume_protection(key, self.volumes), kind=VOLUMES, **self._common()
@@ -279,7 +301,7 @@ class ControlPlane:
     def explain(self, key: str) -> Explanation:
         """Why the claim is where it is, and what happens next."""
         operations = self._parts.registry.snapshot()
-        return explain_claim(key, self.world, operations, now=self._parts.clock.monotonic())
+        return explain_claim(key, self.state, operations, now=self._parts.clock.monotonic())
 
     async def read_once(self) -> None:
         """Fill the caches without following what changes, for who only wants to look. Raises ApiError."""

@@ -29,18 +29,18 @@ from volplane.drivers.loading import load_drivers
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
+from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock
-from volplane.lifecycle.adoption import Adoption
-from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.leak_check import LeakCheck
-from volplane.lifecycle.leak_repair import LeakRepair
-from volplane.lifecycle.world import Settings
+from volplane.leaks.adoption import Adoption
+from volplane.leaks.check import LeakCheck
+from volplane.leaks.repair import LeakRepair
 from volplane.operations import Ended, OperationRegistry, OperationState
 from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
 
 __all__ = ["LEASE", "ControllerProcess", "Options", "Upkeep"]
 
@@ -328,22 +328,19 @@ class ControllerProcess:
             scrub=self._configuration.scrubber,
         )
         plane = ControlPlane(settings, self._options.controllers, parts)
-        upkeep = self._upkeep(plane, drivers, leadership)
+        upkeep = self._upkeep(plane, drivers)
         return _Work(plane=plane, drivers=drivers, registry=registry, executor=executor, upkeep=upkeep)
 
-    def _upkeep(self, plane: ControlPlane, drivers: DriverRegistry, leadership: Leadership) -> Upkeep:
+    def _upkeep(self, plane: ControlPlane, drivers: DriverRegistry) -> Upkeep:
         check = LeakCheck(
-            plane.world,
-            self._client,
+            plane.deps,
             drivers.names(),
             random=self._random,
             node_name=self._options.node_name,
             metrics=self.metrics,
         )
-        repair = LeakRepair(check, self._client, plane.dispatcher, fence=lambda: leadership.fence)
-        adoption = Adoption(
-            plane.world, self._client, drivers.names(), plane.dispatcher, fence=lambda: leadership.fence
-        )
+        repair = LeakRepair(check, plane.deps, plane.dispatcher)
+        adoption = Adoption(plane.deps, drivers.names(), plane.dispatcher)
         return Upkeep(check=check, repair=repair, adoption=adoption)
 
     def _driver_changed(self, name: str) -> None:

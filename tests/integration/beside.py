@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from integration.stock_neighbours import StockCluster
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call
-from scenarios.laboratory import Json, Laboratory, experiment
+from scenarios.laboratory import Json, Laboratory
 from scenarios.stories import DRIVER, claim, storage_class
 
 PROVISIONER = "volume.kubernetes.io/storage-provisioner"
@@ -33,6 +32,12 @@ class Beside(Laboratory):
     def backend(self) -> ScriptedBackend:
         return self.backends[DRIVER]
 
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            await self.stock.stop()
+
     async def start_both(self) -> None:
         await self.stock.start()
         await self.start()
@@ -55,24 +60,6 @@ class Beside(Laboratory):
         assert await self.everything("claims") == []
         assert await self.everything("volumes") == []
         assert not any(backend.assets for backend in self.backends.values())
-
-
-def play(
-    body: Callable[[Beside], Awaitable[None]], lab: Callable[[], Beside] = Beside, *, seed: int | None = None
-) -> None:
-    """Run `body` in virtual time; nothing is started yet."""
-
-    async def main() -> None:
-        made = lab()
-        try:
-            await body(made)
-        finally:
-            try:
-                await made.close()
-            finally:
-                await made.stock.stop()
-
-    experiment(main, seed=seed)
 
 
 def ours(name: str = "c", size: str = "1Gi", **spec: Any) -> Json:

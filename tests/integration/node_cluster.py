@@ -15,9 +15,9 @@ from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
 from volplane_embedded.apiserver.requests import Answer
 from volplane_embedded.apiserver.server import ApiServer
-from volplane_embedded.cluster import LocalNodes
 from volplane_embedded.kubelet.sandboxes import Sandboxes
-from volplane_embedded.pods import PODS, Pod
+from volplane_embedded.local_nodes import LocalNodes
+from volplane_embedded.objects import PODS, Pod
 
 SECONDS = 10.0
 

@@ -11,7 +11,7 @@ import pytest
 
 from integration.weather import Outdoors
 from scenarios.backends import ScriptedBackend
-from scenarios.laboratory import Laboratory, at_work
+from scenarios.laboratory import Laboratory
 from scenarios.stories import DRIVER, claim, node_runs_pods, storage_class, volume
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -66,14 +66,14 @@ async def events_of(lab: Laboratory) -> list[dict[str, Any]]:
     ids=str,
 )
 @pytest.mark.parametrize("when", ["in the list", "in the watch", "after it was known"])
-def test_a_volume_that_cannot_be_read_is_skipped_alone_and_reported(
+async def test_a_volume_that_cannot_be_read_is_skipped_alone_and_reported(
     spoilt: dict[str, Any], when: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def spoil(lab: Laboratory) -> None:
         made = await lab.create("volumes", volume("bad"))
         lab.server.store.put("persistentvolumes", "bad", {**made, **spoilt})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory() as lab:
         if when == "in the list":
             await spoil(lab)
         await lab.start()
@@ -93,14 +93,12 @@ def test_a_volume_that_cannot_be_read_is_skipped_alone_and_reported(
         asked = len(lab.rules.calls)
         await asyncio.sleep(HOUR)
         assert len(lab.rules.calls) - asked < 80, "one try every five minutes, and its live read"
-
-    at_work(Laboratory, body)
     assert "PersistentVolume bad could not be read and is skipped" in caplog.text
     assert tracebacks(caplog) == []
 
 
-def test_a_class_that_cannot_be_read_harms_only_its_claims(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_class_that_cannot_be_read_harms_only_its_claims(caplog: pytest.LogCaptureFixture) -> None:
+    async with Laboratory(ScriptedBackend(DRIVER)) as lab:
         made = await lab.create("classes", storage_class("bad"))
         lab.server.store.put("storageclasses.storage.k8s.io", "bad", {**made, "parameters": {"a": 7}})
         await lab.create("classes", storage_class())
@@ -110,8 +108,6 @@ def test_a_class_that_cannot_be_read_harms_only_its_claims(caplog: pytest.LogCap
         await lab.settle()
         assert (await lab.see("claims", "b"))["status"]["phase"] == "Bound"
         assert (await lab.see("claims", "a"))["status"]["phase"] == "Pending"
-
-    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)
     assert "StorageClass bad could not be read" in caplog.text
     assert tracebacks(caplog) == []
 
@@ -126,10 +122,10 @@ def full(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("made", [False, True], ids=("bound to a volume", "provisioned for"))
-def test_a_claim_whose_annotations_are_full_is_told_so_and_goes_on_when_there_is_room(
+async def test_a_claim_whose_annotations_are_full_is_told_so_and_goes_on_when_there_is_room(
     made: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(ScriptedBackend(DRIVER)) as lab:
         await lab.create("classes", storage_class())
         if not made:
             await lab.create("volumes", volume("v"))
@@ -144,17 +140,16 @@ def test_a_claim_whose_annotations_are_full_is_told_so_and_goes_on_when_there_is
         await lab.patch("claims", "c", {"metadata": {"annotations": {"example.com/notes": None}}})
         await asyncio.sleep(5.0)
         assert (await lab.see("claims", "c"))["status"]["phase"] == "Bound"
-
-    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)
     assert tracebacks(caplog) == []
 
 
-def test_names_at_their_limits_serve_as_all_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_names_at_their_limits_serve_as_all_others(caplog: pytest.LogCaptureFixture) -> None:
     assert len(LONG) == 253
     space = "n" * 63
     place = "zone"
 
-    async def body(lab: Laboratory) -> None:
+    info = {"topology_keys": (place,)}
+    async with Laboratory(ScriptedBackend(DRIVER, recycler_pod=True, info=info)) as lab:
         await node_runs_pods(lab)
         await lab.create("nodes", {"metadata": {"name": LONG, "labels": {place: "z"}}})
         late = storage_class(LONG, volumeBindingMode="WaitForFirstConsumer")
@@ -177,9 +172,6 @@ def test_names_at_their_limits_serve_as_all_others(caplog: pytest.LogCaptureFixt
         events = await events_of(lab)
         assert {"ProvisioningFailed", "ProvisioningSucceeded", "VolumeRecycled"} <= {e["reason"] for e in events}
         assert max(len(e["message"].encode()) for e in events) == 1024
-
-    info = {"topology_keys": (place,)}
-    at_work(lambda: Laboratory(ScriptedBackend(DRIVER, recycler_pod=True, info=info)), body)
     assert tracebacks(caplog) == []
 
 
@@ -187,12 +179,12 @@ def test_names_at_their_limits_serve_as_all_others(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_text_in_objects_and_errors_breaks_neither_messages_nor_events(
+async def test_hostile_text_in_objects_and_errors_breaks_neither_messages_nor_events(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = HOSTILE[kind]
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(ScriptedBackend(DRIVER, parameters=("type",))) as lab:
         lab.backends[DRIVER].script("provision", RuntimeError(text), f"odd file \udcff {text}", "ok")
         await lab.create("classes", storage_class())
         await lab.create("classes", storage_class("wrong", parameters={text.replace("\x00", "") or "k": text}))
@@ -216,8 +208,6 @@ def test_hostile_text_in_objects_and_errors_breaks_neither_messages_nor_events(
         for event in await events_of(lab):
             assert event["message"].isprintable()
             assert len(event["message"].encode()) <= 1024
-
-    at_work(lambda: Laboratory(ScriptedBackend(DRIVER, parameters=("type",))), body)
     assert tracebacks(caplog) == []
     caplog.text.encode()
 
@@ -225,10 +215,10 @@ def test_hostile_text_in_objects_and_errors_breaks_neither_messages_nor_events(
 # --- volumes of other kinds ---------------------------------------------------------------------------------------
 
 
-def test_volumes_of_other_drivers_are_bound_and_left_alone() -> None:
+async def test_volumes_of_other_drivers_are_bound_and_left_alone() -> None:
     csi = {"driver": "other.example.com", "volumeHandle": "h-1"}
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(ScriptedBackend(DRIVER, owns=lambda source: source.kind == "hostPath")) as lab:
         body = volume("v", persistentVolumeReclaimPolicy="Delete", csi=csi)
         del body["spec"]["hostPath"]
         await lab.create("volumes", body)
@@ -241,13 +231,11 @@ def test_volumes_of_other_drivers_are_bound_and_left_alone() -> None:
         assert (await lab.see("volumes", "v"))["status"]["phase"] == "Released"
         assert not lab.backends[DRIVER].calls["delete"]
 
-    at_work(lambda: Laboratory(ScriptedBackend(DRIVER, owns=lambda source: source.kind == "hostPath")), body)
 
-
-def test_a_volume_without_a_source_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_volume_without_a_source_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """The server takes no write of it: that is said on it, ever more seldom, and a claim for it waits."""
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(ScriptedBackend(DRIVER)) as lab:
         made = await lab.create("volumes", volume("v"))
         del made["spec"]["hostPath"]
         lab.server.store.put("persistentvolumes", "v", made)
@@ -262,20 +250,20 @@ def test_a_volume_without_a_source_harms_nobody(caplog: pytest.LogCaptureFixture
         assert "spec: Required value: must specify a volume type" in told[0]
         assert len(told) < 50
         assert len(lab.rules.calls) < 100
-
-    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)
     assert tracebacks(caplog) == []
 
 
 # --- a crowd whose driver always fails ----------------------------------------------------------------------------
 
 
-def test_a_crowd_whose_driver_always_fails_costs_little_and_delays_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_crowd_whose_driver_always_fails_costs_little_and_delays_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     crowd = 1000
     broken, working = ScriptedBackend("broken.example.com", {"provision": ["no"]}), ScriptedBackend(DRIVER)
 
-    async def body(lab: Outdoors) -> None:
+    async with Outdoors(broken, working) as lab:
         await lab.create("classes", storage_class("broken", provisioner="broken.example.com"))
         await lab.create("classes", storage_class())
         for number in range(crowd):
@@ -295,6 +283,4 @@ def test_a_crowd_whose_driver_always_fails_costs_little_and_delays_nobody(caplog
         for number in range(crowd):
             await lab.delete("claims", f"crowd-{number}")
         await lab.settle()
-
-    at_work(lambda: Outdoors(broken, working), body)
     assert tracebacks(caplog) == []

@@ -9,7 +9,6 @@ import pytest
 
 from integration.weather import WEATHERS, Outdoors
 from scenarios.backends import ScriptedBackend
-from scenarios.laboratory import at_work
 from scenarios.stories import DRIVER, claim, storage_class, volume
 
 MANY = 60
@@ -37,13 +36,13 @@ def _tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("kind", WEATHERS)
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.1])
-def test_a_minute_of_bad_weather_while_claims_are_served(
+async def test_a_minute_of_bad_weather_while_claims_are_served(
     kind: str, moment: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Outdoors) -> None:
+    async with Outdoors(backend) as lab:
         await _crowd(lab)
         await lab.start()
         await asyncio.sleep(moment)
@@ -52,17 +51,15 @@ def test_a_minute_of_bad_weather_while_claims_are_served(
         assert await _phases(lab) == {"Bound"}
         assert len(backend.assets) == MANY
         assert backend.calls["delete"] == 0
-
-    at_work(lambda: Outdoors(backend), body)
     assert _tracebacks(caplog) == []
 
 
 @pytest.mark.parametrize("kind", WEATHERS)
-def test_a_minute_of_bad_weather_while_volumes_go(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_minute_of_bad_weather_while_volumes_go(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Outdoors) -> None:
+    async with Outdoors(backend) as lab:
         await _crowd(lab)
         await lab.start()
         await lab.settle()
@@ -77,16 +74,14 @@ def test_a_minute_of_bad_weather_while_volumes_go(kind: str, caplog: pytest.LogC
         assert {item["metadata"]["name"] for item in volumes} == {f"v{number}" for number in range(MANY)}
         assert {item["status"]["phase"] for item in volumes} == {"Released"}
         assert backend.assets == {}
-
-    at_work(lambda: Outdoors(backend), body)
     assert _tracebacks(caplog) == []
 
 
 @pytest.mark.parametrize("kind", WEATHERS)
-def test_a_start_in_bad_weather_waits_for_better(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_start_in_bad_weather_waits_for_better(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    async def body(lab: Outdoors) -> None:
+    async with Outdoors(ScriptedBackend(DRIVER)) as lab:
         await _crowd(lab)
         starting = asyncio.create_task(lab.start())
         assert await lab.storm(WEATHERS[kind], MINUTE) < 150
@@ -96,7 +91,5 @@ def test_a_start_in_bad_weather_waits_for_better(kind: str, caplog: pytest.LogCa
         await lab.settle()
         assert await _phases(lab) == {"Bound"}
         assert lab.plane.failing == ()
-
-    at_work(lambda: Outdoors(ScriptedBackend(DRIVER)), body)
     assert _tracebacks(caplog) == []
     assert "trying again in" in caplog.text

@@ -13,7 +13,6 @@ from integration.beside import (
     asked,
     fast,
     ours,
-    play,
     pod,
 )
 from scenarios.stories import DRIVER
@@ -53,8 +52,10 @@ NODE = {"metadata": {"name": "node-1"}}
         "it names a volume",
     ),
 )
-def test_nothing_is_made_written_or_said_for_a_claim_that_is_not_ours_to_serve(storage_class: dict, body: dict) -> None:
-    async def body_(lab: Beside) -> None:
+async def test_nothing_is_made_written_or_said_for_a_claim_that_is_not_ours_to_serve(
+    storage_class: dict, body: dict
+) -> None:
+    async with Beside() as lab:
         await lab.create("classes", storage_class)
         await lab.create("claims", body)
         await lab.start()
@@ -63,12 +64,10 @@ def test_nothing_is_made_written_or_said_for_a_claim_that_is_not_ours_to_serve(s
         assert lab.notices == []
         assert not lab.backend.calls["provision"]
 
-    play(body_)
-
 
 @pytest.mark.parametrize("key", [PROVISIONER, PROVISIONER_BETA])
-def test_either_annotation_starts_us_and_we_do_not_touch_it(key: str) -> None:
-    async def body(lab: Beside) -> None:
+async def test_either_annotation_starts_us_and_we_do_not_touch_it(key: str) -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", asked(ours(), key=key))
         await lab.start()
@@ -78,11 +77,9 @@ def test_either_annotation_starts_us_and_we_do_not_touch_it(key: str) -> None:
         assert found["metadata"]["annotations"] == {key: DRIVER}
         assert found["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
 
-    play(body)
 
-
-def test_a_selected_node_starts_us_where_the_class_waits_for_the_first_consumer() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_selected_node_starts_us_where_the_class_waits_for_the_first_consumer() -> None:
+    async with Beside() as lab:
         await lab.create("nodes", NODE)
         await lab.create("classes", fast(**LATE))
         await lab.create("claims", asked(ours(), **{SELECTED_NODE: "node-1"}))
@@ -90,14 +87,12 @@ def test_a_selected_node_starts_us_where_the_class_waits_for_the_first_consumer(
         await lab.settle()
         assert lab.backend.calls["provision"] == 1
 
-    play(body)
-
 
 # --- what we make -------------------------------------------------------------------------------------------------
 
 
-def test_the_volume_carries_what_an_external_provisioner_writes_and_our_marks_only() -> None:
-    async def body(lab: Beside) -> None:
+async def test_the_volume_carries_what_an_external_provisioner_writes_and_our_marks_only() -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         made = await lab.create("claims", ours())
         await lab.start_both()
@@ -117,11 +112,9 @@ def test_the_volume_carries_what_an_external_provisioner_writes_and_our_marks_on
         assert theirs["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
         assert not [name for name in theirs["metadata"]["annotations"] if name.startswith("volplane.dev/")]
 
-    play(body)
 
-
-def test_three_writes_serve_a_claim() -> None:
-    async def body(lab: Beside) -> None:
+async def test_three_writes_serve_a_claim() -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", ours())
         await lab.start_both()
@@ -132,11 +125,9 @@ def test_three_writes_serve_a_claim() -> None:
             "update persistentvolumeclaims",
         ]
 
-    play(body)
 
-
-def test_status_is_left_to_the_binder_even_when_deleting_fails() -> None:
-    async def body(lab: Beside) -> None:
+async def test_status_is_left_to_the_binder_even_when_deleting_fails() -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", ours())
         await lab.start_both()
@@ -149,11 +140,9 @@ def test_status_is_left_to_the_binder_even_when_deleting_fails() -> None:
         assert lab.events["Warning VolumeFailedDelete"] >= 4
         assert "the filer is away; next attempt in" in lab.messages("VolumeFailedDelete")[0]
 
-    play(body)
 
-
-def test_a_claim_and_its_volume_go_through_their_whole_life() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_claim_and_its_volume_go_through_their_whole_life() -> None:
+    async with Beside() as lab:
         await lab.create("nodes", NODE)
         await lab.create("classes", fast(**LATE))
         await lab.create("claims", ours())
@@ -171,15 +160,15 @@ def test_a_claim_and_its_volume_go_through_their_whole_life() -> None:
         await lab.settle()
         await lab.nothing_left()
 
-    play(body)
 
-
-def test_a_full_segment_gives_the_claim_back_to_the_scheduler() -> None:
+async def test_a_full_segment_gives_the_claim_back_to_the_scheduler() -> None:
     from volplane import ResourceExhausted
 
     full = ResourceExhausted("node-1 is full", reschedule=True, nothing_done=True)
 
-    async def body(lab: Beside) -> None:
+    from scenarios.backends import ScriptedBackend
+
+    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("kubernetes.io/hostname",)})) as lab:
         for name in ("node-1", "node-2"):
             await lab.create("nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
         lab.backend.script("provision", full, "ok")
@@ -192,7 +181,3 @@ def test_a_full_segment_gives_the_claim_back_to_the_scheduler() -> None:
         assert lab.stock.scheduler.selected == ["node-1", "node-2"]
         segments = [request.segment["kubernetes.io/hostname"] for request in lab.backend.requests]
         assert segments == ["node-1", "node-2"]
-
-    from scenarios.backends import ScriptedBackend
-
-    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("kubernetes.io/hostname",)})))

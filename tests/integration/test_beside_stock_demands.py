@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from integration.beside import LATE, Beside, asked, fast, ours, play, pod
+from integration.beside import LATE, Beside, asked, fast, ours, pod
 from scenarios.backends import ScriptedBackend
 from scenarios.stories import DRIVER, storage_class
 from volplane import AccessMode, Asset, VolumeMode, VolumeSource
@@ -28,8 +28,8 @@ async def served(lab: Beside, body: dict[str, Any], *classes: dict[str, Any]) ->
 # --- demands ------------------------------------------------------------------------------------------------------
 
 
-def test_mode_access_modes_and_mount_options_reach_the_hook_and_the_volume() -> None:
-    async def body(lab: Beside) -> None:
+async def test_mode_access_modes_and_mount_options_reach_the_hook_and_the_volume() -> None:
+    async with Beside(ScriptedBackend(DRIVER, info={"supports_mount_options": True})) as lab:
         demand = ours(volumeMode="Block", accessModes=["ReadWriteOnce", "ReadOnlyMany"])
         found = await served(lab, demand, fast(mountOptions=["noatime"]))
         request = lab.backend.requests[0]
@@ -41,8 +41,6 @@ def test_mode_access_modes_and_mount_options_reach_the_hook_and_the_volume() -> 
         assert found["spec"]["mountOptions"] == ["noatime"]
         assert found["spec"]["storageClassName"] == "fast"
         assert found["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
-
-    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"supports_mount_options": True})))
 
 
 @pytest.mark.parametrize(
@@ -63,10 +61,10 @@ def test_mode_access_modes_and_mount_options_reach_the_hook_and_the_volume() -> 
     ],
     ids=("block", "access", "mount options", "attributes", "unknown parameter", "twice by case", "selector"),
 )
-def test_what_the_driver_cannot_do_is_said_on_the_claim_and_nothing_is_begun(
+async def test_what_the_driver_cannot_do_is_said_on_the_claim_and_nothing_is_begun(
     info: dict[str, Any], demand: dict[str, Any], more: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    async def body(lab: Beside) -> None:
+    async with Beside(ScriptedBackend(DRIVER, info=info, parameters=("type",))) as lab:
         await lab.create("classes", fast(**more))
         await lab.create("claims", asked(ours(**demand)))
         await lab.start()
@@ -76,15 +74,13 @@ def test_what_the_driver_cannot_do_is_said_on_the_claim_and_nothing_is_begun(
         (message,) = set(lab.messages("ProvisioningFailed"))
         assert [word for word in words if word not in message] == []
 
-    play(body, lambda: Beside(ScriptedBackend(DRIVER, info=info, parameters=("type",))))
-
 
 @pytest.mark.parametrize(
     ("asked_for", "made", "shown"),
     [("0.5", 1, "1"), ("1e3", 4096, "4Ki"), ("1500M", 2 * GIB, "2Gi"), ("1Gi", GIB, "1Gi"), ("100Ei", 100 * 2**60, "")],
 )
-def test_the_capacity_that_was_made_is_recorded(asked_for: str, made: int, shown: str) -> None:
-    async def body(lab: Beside) -> None:
+async def test_the_capacity_that_was_made_is_recorded(asked_for: str, made: int, shown: str) -> None:
+    async with Beside() as lab:
         source = VolumeSource(kind="hostPath", fields={"path": "/assets/a"})
         lab.backend.script("provision", Asset(handle="/assets/a", source=source, capacity_bytes=made))
         found = await served(lab, ours(size=asked_for))
@@ -93,35 +89,29 @@ def test_the_capacity_that_was_made_is_recorded(asked_for: str, made: int, shown
         theirs = await lab.see("claims", "c")
         assert theirs["status"]["capacity"] == found["spec"]["capacity"]
 
-    play(body)
 
-
-def test_an_asset_smaller_than_asked_for_never_becomes_a_volume() -> None:
-    async def body(lab: Beside) -> None:
+async def test_an_asset_smaller_than_asked_for_never_becomes_a_volume() -> None:
+    async with Beside() as lab:
         source = VolumeSource(kind="hostPath", fields={"path": "/assets/a"})
         lab.backend.script("provision", Asset(handle="/assets/a", source=source, capacity_bytes=GIB - 1), "ok")
         found = await served(lab, ours())
         assert found["spec"]["hostPath"]["path"].startswith("/assets/pvc-")
         assert "1073741823 bytes where 1073741824 were asked for" in lab.messages("ProvisioningFailed")[0]
 
-    play(body)
 
-
-def test_allowed_topologies_choose_the_segment_of_an_immediate_class() -> None:
+async def test_allowed_topologies_choose_the_segment_of_an_immediate_class() -> None:
     zones = [{"matchLabelExpressions": [{"key": "zone", "values": ["a", "b"]}]}]
 
-    async def body(lab: Beside) -> None:
+    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})) as lab:
         await served(lab, ours(), fast(allowedTopologies=zones))
         (request,) = lab.backend.requests
         assert request.segment in request.allowed_segments == ({"zone": "a"}, {"zone": "b"})
 
-    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})))
 
-
-def test_a_selected_node_outside_the_allowed_topologies_is_refused_with_both_named() -> None:
+async def test_a_selected_node_outside_the_allowed_topologies_is_refused_with_both_named() -> None:
     zones = [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]
 
-    async def body(lab: Beside) -> None:
+    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})) as lab:
         await lab.create("nodes", {"metadata": {"name": "node-1", "labels": {"zone": "b"}}})
         await lab.create("classes", fast(allowedTopologies=zones, **LATE))
         await lab.create("claims", ours())
@@ -132,11 +122,9 @@ def test_a_selected_node_outside_the_allowed_topologies_is_refused_with_both_nam
         assert "node-1" in lab.messages("ProvisioningFailed")[0]
         assert "allowedTopologies" in lab.messages("ProvisioningFailed")[0]
 
-    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})))
 
-
-def test_a_claim_whose_selected_node_is_gone_goes_back_to_the_scheduler() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_claim_whose_selected_node_is_gone_goes_back_to_the_scheduler() -> None:
+    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})) as lab:
         for name in ("node-1", "node-2"):
             await lab.create("nodes", {"metadata": {"name": name, "labels": {"zone": name}}})
         await lab.create("classes", fast(**LATE))
@@ -153,16 +141,14 @@ def test_a_claim_whose_selected_node_is_gone_goes_back_to_the_scheduler() -> Non
         (message,) = lab.messages("ProvisioningFailed")
         assert message == 'selected node "node-1" does not exist; another one is asked for'
 
-    play(body, lambda: Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})))
-
 
 # --- classes ------------------------------------------------------------------------------------------------------
 
 
-def test_of_two_default_classes_the_binders_choice_is_served() -> None:
+async def test_of_two_default_classes_the_binders_choice_is_served() -> None:
     default = {"storageclass.kubernetes.io/is-default-class": "true"}
 
-    async def body(lab: Beside) -> None:
+    async with Beside() as lab:
         await lab.create("claims", {**ours(), "spec": {k: v for k, v in ours()["spec"].items() if "Class" not in k}})
         await lab.start_both()
         await lab.settle()
@@ -175,8 +161,6 @@ def test_of_two_default_classes_the_binders_choice_is_served() -> None:
         found = await lab.bound_volume("c")
         assert found["spec"]["storageClassName"] == (await lab.see("claims", "c"))["spec"]["storageClassName"]
         assert lab.backend.calls["provision"] == 1
-
-    play(body)
 
 
 async def _in_the_making(lab: Beside) -> None:
@@ -195,8 +179,8 @@ async def _tried(lab: Beside) -> bool:
     return lab.backend.calls["provision"] >= 1
 
 
-def test_a_class_deleted_meanwhile_stops_the_claim_in_words_and_its_return_finishes_it() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_class_deleted_meanwhile_stops_the_claim_in_words_and_its_return_finishes_it() -> None:
+    async with Beside() as lab:
         await _in_the_making(lab)
         await lab.request("DELETE", lab.path("classes", "fast"))
         await lab.settle()
@@ -208,11 +192,9 @@ def test_a_class_deleted_meanwhile_stops_the_claim_in_words_and_its_return_finis
         await lab.settle()
         await lab.bound_volume("c")
 
-    play(body)
 
-
-def test_a_claim_deleted_after_its_class_leaves_nothing_once_the_class_is_back() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_claim_deleted_after_its_class_leaves_nothing_once_the_class_is_back() -> None:
+    async with Beside() as lab:
         await _in_the_making(lab)
         await lab.request("DELETE", lab.path("classes", "fast"))
         await lab.delete("claims", "c")
@@ -222,11 +204,9 @@ def test_a_claim_deleted_after_its_class_leaves_nothing_once_the_class_is_back()
         await lab.settle()
         await lab.nothing_left()
 
-    play(body)
 
-
-def test_a_class_that_turns_to_another_of_our_drivers_frees_what_the_first_made() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_class_that_turns_to_another_of_our_drivers_frees_what_the_first_made() -> None:
+    async with Beside(ScriptedBackend(DRIVER), ScriptedBackend("second.example.com")) as lab:
         await _in_the_making(lab)
         await lab.request("DELETE", lab.path("classes", "fast"))
         await lab.create("classes", fast(provisioner="second.example.com"))
@@ -238,11 +218,9 @@ def test_a_class_that_turns_to_another_of_our_drivers_frees_what_the_first_made(
         await lab.settle()
         await lab.nothing_left()
 
-    play(body, lambda: Beside(ScriptedBackend(DRIVER), ScriptedBackend("second.example.com")))
 
-
-def test_a_class_that_turns_to_somebody_elses_driver_frees_what_ours_made_and_lets_the_claim_go() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_class_that_turns_to_somebody_elses_driver_frees_what_ours_made_and_lets_the_claim_go() -> None:
+    async with Beside() as lab:
         await _in_the_making(lab)
         await lab.request("DELETE", lab.path("classes", "fast"))
         await lab.create("classes", fast(provisioner="other.example.com"))
@@ -252,14 +230,12 @@ def test_a_class_that_turns_to_somebody_elses_driver_frees_what_ours_made_and_le
         assert found["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
         assert not [name for name in found["metadata"]["annotations"] if name.startswith("volplane.dev/")]
 
-    play(body)
-
 
 # --- drivers ------------------------------------------------------------------------------------------------------
 
 
-def test_a_driver_that_appears_serves_the_claims_that_waited_for_it() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_driver_that_appears_serves_the_claims_that_waited_for_it() -> None:
+    async with Beside() as lab:
         backend = lab.backends.pop(DRIVER)
         lab.broken = (BrokenDriver(name=DRIVER, backend="scripted", error="the backend is not installed"),)
         await lab.create("classes", fast())
@@ -274,12 +250,10 @@ def test_a_driver_that_appears_serves_the_claims_that_waited_for_it() -> None:
         await lab.settle()
         await lab.bound_volume("c")
 
-    play(body)
-
 
 @pytest.mark.parametrize("known", ["as a broken one", "not at all"])
-def test_a_released_volume_waits_in_words_for_its_driver_and_goes_when_it_appears(known: str) -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_released_volume_waits_in_words_for_its_driver_and_goes_when_it_appears(known: str) -> None:
+    async with Beside() as lab:
         backend = lab.backend
         await served(lab, ours())
         await lab.kill()
@@ -300,11 +274,9 @@ def test_a_released_volume_waits_in_words_for_its_driver_and_goes_when_it_appear
         await lab.settle()
         await lab.nothing_left()
 
-    play(body)
 
-
-def test_a_renamed_driver_is_another_driver_until_its_former_name_is_configured_too() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_renamed_driver_is_another_driver_until_its_former_name_is_configured_too() -> None:
+    async with Beside() as lab:
         await served(lab, ours())
         former = lab.backends.pop(DRIVER)
         await lab.kill()
@@ -321,13 +293,11 @@ def test_a_renamed_driver_is_another_driver_until_its_former_name_is_configured_
         await lab.settle()
         await lab.nothing_left()
 
-    play(body)
 
-
-def test_a_claim_that_another_process_serves_is_left_in_peace() -> None:
+async def test_a_claim_that_another_process_serves_is_left_in_peace() -> None:
     """Two deployments with a driver each: the second sees finalizer and intent of the first and holds its tongue."""
 
-    async def body(lab: Beside) -> None:
+    async with Beside() as lab:
         lab.backend.script("provision", *["not yet"] * 3, "ok")
         second = Beside(ScriptedBackend("second.example.com"))
         second.server, second._people = lab.server, lab._people
@@ -346,5 +316,3 @@ def test_a_claim_that_another_process_serves_is_left_in_peace() -> None:
             assert second.notices == []
         finally:
             await second.close()
-
-    play(body)

@@ -9,15 +9,14 @@ from integration.beside import (
     asked,
     fast,
     ours,
-    play,
 )
 from scenarios.stories import DRIVER, claim, reference, volume
 
 # --- what people and the binder do meanwhile ----------------------------------------------------------------------
 
 
-def test_a_claim_deleted_while_its_asset_is_made_leaves_nothing() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_claim_deleted_while_its_asset_is_made_leaves_nothing() -> None:
+    async with Beside() as lab:
         from volplane import InProgress
 
         lab.backend.script("provision", *[InProgress(retry_after=5.0, state={"job": "1"})] * 3, "ok")
@@ -29,15 +28,13 @@ def test_a_claim_deleted_while_its_asset_is_made_leaves_nothing() -> None:
         await lab.settle()
         await lab.nothing_left()
 
-    play(body)
-
 
 async def _called(lab: Beside, times: int) -> bool:
     return lab.backend.calls["provision"] >= times
 
 
-def test_our_asset_goes_when_the_binder_gives_the_claim_another_volume_before_ours_exists() -> None:
-    async def body(lab: Beside) -> None:
+async def test_our_asset_goes_when_the_binder_gives_the_claim_another_volume_before_ours_exists() -> None:
+    async with Beside() as lab:
         lab.backend.script("provision", *["not now"] * 8, "ok")
         await lab.create("classes", fast())
         await lab.create("claims", ours())
@@ -50,11 +47,9 @@ def test_our_asset_goes_when_the_binder_gives_the_claim_another_volume_before_ou
         assert (await lab.see("claims", "c"))["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
         assert [item["metadata"]["name"] for item in await lab.everything("volumes")] == ["v"]
 
-    play(body)
 
-
-def test_our_volume_goes_when_the_binder_gives_the_claim_another_one_although_ours_exists() -> None:
-    async def body(lab: Beside) -> None:
+async def test_our_volume_goes_when_the_binder_gives_the_claim_another_one_although_ours_exists() -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", asked(ours()))
         await lab.start()
@@ -69,11 +64,9 @@ def test_our_volume_goes_when_the_binder_gives_the_claim_another_one_although_ou
         assert [item["metadata"]["name"] for item in await lab.everything("volumes")] == ["v"]
         assert not lab.backend.assets
 
-    play(body)
 
-
-def test_a_terminating_claim_that_the_binder_binds_to_another_volume_leaves_nothing_of_ours() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_terminating_claim_that_the_binder_binds_to_another_volume_leaves_nothing_of_ours() -> None:
+    async with Beside() as lab:
         from volplane import InProgress
 
         lab.backend.script("provision", *[InProgress(retry_after=30.0, state={"job": "1"})] * 2, "ok")
@@ -91,11 +84,9 @@ def test_a_terminating_claim_that_the_binder_binds_to_another_volume_leaves_noth
         assert (await lab.see("claims", "c"))["metadata"]["finalizers"] == ["example.com/keep"]
         assert [item["metadata"]["name"] for item in await lab.everything("volumes")] == ["v"]
 
-    play(body)
 
-
-def test_an_asset_is_deleted_only_after_the_binder_released_its_volume() -> None:
-    async def body(lab: Beside) -> None:
+async def test_an_asset_is_deleted_only_after_the_binder_released_its_volume() -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", ours())
         await lab.start_both()
@@ -110,12 +101,10 @@ def test_an_asset_is_deleted_only_after_the_binder_released_its_volume() -> None
         await lab.settle()
         await lab.nothing_left()
 
-    play(body)
-
 
 @pytest.mark.parametrize("policy", ["Retain", "Recycle"])
-def test_a_policy_changed_by_hand_keeps_the_asset_and_frees_the_object(policy: str) -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_policy_changed_by_hand_keeps_the_asset_and_frees_the_object(policy: str) -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", ours())
         await lab.start_both()
@@ -131,11 +120,9 @@ def test_a_policy_changed_by_hand_keeps_the_asset_and_frees_the_object(policy: s
         assert not lab.backend.calls["recycle"]
         assert lab.stock.binder.recycles == ({name} if policy == "Recycle" else set())
 
-    play(body)
 
-
-def test_a_volume_deleted_before_its_claim_goes_with_its_asset_when_the_claim_does() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_volume_deleted_before_its_claim_goes_with_its_asset_when_the_claim_does() -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", ours())
         await lab.start_both()
@@ -148,11 +135,9 @@ def test_a_volume_deleted_before_its_claim_goes_with_its_asset_when_the_claim_do
         await lab.settle()
         await lab.nothing_left()
 
-    play(body)
 
-
-def test_a_claim_made_again_under_its_name_gets_an_asset_of_its_own() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_claim_made_again_under_its_name_gets_an_asset_of_its_own() -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", ours())
         await lab.start_both()
@@ -165,8 +150,6 @@ def test_a_claim_made_again_under_its_name_gets_an_asset_of_its_own() -> None:
         second = await lab.bound_volume("c")
         assert first["metadata"]["name"] != second["metadata"]["name"]
         assert list(lab.backend.assets) == [second["metadata"]["name"]]
-
-    play(body)
 
 
 # --- what is not ours ---------------------------------------------------------------------------------------------
@@ -181,8 +164,8 @@ def test_a_claim_made_again_under_its_name_gets_an_asset_of_its_own() -> None:
     ],
     ids=lambda body: body["spec"]["persistentVolumeReclaimPolicy"],
 )
-def test_static_volumes_are_never_touched(body: dict) -> None:
-    async def main(lab: Beside) -> None:
+async def test_static_volumes_are_never_touched(body: dict) -> None:
+    async with Beside() as lab:
         await lab.create("volumes", body)
         await lab.create("claims", claim("c"))
         await lab.start_both()
@@ -194,15 +177,13 @@ def test_static_volumes_are_never_touched(body: dict) -> None:
         assert lab.notices == []
         assert not lab.backend.calls["delete"] + lab.backend.calls["recycle"]
 
-    play(main)
-
 
 @pytest.mark.parametrize("terminating", [False, True])
 @pytest.mark.parametrize(
     "marks", [{"pv.kubernetes.io/migrated-to": "ebs.csi.aws.com"}, {"pv.kubernetes.io/provisioned-by": "x.example.com"}]
 )
-def test_volumes_that_another_serves_are_never_touched(marks: dict, terminating: bool) -> None:
-    async def main(lab: Beside) -> None:
+async def test_volumes_that_another_serves_are_never_touched(marks: dict, terminating: bool) -> None:
+    async with Beside() as lab:
         body = volume("v", persistentVolumeReclaimPolicy="Delete", claimRef=reference("c", uid="gone"))
         body["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": DRIVER, **marks}
         body["metadata"]["finalizers"] = ["external-provisioner.volume.kubernetes.io/finalizer"]
@@ -216,11 +197,9 @@ def test_volumes_that_another_serves_are_never_touched(marks: dict, terminating:
         assert lab.notices == []
         assert not lab.backend.calls["delete"]
 
-    play(main)
 
-
-def test_a_claim_that_is_marked_as_migrated_to_another_driver_is_left_to_it() -> None:
-    async def main(lab: Beside) -> None:
+async def test_a_claim_that_is_marked_as_migrated_to_another_driver_is_left_to_it() -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", asked(ours(), **{"pv.kubernetes.io/migrated-to": "ebs.csi.aws.com"}))
         await lab.start()
@@ -228,11 +207,9 @@ def test_a_claim_that_is_marked_as_migrated_to_another_driver_is_left_to_it() ->
         assert lab.our_writes() == []
         assert not lab.backend.calls["provision"]
 
-    play(main)
 
-
-def test_a_volume_deleted_before_it_was_bound_makes_room_for_another() -> None:
-    async def body(lab: Beside) -> None:
+async def test_a_volume_deleted_before_it_was_bound_makes_room_for_another() -> None:
+    async with Beside() as lab:
         await lab.create("classes", fast())
         await lab.create("claims", asked(ours()))
         await lab.start()
@@ -246,14 +223,12 @@ def test_a_volume_deleted_before_it_was_bound_makes_room_for_another() -> None:
         assert lab.backend.calls["delete"] == 1
         assert list(lab.backend.assets) == [found["metadata"]["name"]]
 
-    play(body)
 
-
-def test_so_it_does_where_we_are_the_binder() -> None:
+async def test_so_it_does_where_we_are_the_binder() -> None:
     from scenarios.backends import ScriptedBackend
-    from scenarios.laboratory import Laboratory, at_work
+    from scenarios.laboratory import Laboratory
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(ScriptedBackend(DRIVER)) as lab:
         lab.fail("update persistentvolumes/status", "down", times=12)
         await lab.create("classes", fast())
         await lab.create("claims", ours())
@@ -270,5 +245,3 @@ def test_so_it_does_where_we_are_the_binder() -> None:
         assert first["metadata"]["uid"] != second["metadata"]["uid"]
         assert (await lab.see("claims", "c"))["status"]["phase"] == "Bound"
         assert lab.backends[DRIVER].calls["delete"] == 1
-
-    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from integration.beside import LATE, Beside, fast, ours, play, pod
+from integration.beside import LATE, Beside, fast, ours, pod
 from scenarios.backends import ScriptedBackend
 from scenarios.laboratory import Refused
 from scenarios.stories import DRIVER, storage_class, volume
+from schedules import schedules
 from volplane import InProgress, ResourceExhausted
 
 SEEDS = range(int(os.environ.get("VOLPLANE_SCHEDULES", "30")))
@@ -138,12 +139,12 @@ class World:
         await self.lab.settle()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_no_schedule_loses_or_leaves_anything(seed: int) -> None:
+@pytest.mark.parametrize("seed", schedules(SEEDS))
+async def test_no_schedule_loses_or_leaves_anything(seed: int) -> None:
     chance = random.Random(seed)
     backend = MoodyBackend(chance)
 
-    async def body(lab: Beside) -> None:
+    async with Beside(backend) as lab:
         for name in ("node-1", "node-2"):
             await lab.create("nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
         await lab.create("classes", fast())
@@ -161,8 +162,6 @@ def test_no_schedule_loses_or_leaves_anything(seed: int) -> None:
         assert not [item["metadata"]["name"] for item in await lab.everything("claims")], lab.reasons()
         assert not [item["metadata"]["name"] for item in await lab.everything("volumes")], lab.reasons()
         assert backend.assets == {}
-
-    play(body, lambda: Beside(backend), seed=seed)
 
 
 async def _all_bound(lab: Beside) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from volplane import (
@@ -18,7 +17,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane_testing import Cluster, run
+from volplane_testing import Cluster
 
 KIND = ParameterKind
 FIRST = ParameterSchema(
@@ -81,22 +80,18 @@ class Site:
     def shelf(self) -> Shelf:
         return Shelf(self.schema, self.made, self.asked)
 
-    def tell(self, story: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
-        async def main() -> None:
-            async with Cluster({"shelf.example.com": self.shelf}) as cluster:
-                await story(cluster)
-
-        run(main())
+    def cluster(self) -> Cluster:
+        return Cluster({"shelf.example.com": self.shelf})
 
 
 def said(cluster: Cluster, about: Any) -> list[tuple[str, str]]:
     return [(event["reason"], event["message"]) for event in cluster.api.events(about)]
 
 
-def test_a_class_that_the_schema_refuses_is_told_on_the_claim_and_reaches_no_backend() -> None:
+async def test_a_class_that_the_schema_refuses_is_told_on_the_claim_and_reaches_no_backend() -> None:
     site = Site()
 
-    async def story(cluster: Cluster) -> None:
+    async with site.cluster() as cluster:
         await cluster.create_class("odd", parameters={"teir": "hot", "copies": "9"})
         claim = await cluster.create_claim("data", storage_class="odd")
         await cluster.advance(1)
@@ -106,13 +101,11 @@ def test_a_class_that_the_schema_refuses_is_told_on_the_claim_and_reaches_no_bac
         assert "parameter 'copies' is '9', expected a whole number, from 1 to 3" in message
         assert site.asked == []
 
-    site.tell(story)
 
-
-def test_what_the_schema_cannot_say_the_backend_is_asked_once_for_each_set_of_parameters() -> None:
+async def test_what_the_schema_cannot_say_the_backend_is_asked_once_for_each_set_of_parameters() -> None:
     site = Site()
 
-    async def story(cluster: Cluster) -> None:
+    async with site.cluster() as cluster:
         await cluster.create_class("good", parameters={"tier": "hot", "copies": "2"})
         await cluster.create_class("same", parameters={"COPIES": "2", "tier": "hot"})
         await cluster.create_class("other")
@@ -122,13 +115,11 @@ def test_what_the_schema_cannot_say_the_backend_is_asked_once_for_each_set_of_pa
         assert (hooks.count("validate"), hooks.count("provision")) == (2, 4)
         assert hooks[0] == "validate"
 
-    site.tell(story)
 
-
-def test_what_the_backend_refuses_of_a_class_is_told_before_anything_is_made() -> None:
+async def test_what_the_backend_refuses_of_a_class_is_told_before_anything_is_made() -> None:
     site = Site()
 
-    async def story(cluster: Cluster) -> None:
+    async with site.cluster() as cluster:
         await cluster.create_class("odd", parameters={"tier": "hot", "copies": "3"})
         claim = await cluster.create_claim("data", storage_class="odd")
         await cluster.advance(1)
@@ -138,13 +129,11 @@ def test_what_the_backend_refuses_of_a_class_is_told_before_anything_is_made() -
         assert site.made == {}
         assert [hook for hook, _ in site.asked] == ["validate"]
 
-    site.tell(story)
 
-
-def test_old_classes_and_volumes_outlive_a_schema_that_gains_a_version() -> None:
+async def test_old_classes_and_volumes_outlive_a_schema_that_gains_a_version() -> None:
     site = Site()
 
-    async def story(cluster: Cluster) -> None:
+    async with site.cluster() as cluster:
         await cluster.create_class("old", parameters={"tier": "hot", "copies": "2"})
         before = await cluster.create_claim("before", storage_class="old")
         volume = await cluster.wait_bound(before)
@@ -163,10 +152,8 @@ def test_old_classes_and_volumes_outlive_a_schema_that_gains_a_version() -> None
         assert volume not in cluster.api
         assert volume["metadata"]["name"] not in site.made
 
-    site.tell(story)
 
-
-def test_attributes_come_back_whatever_the_source_is() -> None:
+async def test_attributes_come_back_whatever_the_source_is() -> None:
     seen: list[dict[str, str]] = []
     told = {"pool": "a", "note": 'quotes " and ünï'}
 
@@ -209,11 +196,11 @@ def test_attributes_come_back_whatever_the_source_is() -> None:
             await cluster.settle()
 
     for kind in ("csi", "nfs"):
-        run(story(kind))
+        await story(kind)
     assert seen == [told, told]
 
 
-def test_a_hook_is_told_which_try_it_is() -> None:
+async def test_a_hook_is_told_which_try_it_is() -> None:
     attempts: list[int] = []
 
     class Slow(Shelf):
@@ -224,11 +211,8 @@ def test_a_hook_is_told_which_try_it_is() -> None:
                 raise Throttled("slow down", retry_after=2)
             return super().provision(request)
 
-    async def story() -> None:
-        async with Cluster({"shelf.example.com": lambda: Slow(FIRST, {}, [])}) as cluster:
-            await cluster.create_class("fast")
-            for name in ("one", "two"):
-                await cluster.wait_bound(await cluster.create_claim(name, storage_class="fast"))
-
-    run(story())
+    async with Cluster({"shelf.example.com": lambda: Slow(FIRST, {}, [])}) as cluster:
+        await cluster.create_class("fast")
+        for name in ("one", "two"):
+            await cluster.wait_bound(await cluster.create_claim(name, storage_class="fast"))
     assert attempts == [1, 2, 3, 4, 1]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
 
-from volplane.controller.actions import Action, Done, Notice, Patch, Reads
+from volplane.controller.actions import Action, Done, Notice, Patch, Reads, Run
 from volplane.controller.runner import Runner
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.cache import Cache
@@ -24,8 +23,8 @@ from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
 from volplane_embedded.apiserver.certificates import make_certificate, server_context
+from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
-from volplane_embedded.apiserver.serve import serve
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 
@@ -107,240 +106,204 @@ async def over_https(directory: Path) -> AsyncIterator[World]:
             await client.close()
 
 
-Open = Callable[[Path], Any]
-Play = Callable[[Callable[[World], Awaitable[None]]], None]
-
-
 @pytest.fixture(params=[in_process, over_https])
-def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
-    """Run a scene in a world of either kind."""
-    world: Open = request.param
-
-    def run(scene: Callable[[World], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with asyncio.timeout(30), world(tmp_path) as opened:
-                await scene(opened)
-
-        asyncio.run(main())
-
-    return run
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    """A world of either kind."""
+    async with request.param(tmp_path) as opened:
+        yield opened
 
 
-def test_a_cache_follows_the_server(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make("a", "b")
-        async with world.reflecting() as cache:
-            assert cache.keys() == ["a", "b"]
-            await world.make("c")
-            await until(cache, lambda: "c" in cache)
-            await world.client.patch(VOLUMES, "a", {"metadata": {"finalizers": None}})
-            await world.client.delete(VOLUMES, "a")
-            await until(cache, lambda: cache.keys() == ["b", "c"])
-
-    play(scene)
+@pytest.mark.real_time
+async def test_a_cache_follows_the_server(world: World) -> None:
+    await world.make("a", "b")
+    async with world.reflecting() as cache:
+        assert cache.keys() == ["a", "b"]
+        await world.make("c")
+        await until(cache, lambda: "c" in cache)
+        await world.client.patch(VOLUMES, "a", {"metadata": {"finalizers": None}})
+        await world.client.delete(VOLUMES, "a")
+        await until(cache, lambda: cache.keys() == ["b", "c"])
 
 
-def test_a_dropped_watch_is_resumed(play: Play) -> None:
-    async def scene(world: World) -> None:
-        async with world.reflecting() as cache:
-            await world.make("a")
-            await until(cache, lambda: "a" in cache)
-            world.server.end_watches()
-            await world.make("b")
-            await until(cache, lambda: "b" in cache)
-
-    play(scene)
-
-
-def test_a_version_too_old_is_listed_anew(play: Play) -> None:
-    async def scene(world: World) -> None:
+@pytest.mark.real_time
+async def test_a_dropped_watch_is_resumed(world: World) -> None:
+    async with world.reflecting() as cache:
         await world.make("a")
-        async with world.reflecting() as cache:
-            await world.make("b")
-            await until(cache, lambda: "b" in cache)
-            world.server.end_watches()
-            await world.make("c")
-            await world.client.patch(VOLUMES, "a", {"metadata": {"finalizers": None}})
-            await world.client.delete(VOLUMES, "a")
-            world.server.store.compact()
-            await until(cache, lambda: cache.keys() == ["b", "c"])
-
-    play(scene)
+        await until(cache, lambda: "a" in cache)
+        world.server.end_watches()
+        await world.make("b")
+        await until(cache, lambda: "b" in cache)
 
 
-def test_refusals_are_told_apart(play: Play) -> None:
-    async def scene(world: World) -> None:
+@pytest.mark.real_time
+async def test_a_version_too_old_is_listed_anew(world: World) -> None:
+    await world.make("a")
+    async with world.reflecting() as cache:
+        await world.make("b")
+        await until(cache, lambda: "b" in cache)
+        world.server.end_watches()
+        await world.make("c")
+        await world.client.patch(VOLUMES, "a", {"metadata": {"finalizers": None}})
+        await world.client.delete(VOLUMES, "a")
+        world.server.store.compact()
+        await until(cache, lambda: cache.keys() == ["b", "c"])
+
+
+@pytest.mark.real_time
+async def test_refusals_are_told_apart(world: World) -> None:
+    await world.make("a")
+    made = await world.client.get(VOLUMES, "a")
+    await world.client.patch(VOLUMES, "a", {"metadata": {"labels": {"x": "y"}}})
+    with pytest.raises(ApiConflict):
+        await world.client.patch(
+            VOLUMES, "a", {"metadata": {"resourceVersion": made.metadata.resource_version, "labels": None}}
+        )
+    with pytest.raises(ApiError) as caught:
         await world.make("a")
-        made = await world.client.get(VOLUMES, "a")
-        await world.client.patch(VOLUMES, "a", {"metadata": {"labels": {"x": "y"}}})
-        with pytest.raises(ApiConflict):
-            await world.client.patch(
-                VOLUMES, "a", {"metadata": {"resourceVersion": made.metadata.resource_version, "labels": None}}
-            )
-        with pytest.raises(ApiError) as caught:
-            await world.make("a")
-        assert caught.value.already_exists
-        with pytest.raises(ApiNotFound):
-            await world.client.get(VOLUMES, "b")
-        with pytest.raises(ApiError) as caught:
-            await world.client.create(VOLUMES, VOLUMES.body(metadata={"name": "c"}, spec={}))
-        assert caught.value.status == 422
-
-    play(scene)
+    assert caught.value.already_exists
+    with pytest.raises(ApiNotFound):
+        await world.client.get(VOLUMES, "b")
+    with pytest.raises(ApiError) as caught:
+        await world.client.create(VOLUMES, VOLUMES.body(metadata={"name": "c"}, spec={}))
+    assert caught.value.status == 422
 
 
-def test_selectors_are_sent_as_they_are(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make("a", "b")
-        await world.client.patch(VOLUMES, "a", {"metadata": {"labels": {"volplane.dev/node": "x"}}})
-        listed = await world.client.list(VOLUMES, label_selector="volplane.dev/node in (x,y), volplane.dev/node != z")
-        assert [volume.name for volume in listed.items] == ["a"]
-
-    play(scene)
+@pytest.mark.real_time
+async def test_selectors_are_sent_as_they_are(world: World) -> None:
+    await world.make("a", "b")
+    await world.client.patch(VOLUMES, "a", {"metadata": {"labels": {"volplane.dev/node": "x"}}})
+    listed = await world.client.list(VOLUMES, label_selector="volplane.dev/node in (x,y), volplane.dev/node != z")
+    assert [volume.name for volume in listed.items] == ["a"]
 
 
-def test_a_large_list_comes_whole(play: Play) -> None:
-    async def scene(world: World) -> None:
-        async with asyncio.TaskGroup() as group:
-            for number in range(600):
-                group.create_task(world.make(f"v{number}"))
-        async with world.reflecting() as cache:
-            assert len(cache) == 600
-
-    play(scene)
+@pytest.mark.real_time
+async def test_a_large_list_comes_whole(world: World) -> None:
+    async with asyncio.TaskGroup() as group:
+        for number in range(600):
+            group.create_task(world.make(f"v{number}"))
+    async with world.reflecting() as cache:
+        assert len(cache) == 600
 
 
-def test_steps_and_events_reach_the_server(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make("a")
-        recorder = EventRecorder(world.client, instance="volplane-0", now=utc_now)
-        async with world.reflecting() as cache, asyncio.TaskGroup() as group:
+@pytest.mark.real_time
+async def test_steps_and_events_reach_the_server(world: World) -> None:
+    await world.make("a")
+    recorder = EventRecorder(world.client, instance="volplane-0", now=utc_now)
+    async with world.reflecting() as cache, asyncio.TaskGroup() as group:
 
-            def decide(key: str, _: Reads) -> Action:
-                volume = cache.get(key)
-                if volume is None or (volume.metadata.labels or {}).get("step") == "1":
-                    return Done()
-                notice = Notice(VOLUMES, volume, "Normal", "Labelled", "it is")
-                body = {"metadata": {"labels": {"step": "1"}}}
-                return Patch(kind=VOLUMES, target=volume, body=body, why="it must be", notices=(notice,))
+        def decide(key: str, _: Reads) -> Action:
+            volume = cache.get(key)
+            if volume is None or (volume.metadata.labels or {}).get("step") == "1":
+                return Done()
+            notice = Notice(VOLUMES, volume, "Normal", "Labelled", "it is")
+            body = {"metadata": {"labels": {"step": "1"}}}
+            return Patch(kind=VOLUMES, target=volume, body=body, why="it must be", notices=(notice,))
 
-            runner = Runner(
-                "volumes",
-                decide,
-                kind=VOLUMES,
-                caches={"persistentvolumes": cache},
-                client=world.client,
-                recorder=recorder,
-                registry=_NoOperations(),
-            )
-            group.create_task(runner.run())
-            group.create_task(recorder.run())
-            # The cache is behind on purpose: the first patch meets a conflict.
-            await world.client.patch(VOLUMES, "a", {"metadata": {"annotations": {"other": "writer"}}})
-            runner.enqueue("a")
-            await until(cache, lambda: "step" in ((cache.get("a") or Volume()).metadata.labels or {}))
-            while not runner.idle:
-                await asyncio.sleep(0)
-            runner.stop()
-            await recorder.close()
-        events = msgspec.json.decode(await world.client.raw("/api/v1/namespaces/default/events"))["items"]
-        assert [(event["reason"], event["involvedObject"]["name"]) for event in events] == [("Labelled", "a")]
-
-    play(scene)
+        runner = Runner(
+            "volumes",
+            decide,
+            kind=VOLUMES,
+            caches={"persistentvolumes": cache},
+            client=world.client,
+            recorder=recorder,
+            dispatcher=_NoOperations(),
+        )
+        group.create_task(runner.run())
+        group.create_task(recorder.run())
+        # The cache is behind on purpose: the first patch meets a conflict.
+        await world.client.patch(VOLUMES, "a", {"metadata": {"annotations": {"other": "writer"}}})
+        runner.enqueue("a")
+        await until(cache, lambda: "step" in ((cache.get("a") or Volume()).metadata.labels or {}))
+        while not runner.idle:
+            await asyncio.sleep(0)
+        runner.stop()
+        await recorder.close()
+    events = msgspec.json.decode(await world.client.raw("/api/v1/namespaces/default/events"))["items"]
+    assert [(event["reason"], event["involvedObject"]["name"]) for event in events] == [("Labelled", "a")]
 
 
 class _NoOperations:
-    def start(self, name: str, **_: Any) -> None:
-        raise AssertionError(f"nothing starts {name}")
+    def start(self, run: Run, requeue: Callable[[], None]) -> None:
+        raise AssertionError(f"nothing starts {run}")
 
 
-def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with listening(tmp_path, token="wrong") as (_, kubeconfig):
-            transport = await HttpTransport.connect(kubeconfig)
-            client = Client(transport)
-            try:
-                with pytest.raises(ApiError) as caught:
-                    await client.list(VOLUMES)
-                assert caught.value.status == 401
-            finally:
-                await client.close()
-
-    asyncio.run(main())
-
-
-def test_a_token_file_that_was_rotated_is_read_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with listening(tmp_path) as (_, kubeconfig):
-            rotated = tmp_path / "token"
-            rotated.write_text("old")
-            text = kubeconfig.read_text().replace(f"token: {TOKEN}", f"tokenFile: {rotated}")
-            kubeconfig.write_text(text)
-            client = Client(await HttpTransport.connect(kubeconfig))
-            try:
-                rotated.write_text(TOKEN)
-                assert (await client.list(VOLUMES)).items == []
-            finally:
-                await client.close()
-
-    asyncio.run(main())
-
-
-def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with listening(tmp_path) as (_, kubeconfig):
-            client = Client(await HttpTransport.connect(kubeconfig))
+@pytest.mark.real_time
+async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
+    async with listening(tmp_path, token="wrong") as (_, kubeconfig):
+        transport = await HttpTransport.connect(kubeconfig)
+        client = Client(transport)
         try:
-            with pytest.raises(ApiUnavailable, match="GET /api/v1/persistentvolumes failed"):
+            with pytest.raises(ApiError) as caught:
                 await client.list(VOLUMES)
+            assert caught.value.status == 401
         finally:
             await client.close()
 
-    asyncio.run(main())
 
-
-def test_a_server_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
-    async def main() -> None:
-        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await reader.read()
-            finally:
-                writer.close()
-
-        hanging = await asyncio.start_server(hang, "127.0.0.1", 0)
-        port = hanging.sockets[0].getsockname()[1]
-        kubeconfig = tmp_path / "kubeconfig"
-        write_kubeconfig(kubeconfig, f"http://127.0.0.1:{port}", TOKEN, None)
-        client = Client(await HttpTransport.connect(kubeconfig), deadline=0.2)
+@pytest.mark.real_time
+async def test_a_token_file_that_was_rotated_is_read_again(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (_, kubeconfig):
+        rotated = tmp_path / "token"
+        rotated.write_text("old")
+        text = kubeconfig.read_text().replace(f"token: {TOKEN}", f"tokenFile: {rotated}")
+        kubeconfig.write_text(text)
+        client = Client(await HttpTransport.connect(kubeconfig))
         try:
-            with pytest.raises(ApiUnavailable, match=r"had no answer within 0\.2 s"):
-                await client.get(VOLUMES, "a")
+            rotated.write_text(TOKEN)
+            assert (await client.list(VOLUMES)).items == []
         finally:
             await client.close()
-            hanging.close()
-            await hanging.wait_closed()
-
-    asyncio.run(main())
 
 
-def test_a_configuration_that_cannot_be_used_is_refused_by_name(
+@pytest.mark.real_time
+async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (_, kubeconfig):
+        client = Client(await HttpTransport.connect(kubeconfig))
+    try:
+        with pytest.raises(ApiUnavailable, match="GET /api/v1/persistentvolumes failed"):
+            await client.list(VOLUMES)
+    finally:
+        await client.close()
+
+
+@pytest.mark.real_time
+async def test_a_server_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+        finally:
+            writer.close()
+
+    hanging = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = hanging.sockets[0].getsockname()[1]
+    kubeconfig = tmp_path / "kubeconfig"
+    write_kubeconfig(kubeconfig, f"http://127.0.0.1:{port}", TOKEN, None)
+    client = Client(await HttpTransport.connect(kubeconfig), deadline=0.2)
+    try:
+        with pytest.raises(ApiUnavailable, match=r"had no answer within 0\.2 s"):
+            await client.get(VOLUMES, "a")
+    finally:
+        await client.close()
+        hanging.close()
+        await hanging.wait_closed()
+
+
+@pytest.mark.real_time
+async def test_a_configuration_that_cannot_be_used_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
 
-    async def main() -> None:
-        with pytest.raises(ConfigurationError, match="no such file"):
-            await HttpTransport.connect(tmp_path / "absent")
-        with pytest.raises(ConfigurationError, match="give --kubeconfig, set KUBECONFIG, or create"):
-            await HttpTransport.connect()
-        broken = tmp_path / "broken"
-        broken.write_text("clusters: [")
-        monkeypatch.setenv("KUBECONFIG", str(broken))
-        with pytest.raises(ConfigurationError, match=f"KUBECONFIG={broken}"):
-            await HttpTransport.connect()
-        broken.write_text("{}")
-        with pytest.raises(ConfigurationError, match=f"--kubeconfig {broken}"):
-            await HttpTransport.connect(broken)
-
-    asyncio.run(main())
+    with pytest.raises(ConfigurationError, match="no such file"):
+        await HttpTransport.connect(tmp_path / "absent")
+    with pytest.raises(ConfigurationError, match="give --kubeconfig, set KUBECONFIG, or create"):
+        await HttpTransport.connect()
+    broken = tmp_path / "broken"
+    broken.write_text("clusters: [")
+    monkeypatch.setenv("KUBECONFIG", str(broken))
+    with pytest.raises(ConfigurationError, match=f"KUBECONFIG={broken}"):
+        await HttpTransport.connect()
+    broken.write_text("{}")
+    with pytest.raises(ConfigurationError, match=f"--kubeconfig {broken}"):
+        await HttpTransport.connect(broken)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane_embedded.apiserver.durable import SqliteJournal
+from volplane_embedded.apiserver.journal import SqliteJournal
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store
 
@@ -20,7 +20,7 @@ WRITER = """
 import json, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from volplane_embedded.apiserver.durable import SqliteJournal
+from volplane_embedded.apiserver.journal import SqliteJournal
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store
 
@@ -90,7 +90,7 @@ CROWD = """
 import asyncio, json, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from volplane_embedded.apiserver.durable import SqliteJournal
+from volplane_embedded.apiserver.journal import SqliteJournal
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store
 

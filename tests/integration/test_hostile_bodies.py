@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from integration.recordings import read
-from unit.apiserver.calls import Calls
+from unit.embedded.apiserver.calls import Calls
 
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2**63, 2**70, 1.5, 1e300),

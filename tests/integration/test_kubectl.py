@@ -7,7 +7,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from volplane_embedded.apiserver.certificates import make_certificate, server_context
+from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.requests import Query
-from volplane_embedded.apiserver.serve import serve
 from volplane_embedded.apiserver.server import ApiServer
 
 KUBECTL = shutil.which("kubectl")
@@ -94,190 +94,169 @@ class Kubectl:
 
 
 @pytest.fixture
-def with_kubectl(tmp_path: Path) -> Callable[[Callable[[Kubectl], Awaitable[None]]], None]:
-    """Runs a coroutine function with kubectl beside a fresh server."""
+async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
+    """kubectl beside a fresh server."""
 
-    async def main(steps: Callable[[Kubectl], Awaitable[None]]) -> None:
-        def now() -> datetime:
-            return datetime.now(UTC)
+    def now() -> datetime:
+        return datetime.now(UTC)
 
-        server = ApiServer(now=now, random=random.Random(1))
-        certificate = make_certificate(["127.0.0.1"], now())
-        listener = await serve(server, port=0, token="secret", tls=server_context(certificate, tmp_path))
-        write_kubeconfig(tmp_path / "config", listener.url, "secret", certificate.certificate)
-        try:
-            await steps(Kubectl(server, tmp_path))
-        finally:
-            await listener.close()
-
-    return lambda steps: asyncio.run(main(steps))
+    server = ApiServer(now=now, random=random.Random(1))
+    certificate = make_certificate(["127.0.0.1"], now())
+    listener = await serve(server, port=0, token="secret", tls=server_context(certificate, tmp_path))
+    write_kubeconfig(tmp_path / "config", listener.url, "secret", certificate.certificate)
+    try:
+        yield Kubectl(server, tmp_path)
+    finally:
+        await listener.close()
 
 
-WithKubectl = Callable[[Callable[[Kubectl], Awaitable[None]]], None]
+@pytest.mark.real_time
+async def test_apply_twice_changed_and_refused(kubectl: Kubectl) -> None:
+    assert await kubectl("apply", "-f", "-", stdin=f"{VOLUME}---{CLAIM}") == (
+        "persistentvolume/pv-a created\npersistentvolumeclaim/c-a created\n"
+    )
+    assert await kubectl("apply", "-f", "-", stdin=VOLUME) == "persistentvolume/pv-a unchanged\n"
+    changed = VOLUME.replace("Retain", "Delete").replace("tier: gold", "other: x")
+    assert await kubectl("apply", "-f", "-", stdin=changed) == "persistentvolume/pv-a configured\n"
+    volume = await kubectl.json("get", "pv", "pv-a")
+    assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+    assert volume["metadata"]["labels"] == {"other": "x"}
+    assert 'unknown field "spec.bogus"' in await kubectl.refused("apply", "-f", "-", stdin=VOLUME + "  bogus: 1\n")
+    assert "is immutable" in await kubectl.refused("apply", "-f", "-", stdin=changed.replace("/srv/a", "/srv/b"))
+    assert "No such" not in await kubectl("diff", "-f", "-", stdin=changed)
 
 
-def test_apply_twice_changed_and_refused(with_kubectl: WithKubectl) -> None:
-    async def steps(kubectl: Kubectl) -> None:
-        assert await kubectl("apply", "-f", "-", stdin=f"{VOLUME}---{CLAIM}") == (
-            "persistentvolume/pv-a created\npersistentvolumeclaim/c-a created\n"
-        )
-        assert await kubectl("apply", "-f", "-", stdin=VOLUME) == "persistentvolume/pv-a unchanged\n"
-        changed = VOLUME.replace("Retain", "Delete").replace("tier: gold", "other: x")
-        assert await kubectl("apply", "-f", "-", stdin=changed) == "persistentvolume/pv-a configured\n"
-        volume = await kubectl.json("get", "pv", "pv-a")
-        assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
-        assert volume["metadata"]["labels"] == {"other": "x"}
-        assert 'unknown field "spec.bogus"' in await kubectl.refused("apply", "-f", "-", stdin=VOLUME + "  bogus: 1\n")
-        assert "is immutable" in await kubectl.refused("apply", "-f", "-", stdin=changed.replace("/srv/a", "/srv/b"))
-        assert "No such" not in await kubectl("diff", "-f", "-", stdin=changed)
-
-    with_kubectl(steps)
-
-
-def test_create_refuses_what_is_there_and_what_is_wrong(with_kubectl: WithKubectl) -> None:
-    async def steps(kubectl: Kubectl) -> None:
-        assert await kubectl("create", "-f", "-", stdin=VOLUME) == "persistentvolume/pv-a created\n"
-        assert "already exists" in await kubectl.refused("create", "-f", "-", stdin=VOLUME)
-        assert 'unknown field "spec.bogus"' in await kubectl.refused("create", "-f", "-", stdin=CLAIM + "  bogus: 1\n")
-        nameless = CLAIM.replace("{name: c-a}", "{generateName: c-}")
-        assert (await kubectl("create", "-f", "-", stdin=nameless)).startswith("persistentvolumeclaim/c-")
-        assert "(server dry run)" in await kubectl("create", "--dry-run=server", "-f", "-", stdin=CLAIM)
-        assert "not found" in await kubectl.refused("get", "pvc", "c-a")
-        await kubectl("create", "namespace", "team")
-        await kubectl("-n", "team", "create", "configmap", "m", "--from-literal=k=v")
-        await kubectl("-n", "team", "create", "secret", "generic", "s", "--from-literal=k=v")
-        await kubectl("-n", "team", "create", "serviceaccount", "a")
-        assert (await kubectl.json("-n", "team", "get", "configmap", "m"))["data"] == {"k": "v"}
-        secret = await kubectl.json("-n", "team", "get", "secret", "s")
-        assert (secret["data"], secret["type"]) == ({"k": "dg=="}, "Opaque")
-        assert await kubectl("auth", "can-i", "delete", "persistentvolumes") == "yes\n"
-        await kubectl("delete", "namespace", "team")
-        assert "not found" in await kubectl.refused("get", "namespace", "team")
-
-    with_kubectl(steps)
+@pytest.mark.real_time
+async def test_create_refuses_what_is_there_and_what_is_wrong(kubectl: Kubectl) -> None:
+    assert await kubectl("create", "-f", "-", stdin=VOLUME) == "persistentvolume/pv-a created\n"
+    assert "already exists" in await kubectl.refused("create", "-f", "-", stdin=VOLUME)
+    assert 'unknown field "spec.bogus"' in await kubectl.refused("create", "-f", "-", stdin=CLAIM + "  bogus: 1\n")
+    nameless = CLAIM.replace("{name: c-a}", "{generateName: c-}")
+    assert (await kubectl("create", "-f", "-", stdin=nameless)).startswith("persistentvolumeclaim/c-")
+    assert "(server dry run)" in await kubectl("create", "--dry-run=server", "-f", "-", stdin=CLAIM)
+    assert "not found" in await kubectl.refused("get", "pvc", "c-a")
+    await kubectl("create", "namespace", "team")
+    await kubectl("-n", "team", "create", "configmap", "m", "--from-literal=k=v")
+    await kubectl("-n", "team", "create", "secret", "generic", "s", "--from-literal=k=v")
+    await kubectl("-n", "team", "create", "serviceaccount", "a")
+    assert (await kubectl.json("-n", "team", "get", "configmap", "m"))["data"] == {"k": "v"}
+    secret = await kubectl.json("-n", "team", "get", "secret", "s")
+    assert (secret["data"], secret["type"]) == ({"k": "dg=="}, "Opaque")
+    assert await kubectl("auth", "can-i", "delete", "persistentvolumes") == "yes\n"
+    await kubectl("delete", "namespace", "team")
+    assert "not found" in await kubectl.refused("get", "namespace", "team")
 
 
-def test_get_in_every_output(with_kubectl: WithKubectl) -> None:
-    async def steps(kubectl: Kubectl) -> None:
-        await kubectl("create", "-f", "-", stdin=f"{VOLUME}---{VOLUME.replace('pv-a', 'pv-b').replace('gold', 'tin')}")
-        plain = (await kubectl("get", "pv")).splitlines()
-        assert plain[0].split()[:5] == ["NAME", "CAPACITY", "ACCESS", "MODES", "RECLAIM"]
-        assert plain[1].split()[:4] == ["pv-a", "1Gi", "RWO", "Retain"]
-        assert "VOLUMEMODE" in (await kubectl("get", "pv", "-o", "wide")).splitlines()[0]
-        assert "kind: PersistentVolume\n" in await kubectl("get", "pv", "pv-a", "-o", "yaml")
-        assert [item["metadata"]["name"] for item in (await kubectl.json("get", "pv"))["items"]] == ["pv-a", "pv-b"]
-        assert await kubectl("get", "pv", "-l", "tier in (gold)", "-o", "name") == "persistentvolume/pv-a\n"
-        named = await kubectl("get", "pv", "--field-selector", "metadata.name!=pv-a", "-o", "name")
-        assert named == "persistentvolume/pv-b\n"
-        assert await kubectl("get", "pv", "pv-a", "-o", "jsonpath={.spec.capacity.storage}") == "1Gi"
-        assert "tier=gold" in await kubectl("get", "pv", "--show-labels")
-        assert (await kubectl("get", "pv", "--chunk-size=1", "-o", "name")).split() == [
-            "persistentvolume/pv-a",
-            "persistentvolume/pv-b",
-        ]
-        assert "default" in await kubectl("get", "ns")
-        assert (await kubectl("get", "sc,pvc,po,nodes,events,leases,csinodes,csidrivers,volumeattachments", "-A")) == ""
-        assert "doesn't have a resource type" in await kubectl.refused("get", "nonsense")
-
-    with_kubectl(steps)
+@pytest.mark.real_time
+async def test_get_in_every_output(kubectl: Kubectl) -> None:
+    await kubectl("create", "-f", "-", stdin=f"{VOLUME}---{VOLUME.replace('pv-a', 'pv-b').replace('gold', 'tin')}")
+    plain = (await kubectl("get", "pv")).splitlines()
+    assert plain[0].split()[:5] == ["NAME", "CAPACITY", "ACCESS", "MODES", "RECLAIM"]
+    assert plain[1].split()[:4] == ["pv-a", "1Gi", "RWO", "Retain"]
+    assert "VOLUMEMODE" in (await kubectl("get", "pv", "-o", "wide")).splitlines()[0]
+    assert "kind: PersistentVolume\n" in await kubectl("get", "pv", "pv-a", "-o", "yaml")
+    assert [item["metadata"]["name"] for item in (await kubectl.json("get", "pv"))["items"]] == ["pv-a", "pv-b"]
+    assert await kubectl("get", "pv", "-l", "tier in (gold)", "-o", "name") == "persistentvolume/pv-a\n"
+    named = await kubectl("get", "pv", "--field-selector", "metadata.name!=pv-a", "-o", "name")
+    assert named == "persistentvolume/pv-b\n"
+    assert await kubectl("get", "pv", "pv-a", "-o", "jsonpath={.spec.capacity.storage}") == "1Gi"
+    assert "tier=gold" in await kubectl("get", "pv", "--show-labels")
+    assert (await kubectl("get", "pv", "--chunk-size=1", "-o", "name")).split() == [
+        "persistentvolume/pv-a",
+        "persistentvolume/pv-b",
+    ]
+    assert "default" in await kubectl("get", "ns")
+    assert (await kubectl("get", "sc,pvc,po,nodes,events,leases,csinodes,csidrivers,volumeattachments", "-A")) == ""
+    assert "doesn't have a resource type" in await kubectl.refused("get", "nonsense")
 
 
-def test_a_watch_prints_changes_as_they_come(with_kubectl: WithKubectl) -> None:
-    async def steps(kubectl: Kubectl) -> None:
-        await kubectl("create", "-f", "-", stdin=VOLUME)
-        process = await kubectl.start("get", "pv", "-w", "-o", "name")
-        table = await kubectl.start("get", "pv", "--watch")
-        assert process.stdout is not None
-        assert table.stdout is not None
-        try:
-            assert await asyncio.wait_for(process.stdout.readline(), 20) == b"persistentvolume/pv-a\n"
-            assert (await asyncio.wait_for(table.stdout.readline(), 20)).startswith(b"NAME")
-            assert (await asyncio.wait_for(table.stdout.readline(), 20)).startswith(b"pv-a")
-            await kubectl("create", "-f", "-", stdin=VOLUME.replace("pv-a", "pv-b"))
-            assert await asyncio.wait_for(process.stdout.readline(), 20) == b"persistentvolume/pv-b\n"
-            assert (await asyncio.wait_for(table.stdout.readline(), 20)).startswith(b"pv-b")
-        finally:
-            for running in (process, table):
-                running.kill()
-                await running.communicate()
-
-    with_kubectl(steps)
+@pytest.mark.real_time
+async def test_a_watch_prints_changes_as_they_come(kubectl: Kubectl) -> None:
+    await kubectl("create", "-f", "-", stdin=VOLUME)
+    process = await kubectl.start("get", "pv", "-w", "-o", "name")
+    table = await kubectl.start("get", "pv", "--watch")
+    assert process.stdout is not None
+    assert table.stdout is not None
+    try:
+        assert await asyncio.wait_for(process.stdout.readline(), 20) == b"persistentvolume/pv-a\n"
+        assert (await asyncio.wait_for(table.stdout.readline(), 20)).startswith(b"NAME")
+        assert (await asyncio.wait_for(table.stdout.readline(), 20)).startswith(b"pv-a")
+        await kubectl("create", "-f", "-", stdin=VOLUME.replace("pv-a", "pv-b"))
+        assert await asyncio.wait_for(process.stdout.readline(), 20) == b"persistentvolume/pv-b\n"
+        assert (await asyncio.wait_for(table.stdout.readline(), 20)).startswith(b"pv-b")
+    finally:
+        for running in (process, table):
+            running.kill()
+            await running.communicate()
 
 
-def test_patch_label_annotate_and_edit(with_kubectl: WithKubectl) -> None:
-    async def steps(kubectl: Kubectl) -> None:
-        await kubectl("apply", "-f", "-", stdin=VOLUME)
-        await kubectl("label", "pv", "pv-a", "zone=b", "tier-")
-        await kubectl("annotate", "pv", "pv-a", "note=hello")
-        await kubectl("patch", "pv", "pv-a", "--type=merge", "-p", '{"spec": {"mountOptions": ["ro"]}}')
-        await kubectl("patch", "pv", "pv-a", "--type=json", "-p", '[{"op": "remove", "path": "/metadata/labels/zone"}]')
-        await kubectl("patch", "pv", "pv-a", "-p", '{"metadata": {"finalizers": ["example.com/x"]}}')
-        await kubectl(
-            "patch", "pv", "pv-a", "--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Bound"}}'
-        )
-        assert "edited" in await kubectl("edit", "pv", "pv-a")
-        volume = await kubectl.json("get", "pv", "pv-a")
-        assert volume["metadata"]["annotations"]["note"] == "hello"
-        assert "labels" not in volume["metadata"]
-        assert volume["metadata"]["finalizers"] == ["example.com/x", "kubernetes.io/pv-protection"]
-        assert volume["spec"]["mountOptions"] == ["ro"]
-        assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
-        assert volume["status"]["phase"] == "Bound"
-        await kubectl("replace", "-f", "-", stdin=VOLUME.replace("gold", "lead"))
-        assert (await kubectl.json("get", "pv", "pv-a"))["metadata"]["labels"] == {"tier": "lead"}
-
-    with_kubectl(steps)
+@pytest.mark.real_time
+async def test_patch_label_annotate_and_edit(kubectl: Kubectl) -> None:
+    await kubectl("apply", "-f", "-", stdin=VOLUME)
+    await kubectl("label", "pv", "pv-a", "zone=b", "tier-")
+    await kubectl("annotate", "pv", "pv-a", "note=hello")
+    await kubectl("patch", "pv", "pv-a", "--type=merge", "-p", '{"spec": {"mountOptions": ["ro"]}}')
+    await kubectl("patch", "pv", "pv-a", "--type=json", "-p", '[{"op": "remove", "path": "/metadata/labels/zone"}]')
+    await kubectl("patch", "pv", "pv-a", "-p", '{"metadata": {"finalizers": ["example.com/x"]}}')
+    await kubectl("patch", "pv", "pv-a", "--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Bound"}}')
+    assert "edited" in await kubectl("edit", "pv", "pv-a")
+    volume = await kubectl.json("get", "pv", "pv-a")
+    assert volume["metadata"]["annotations"]["note"] == "hello"
+    assert "labels" not in volume["metadata"]
+    assert volume["metadata"]["finalizers"] == ["example.com/x", "kubernetes.io/pv-protection"]
+    assert volume["spec"]["mountOptions"] == ["ro"]
+    assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+    assert volume["status"]["phase"] == "Bound"
+    await kubectl("replace", "-f", "-", stdin=VOLUME.replace("gold", "lead"))
+    assert (await kubectl.json("get", "pv", "pv-a"))["metadata"]["labels"] == {"tier": "lead"}
 
 
-def test_describe_and_explain(with_kubectl: WithKubectl) -> None:
-    async def steps(kubectl: Kubectl) -> None:
-        await kubectl("apply", "-f", "-", stdin=f"{VOLUME}---{CLAIM}---{POD}")
-        uid = (await kubectl.json("get", "pvc", "c-a"))["metadata"]["uid"]
-        event = {
-            "metadata": {"generateName": "e-"},
-            "involvedObject": {"kind": "PersistentVolumeClaim", "name": "c-a", "namespace": "default", "uid": uid},
-            "reason": "ProvisioningFailed",
-            "message": "no space left on device",
-            "type": "Warning",
-        }
-        answer = kubectl.server.handle("POST", "/api/v1/namespaces/default/events", (), {}, json.dumps(event).encode())
-        assert answer.status == 201
-        described = await kubectl("describe", "pvc", "c-a")
-        assert "Used By:       p-a" in described
-        assert "no space left on device" in described
-        assert "Reclaim Policy:  Retain" in await kubectl("describe", "pv", "pv-a")
-        assert "ClaimName:" in await kubectl("describe", "pod", "p-a")
-        assert "no space left on device" in await kubectl("get", "events")
-        assert "no space left on device" in await kubectl("events")
-        assert "claimRef" in await kubectl("explain", "pv.spec")
-        assert "persistentvolumeclaims" in await kubectl("api-resources")
-
-    with_kubectl(steps)
+@pytest.mark.real_time
+async def test_describe_and_explain(kubectl: Kubectl) -> None:
+    await kubectl("apply", "-f", "-", stdin=f"{VOLUME}---{CLAIM}---{POD}")
+    uid = (await kubectl.json("get", "pvc", "c-a"))["metadata"]["uid"]
+    event = {
+        "metadata": {"generateName": "e-"},
+        "involvedObject": {"kind": "PersistentVolumeClaim", "name": "c-a", "namespace": "default", "uid": uid},
+        "reason": "ProvisioningFailed",
+        "message": "no space left on device",
+        "type": "Warning",
+    }
+    answer = kubectl.server.handle("POST", "/api/v1/namespaces/default/events", (), {}, json.dumps(event).encode())
+    assert answer.status == 201
+    described = await kubectl("describe", "pvc", "c-a")
+    assert "Used By:       p-a" in described
+    assert "no space left on device" in described
+    assert "Reclaim Policy:  Retain" in await kubectl("describe", "pv", "pv-a")
+    assert "ClaimName:" in await kubectl("describe", "pod", "p-a")
+    assert "no space left on device" in await kubectl("get", "events")
+    assert "no space left on device" in await kubectl("events")
+    assert "claimRef" in await kubectl("explain", "pv.spec")
+    assert "persistentvolumeclaims" in await kubectl("api-resources")
 
 
-def test_delete_and_wait(with_kubectl: WithKubectl) -> None:
-    async def steps(kubectl: Kubectl) -> None:
-        await kubectl("apply", "-f", "-", stdin=f"{VOLUME}---{CLAIM}---{POD}")
-        waiting = await kubectl.start("wait", "pvc/c-a", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
-        patch = '{"status": {"phase": "Bound"}}'
-        await kubectl("patch", "pvc", "c-a", "--subresource=status", "--type=merge", "-p", patch)
-        out, _ = await asyncio.wait_for(waiting.communicate(), 20)
-        assert out == b"persistentvolumeclaim/c-a condition met\n"
-        assert "timed out" in await kubectl.refused("wait", "pv/pv-a", "--for=delete", "--timeout=100ms")
-        await kubectl("delete", "pv", "pv-a", "--wait=false")
-        assert "Terminating" in await kubectl("get", "pv")
-        waiting = await kubectl.start("wait", "pv/pv-a", "--for=delete", "--timeout=20s")
-        await kubectl("patch", "pv", "pv-a", "-p", '{"metadata": {"finalizers": null}}')
-        assert (await asyncio.wait_for(waiting.communicate(), 20))[1] == b""
-        assert waiting.returncode == 0
-        assert 'pod "p-a" force deleted' in await kubectl("delete", "pod", "p-a", "--force", "--grace-period=0")
-        assert "not found" in await kubectl.refused("delete", "pv", "pv-a")
-        assert await kubectl("delete", "pv", "--all") == "No resources found\n"
-
-    with_kubectl(steps)
+@pytest.mark.real_time
+async def test_delete_and_wait(kubectl: Kubectl) -> None:
+    await kubectl("apply", "-f", "-", stdin=f"{VOLUME}---{CLAIM}---{POD}")
+    waiting = await kubectl.start("wait", "pvc/c-a", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
+    patch = '{"status": {"phase": "Bound"}}'
+    await kubectl("patch", "pvc", "c-a", "--subresource=status", "--type=merge", "-p", patch)
+    out, _ = await asyncio.wait_for(waiting.communicate(), 20)
+    assert out == b"persistentvolumeclaim/c-a condition met\n"
+    assert "timed out" in await kubectl.refused("wait", "pv/pv-a", "--for=delete", "--timeout=100ms")
+    await kubectl("delete", "pv", "pv-a", "--wait=false")
+    assert "Terminating" in await kubectl("get", "pv")
+    waiting = await kubectl.start("wait", "pv/pv-a", "--for=delete", "--timeout=20s")
+    await kubectl("patch", "pv", "pv-a", "-p", '{"metadata": {"finalizers": null}}')
+    assert (await asyncio.wait_for(waiting.communicate(), 20))[1] == b""
+    assert waiting.returncode == 0
+    assert 'pod "p-a" force deleted' in await kubectl("delete", "pod", "p-a", "--force", "--grace-period=0")
+    assert "not found" in await kubectl.refused("delete", "pv", "pv-a")
+    assert await kubectl("delete", "pv", "--all") == "No resources found\n"
 
 
-def test_logs_come_from_whoever_runs_the_containers(with_kubectl: WithKubectl) -> None:
+@pytest.mark.real_time
+async def test_logs_come_from_whoever_runs_the_containers(kubectl: Kubectl) -> None:
     asked: list[tuple[Any, ...]] = []
 
     async def source(
@@ -287,14 +266,11 @@ def test_logs_come_from_whoever_runs_the_containers(with_kubectl: WithKubectl) -
         yield b"one\n"
         yield b"two\n"
 
-    async def steps(kubectl: Kubectl) -> None:
-        await kubectl("apply", "-f", "-", stdin=POD)
-        assert "no node agent" in await kubectl.refused("logs", "p-a")
-        kubectl.server.log_source = source
-        assert await kubectl("logs", "p-a") == "one\ntwo\n"
-        assert await kubectl("logs", "-f", "p-a", "-c", "c", "--tail=2") == "one\ntwo\n"
-        assert asked == [("default", "p-a", "c", False, ""), ("default", "p-a", "c", True, "2")]
-        assert "not found" in await kubectl.refused("logs", "p-b")
-        assert "container x is not valid" in await kubectl.refused("logs", "p-a", "-c", "x")
-
-    with_kubectl(steps)
+    await kubectl("apply", "-f", "-", stdin=POD)
+    assert "no node agent" in await kubectl.refused("logs", "p-a")
+    kubectl.server.log_source = source
+    assert await kubectl("logs", "p-a") == "one\ntwo\n"
+    assert await kubectl("logs", "-f", "p-a", "-c", "c", "--tail=2") == "one\ntwo\n"
+    assert asked == [("default", "p-a", "c", False, ""), ("default", "p-a", "c", True, "2")]
+    assert "not found" in await kubectl.refused("logs", "p-b")
+    assert "container x is not valid" in await kubectl.refused("logs", "p-a", "-c", "x")

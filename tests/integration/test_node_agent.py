@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from integration.node_bodies import in_cluster, no_files_left
-from integration.node_cluster import Cluster, host_path, pod, state_of, why_no_sandbox
-from volplane_embedded.pods import PODS
+from integration.node_cluster import host_path, pod, state_of, why_no_sandbox
+from volplane_embedded.objects import PODS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -19,11 +19,12 @@ def _namespaces(tmp_path_factory: pytest.TempPathFactory) -> None:
         pytest.skip(message)
 
 
-def test_a_pod_writes_into_its_volume_and_nowhere_else(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_pod_writes_into_its_volume_and_nowhere_else(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         script = "echo hello > /data/file; echo x > /etc/x; echo y > /usr/y; echo $? && rm /etc/hostname; ls /data"
         await cluster.run("writer", script, **host_path(volume, "/data"))
         found = await cluster.ended("writer")
@@ -33,59 +34,55 @@ def test_a_pod_writes_into_its_volume_and_nowhere_else(tmp_path: Path) -> None:
         log = await cluster.log("writer")
         assert log.count("Read-only file system") == 3
         assert log.endswith("file\n")
-
-    in_cluster(tmp_path, scenario)
     assert not Path("/etc/x").exists()
 
 
-def test_a_volume_can_be_mounted_where_the_host_has_nothing(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_volume_can_be_mounted_where_the_host_has_nothing(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
     entries = len(list(Path("/usr/share").iterdir()))
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         at = "/usr/share/volplane-test/deep/html"
         await cluster.run("nested", f"touch {at}/file && ls /usr/share | wc -l", **host_path(volume, at))
         found = await cluster.ended("nested")
         assert found["status"]["phase"] == "Succeeded", await cluster.log("nested")
         assert (volume / "file").exists()
         assert int(await cluster.log("nested")) == entries + 1
-
-    in_cluster(tmp_path, scenario)
     assert not Path("/usr/share/volplane-test").exists()
 
 
-def test_a_read_only_mount_refuses_writes(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_read_only_mount_refuses_writes(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         await cluster.run("reader", "touch /data/file", **host_path(volume, "/data", readOnly=True))
         assert (await cluster.ended("reader"))["status"]["phase"] == "Failed"
         assert "Read-only file system" in await cluster.log("reader")
-
-    in_cluster(tmp_path, scenario)
     assert list(volume.iterdir()) == []
 
 
-def test_a_sub_path_may_not_lead_over_a_symlink(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_sub_path_may_not_lead_over_a_symlink(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     (volume / "real").mkdir(parents=True)
     (volume / "link").symlink_to("/etc")
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         await cluster.run("good", "touch /data/file", **host_path(volume, "/data", subPath="real/new"))
         await cluster.run("bad", "ls /data", **host_path(volume, "/data", subPath="link"))
         assert (await cluster.ended("good"))["status"]["phase"] == "Succeeded"
         found = await cluster.until("bad", lambda it: state_of(it).get("waiting", {}).get("message", "") != "")
         assert "symlink" in state_of(found)["waiting"]["message"]
-
-    in_cluster(tmp_path, scenario)
     assert (volume / "real/new/file").exists()
 
 
-def test_exit_codes_signals_and_unknown_commands_are_told_apart(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
+@pytest.mark.real_time
+async def test_exit_codes_signals_and_unknown_commands_are_told_apart(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as cluster:
         await cluster.run("three", "echo bye > /dev/termination-log; exit 3")
         await cluster.run("killed", "kill -9 $$$$")  # Kubernetes makes one $ of two
         await cluster.run("unknown", "", container={"command": ["/no/such/program"]})
@@ -97,11 +94,10 @@ def test_exit_codes_signals_and_unknown_commands_are_told_apart(tmp_path: Path) 
         assert (unknown["exitCode"], unknown["reason"]) == (128, "StartError")
         assert "/no/such/program" in unknown["message"]
 
-    in_cluster(tmp_path, scenario)
 
-
-def test_a_container_without_a_command_fails_and_says_that_images_are_not_supported(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
+@pytest.mark.real_time
+async def test_a_container_without_a_command_fails_and_says_that_images_are_not_supported(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as cluster:
         body = pod("image", "")
         del body["spec"]["containers"][0]["command"]
         await cluster.client.create(PODS, body)
@@ -109,11 +105,10 @@ def test_a_container_without_a_command_fails_and_says_that_images_are_not_suppor
         assert status["reason"] == "ImagesNotSupported"
         assert "images are not pulled" in status["message"]
 
-    in_cluster(tmp_path, scenario)
 
-
+@pytest.mark.real_time
 @pytest.mark.skipif(os.geteuid() != 0, reason="files of other users can only be made by root")
-def test_dac_override_and_fowner_are_what_it_takes_to_remove_the_files_of_others(tmp_path: Path) -> None:
+async def test_dac_override_and_fowner_are_what_it_takes_to_remove_the_files_of_others(tmp_path: Path) -> None:
     volumes = [tmp_path / name for name in ("with", "without")]
     for volume in volumes:
         (volume / "theirs").mkdir(parents=True)
@@ -132,7 +127,7 @@ def test_dac_override_and_fowner_are_what_it_takes_to_remove_the_files_of_others
         }
         return fields
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         script = 'rm -r /scrub/theirs; grep CapEff /proc/self/status; test -z "$(ls /scrub)" && touch /tmp/x'
         await cluster.run("with", script, **scrubber(volumes[0], "DAC_OVERRIDE", "FOWNER"))
         await cluster.run("without", script, **scrubber(volumes[1]))
@@ -142,19 +137,18 @@ def test_dac_override_and_fowner_are_what_it_takes_to_remove_the_files_of_others
         assert "/tmp/x': Read-only" in await cluster.log("with")
         assert "CapEff:\t0000000000000000" in await cluster.log("without")
         assert "Permission denied" in await cluster.log("without")
-
-    in_cluster(tmp_path, scenario)
     assert list(volumes[0].iterdir()) == []
     assert (volumes[1] / "theirs" / "file").exists()
 
 
+@pytest.mark.real_time
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a pod as another user")
-def test_files_on_disk_have_the_user_and_group_that_the_pod_asks_for(tmp_path: Path) -> None:
+async def test_files_on_disk_have_the_user_and_group_that_the_pod_asks_for(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
     volume.chmod(0o777)
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         context = {"runAsUser": 1500, "runAsGroup": 1600, "fsGroup": 1700}
         script = "touch /data/file /empty/file; id; ls -lnd /empty"
         fields = host_path(volume, "/data")
@@ -165,17 +159,16 @@ def test_files_on_disk_have_the_user_and_group_that_the_pod_asks_for(tmp_path: P
         log = await cluster.log("user")
         assert "uid=1500 gid=1600 groups=1600,1700" in log
         assert "drwxrwsrwx 2 0 1700" in log
-
-    in_cluster(tmp_path, scenario)
     found = (volume / "file").stat()
     assert (found.st_uid, found.st_gid) == (1500, 1600)
 
 
-def test_a_pod_sees_no_other_process_and_its_children_end_with_it(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_pod_sees_no_other_process_and_its_children_end_with_it(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         script = "(while :; do touch /data/beat; sleep 0.02; done) & ls /proc | grep -c '^[0-9]'; sleep 0.1"
         await cluster.run("parent", script, **host_path(volume, "/data"))
         assert (await cluster.ended("parent"))["status"]["phase"] == "Succeeded"
@@ -184,14 +177,13 @@ def test_a_pod_sees_no_other_process_and_its_children_end_with_it(tmp_path: Path
         await asyncio.sleep(0.1)
         assert not (volume / "beat").exists()
 
-    in_cluster(tmp_path, scenario)
 
-
-def test_logs_can_be_followed_and_cut(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_logs_can_be_followed_and_cut(tmp_path: Path) -> None:
     go = tmp_path / "volume"
     go.mkdir()
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         script = "echo one; echo two; until test -e /data/go; do sleep 0.02; done; echo three"
         await cluster.run("talker", script, **host_path(go, "/data"))
         await cluster.running("talker")
@@ -209,24 +201,22 @@ def test_logs_can_be_followed_and_cut(tmp_path: Path) -> None:
             'previous terminated container "main" in pod "talker" not found'
         )
 
-    in_cluster(tmp_path, scenario)
 
-
-def test_a_pod_past_its_deadline_fails(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
+@pytest.mark.real_time
+async def test_a_pod_past_its_deadline_fails(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as cluster:
         await cluster.run("late", "sleep 30", activeDeadlineSeconds=1)
         status = (await cluster.ended("late"))["status"]
         assert status["reason"] == "DeadlineExceeded"
         assert state_of({"status": status})["terminated"]["exitCode"] == 143
 
-    in_cluster(tmp_path, scenario)
 
-
-def test_a_deleted_pod_may_end_by_itself_and_is_killed_when_it_does_not(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_deleted_pod_may_end_by_itself_and_is_killed_when_it_does_not(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         polite = "trap 'echo bye > /data/polite; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
         stubborn = "trap '' TERM; echo ready; while :; do sleep 0.02; done"
         await cluster.run("polite", polite, terminationGracePeriodSeconds=30, **host_path(volume, "/data"))
@@ -245,11 +235,10 @@ def test_a_deleted_pod_may_end_by_itself_and_is_killed_when_it_does_not(tmp_path
         assert 1.0 <= time.monotonic() - begun < 3.0
         await no_files_left(cluster)
 
-    in_cluster(tmp_path, scenario)
 
-
-def test_a_gated_pod_starts_when_its_gate_is_lifted(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
+@pytest.mark.real_time
+async def test_a_gated_pod_starts_when_its_gate_is_lifted(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as cluster:
         await cluster.run("gated", "echo free", schedulingGates=[{"name": "volplane.dev/scrub"}])
         await cluster.run("other", "exit 0")
         await cluster.ended("other")
@@ -259,10 +248,9 @@ def test_a_gated_pod_starts_when_its_gate_is_lifted(tmp_path: Path) -> None:
         await cluster.client.patch(PODS, "default/gated", {"spec": {"schedulingGates": None}})
         assert (await cluster.ended("gated"))["status"]["phase"] == "Succeeded"
 
-    in_cluster(tmp_path, scenario)
 
-
-def test_init_containers_run_in_order_and_their_failure_is_the_pods(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_init_containers_run_in_order_and_their_failure_is_the_pods(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
 
@@ -275,7 +263,7 @@ def test_init_containers_run_in_order_and_their_failure_is_the_pods(tmp_path: Pa
         ]
         return fields
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         await cluster.run("good", "cat /data/steps", **steps("echo 1 >> /data/steps", "echo 2 >> /data/steps"))
         assert (await cluster.ended("good"))["status"]["phase"] == "Succeeded"
         assert await cluster.log("good", container="main") == "1\n2\n"
@@ -285,14 +273,13 @@ def test_init_containers_run_in_order_and_their_failure_is_the_pods(tmp_path: Pa
         assert state_of(found, "init-0")["terminated"]["exitCode"] == 7
         assert sorted(path.name for path in volume.iterdir()) == ["steps"]
 
-    in_cluster(tmp_path, scenario)
 
-
-def test_a_crashing_container_is_restarted_and_then_backs_off(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_crashing_container_is_restarted_and_then_backs_off(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path) as cluster:
         await cluster.run("crash", "echo x >> /data/runs; exit 1", restartPolicy="Always", **host_path(volume, "/data"))
         found = await cluster.until(
             "crash", lambda it: state_of(it).get("waiting", {}).get("reason") == "CrashLoopBackOff"
@@ -304,11 +291,10 @@ def test_a_crashing_container_is_restarted_and_then_backs_off(tmp_path: Path) ->
         assert "Back-off restarting failed container main" in await cluster.event("crash", "BackOff")
         assert await cluster.log("crash", previous="true") == ""
 
-    in_cluster(tmp_path, scenario)
 
-
-def test_configuration_reaches_a_pod_as_files_and_variables(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
+@pytest.mark.real_time
+async def test_configuration_reaches_a_pod_as_files_and_variables(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as cluster:
         handle = cluster.server.handle
         body = b'{"metadata":{"name":"settings"},"data":{"colour":"green"}}'
         handle("POST", "/api/v1/namespaces/default/configmaps", {}, {}, body)
@@ -333,5 +319,3 @@ def test_configuration_reaches_a_pod_as_files_and_variables(tmp_path: Path) -> N
         assert (await cluster.ended("configured"))["status"]["phase"] == "Succeeded"
         log = await cluster.log("configured")
         assert log.startswith("greenhushconfigured-green\n")
-
-    in_cluster(tmp_path, scenario)

@@ -18,7 +18,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_embedded.pods import PODS
+from volplane_embedded.objects import PODS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,11 +58,12 @@ async def bind(cluster: Cluster, claim: str, volume: str) -> None:
     await cluster.client.patch(CLAIMS, f"default/{claim}", {"status": {"phase": "Bound"}}, subresource="status")
 
 
-def test_a_pod_follows_its_local_volume_to_the_node_and_writes_into_it(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_pod_follows_its_local_volume_to_the_node_and_writes_into_it(tmp_path: Path) -> None:
     directory = tmp_path / "disk"
     directory.mkdir()
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path, nodes=2) as cluster:
         await cluster.client.create(VOLUMES, volume_body("disk", directory, "node-2"))
         fields = {
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
@@ -84,15 +85,14 @@ def test_a_pod_follows_its_local_volume_to_the_node_and_writes_into_it(tmp_path:
         await cluster.run("bold", "ls /data", nodeName="node-2", **fields)
         assert "PVC is being deleted" in await cluster.event("bold", "FailedMount")
 
-    in_cluster(tmp_path, scenario, nodes=2)
 
-
-def test_the_scheduler_names_the_node_on_a_claim_that_waits_for_it(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_the_scheduler_names_the_node_on_a_claim_that_waits_for_it(tmp_path: Path) -> None:
     directory = tmp_path / "disk"
     directory.mkdir()
     node = "volume.kubernetes.io/selected-node"
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path, nodes=2) as cluster:
         body = {"metadata": {"name": "late"}, "provisioner": "hostpath.volplane.dev"}
         await cluster.client.create(
             STORAGE_CLASSES, STORAGE_CLASSES.body(**body, volumeBindingMode="WaitForFirstConsumer")
@@ -110,12 +110,11 @@ def test_the_scheduler_names_the_node_on_a_claim_that_waits_for_it(tmp_path: Pat
         await cluster.client.create(VOLUMES, volume_body("made", directory, "node-2", storageClassName="late"))
         await bind(cluster, "data", "made")
         assert (await cluster.ended("user"))["status"]["phase"] == "Succeeded"
-
-    in_cluster(tmp_path, scenario, nodes=2)
     assert (directory / "file").exists()
 
 
-def test_after_a_restart_nothing_runs_twice_that_may_run_once(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_after_a_restart_nothing_runs_twice_that_may_run_once(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
 
@@ -142,12 +141,9 @@ def test_after_a_restart_nothing_runs_twice_that_may_run_once(tmp_path: Path) ->
         assert len((volume / "always").read_text().split()) == 2
         assert (volume / "once").read_text() == "x\n"
 
-    async def main() -> None:
-        server = ApiServer(now=now)
-        await scenario(Cluster(server, Client(InProcessTransport(server)), tmp_path))
-        server.close()
-
-    asyncio.run(main())
+    server = ApiServer(now=now)
+    await scenario(Cluster(server, Client(InProcessTransport(server)), tmp_path))
+    server.close()
 
 
 KILLED_AGENT = """
@@ -220,16 +216,15 @@ def test_where_no_namespaces_can_be_had_pods_fail_and_say_so(tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_a_pod_does_not_see_the_agents_files_or_the_hosts_sockets(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
+@pytest.mark.real_time
+async def test_a_pod_does_not_see_the_agents_files_or_the_hosts_sockets(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as cluster:
         state = cluster.state
         script = f"ls -A {state} /run /tmp | grep -v ':$' | grep .; ls /dev/sd* /dev/mem; cat /proc/self/comm"
         await cluster.run("curious", script)
         assert (await cluster.ended("curious"))["status"]["phase"] == "Succeeded"
         lines = (await cluster.log("curious")).splitlines()
         assert [line for line in lines if not line.startswith("ls: cannot access")] == ["cat"]
-
-    in_cluster(tmp_path, scenario)
 
 
 def _commands_with(text: str) -> list[str]:
@@ -243,39 +238,36 @@ def _commands_with(text: str) -> list[str]:
     return found
 
 
-def test_many_pods_at_once_all_run(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_many_pods_at_once_all_run(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
 
-    async def scenario(cluster: Cluster) -> None:
+    async with in_cluster(tmp_path, nodes=2) as cluster:
         for number in range(40):
             await cluster.run(f"pod-{number}", f"echo {number} > /data/{number}", **host_path(volume, "/data"))
         for number in range(40):
             assert (await cluster.ended(f"pod-{number}"))["status"]["phase"] == "Succeeded"
         nodes = {item["spec"]["nodeName"] for item in cluster.get("/api/v1/namespaces/default/pods")["items"]}
         assert nodes == {"node-1", "node-2"}
-
-    in_cluster(tmp_path, scenario, nodes=2)
     assert len(list(volume.iterdir())) == 40
 
 
-def test_what_cannot_be_given_is_refused(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
+@pytest.mark.real_time
+async def test_what_cannot_be_given_is_refused(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as cluster:
         await cluster.run("privileged", "true", container={"securityContext": {"privileged": True}})
         admin = {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}
         await cluster.run("admin", "true", container=admin)
         for name in ("privileged", "admin"):
             assert (await cluster.ended(name))["status"]["reason"] == "Unsupported"
 
-    in_cluster(tmp_path, scenario)
 
-
-def test_logs_of_a_pod_that_waits_say_so(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
+@pytest.mark.real_time
+async def test_logs_of_a_pod_that_waits_say_so(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as cluster:
         await cluster.run("waits", "true", nodeSelector={"no": "such-node"})
         assert "waiting to start" in await cluster.log("waits")
         assert "didn't match Pod's node affinity/selector" in await cluster.event("waits", "FailedScheduling")
         with pytest.raises(ApiError):
             await cluster.client.raw("/api/v1/namespaces/default/pods/nobody/log")
-
-    in_cluster(tmp_path, scenario)

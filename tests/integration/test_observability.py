@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from integration.controller_process import DRIVER, Site, running_process
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.lifecycle.leaks import Observations
+from volplane.leaks.comparison import Observations
 from volplane.plane import ALL_CONTROLLERS
 
 Story = Callable[[Site], Awaitable[None]]
@@ -24,15 +25,11 @@ EVERYTHING = frozenset(ALL_CONTROLLERS)
 BROKEN = DriverSettings(name="odd.example.com", backend="odd", where="drivers[0]")
 
 
-def tell(directory: Path, story: Story, *broken: DriverSettings, leader_elect: bool = True) -> None:
-    async def main() -> None:
-        configuration = replace(Configuration(), drivers=broken)
-        async with running_process(
-            directory, EVERYTHING, configuration=configuration, leader_elect=leader_elect
-        ) as site:
-            await story(site)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def observed(directory: Path, *broken: DriverSettings, leader_elect: bool = True) -> AsyncIterator[Site]:
+    configuration = replace(Configuration(), drivers=broken)
+    async with running_process(directory, EVERYTHING, configuration=configuration, leader_elect=leader_elect) as site:
+        yield site
 
 
 async def scraped(site: Site) -> dict[str, float]:
@@ -47,8 +44,9 @@ async def scraped(site: Site) -> dict[str, float]:
     return samples
 
 
-def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+@pytest.mark.real_time
+async def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> None:
+    async with observed(tmp_path) as site:
         await site.make_claim("early")
         await site.make_class("fast", default=True)
         for name in ("a", "b"):
@@ -98,20 +96,18 @@ def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> None:
         assert samples["volplane_reconcile_seconds_count{controller=claims}"] > 3
         assert samples["workqueue_adds_total{name=volumes}"] > 3
 
-    tell(tmp_path, story)
 
-
-def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+@pytest.mark.real_time
+async def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
+    async with observed(tmp_path, BROKEN) as site:
         status, text = await site.get("/readyz")
         assert status == 200
         assert re.fullmatch(r"ok\ndriver odd\.example\.com is broken: .*backend 'odd' is not there.*\n", text)
 
-    tell(tmp_path, story, BROKEN)
 
-
-def test_it_is_not_ready_when_no_driver_can_work(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+@pytest.mark.real_time
+async def test_it_is_not_ready_when_no_driver_can_work(tmp_path: Path) -> None:
+    async with observed(tmp_path, BROKEN) as site:
         site.root.rename(site.root.with_name("unmounted"))
         drivers = site.process._work.drivers  # type: ignore[union-attr]
         assert "does not exist" in await drivers.probe(DRIVER)
@@ -123,17 +119,16 @@ def test_it_is_not_ready_when_no_driver_can_work(tmp_path: Path) -> None:
         assert await drivers.probe(DRIVER) == ""
         assert (await site.get("/readyz"))[0] == 200
 
-    tell(tmp_path, story, BROKEN)
 
-
-def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+@pytest.mark.real_time
+async def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -> None:
+    async with observed(tmp_path) as site:
         await site.make_class("fast")
         claim = await site.make_claim("a", "fast")
         await site.bound("a")
         upkeep = site.process.upkeep
         assert upkeep is not None
-        driver = site.process.plane.world.drivers.get(DRIVER)  # type: ignore[union-attr]
+        driver = site.process.plane.state.drivers.get(DRIVER)  # type: ignore[union-attr]
         assert driver is not None
         (site.root / "stray").mkdir()
         await upkeep.check.check(driver)
@@ -147,11 +142,10 @@ def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -> None
         assert (await site.get("/leaks/fix"))[0] == 405
         assert (site.root / "default" / f"a-{claim.uid}").is_dir()
 
-    tell(tmp_path, story)
 
-
-def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+@pytest.mark.real_time
+async def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
+    async with observed(tmp_path) as site:
         site.process._work, work = None, site.process._work
         try:
             status, text = await site.get("/leaks")
@@ -162,19 +156,16 @@ def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
         finally:
             site.process._work = work
 
-    tell(tmp_path, story)
 
-
-def test_who_does_not_lead_tells_of_broken_drivers_all_the_same(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+@pytest.mark.real_time
+async def test_who_does_not_lead_tells_of_broken_drivers_all_the_same(tmp_path: Path) -> None:
+    async with observed(tmp_path, BROKEN) as site:
         site.process._work, work = None, site.process._work
         try:
             assert "driver odd.example.com is broken" in (await site.get("/readyz"))[1]
             assert (await scraped(site))["volplane_driver_healthy{driver=odd.example.com}"] == 0
         finally:
             site.process._work = work
-
-    tell(tmp_path, story, BROKEN)
 
 
 async def command(site: Site, *arguments: str) -> tuple[int | None, str]:
@@ -188,14 +179,15 @@ async def command(site: Site, *arguments: str) -> tuple[int | None, str]:
     return started.returncode, out.decode()
 
 
-def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+@pytest.mark.real_time
+async def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path: Path) -> None:
+    async with observed(tmp_path) as site:
         await site.make_class("kept", reclaimPolicy="Retain")
         claims = {name: await site.make_claim(name, "kept") for name in ("orphan", "wanted")}
         await site.bound(*claims)
         assert site.process.plane is not None
         assert site.process.upkeep is not None
-        driver = site.process.plane.world.drivers.get(DRIVER)
+        driver = site.process.plane.state.drivers.get(DRIVER)
         assert driver is not None
         await site.client.delete(CLAIMS, "default/orphan")
         await site.gone(CLAIMS, "default/orphan")
@@ -213,12 +205,9 @@ def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path: Path)
         assert (code, "ok    deleted" in said) == (0, True), said
         assert [path.name for path in (site.root / "default").iterdir()] == [f"wanted-{claims['wanted'].uid}"]
 
-    tell(tmp_path, story)
 
-
+@pytest.mark.real_time
 @pytest.mark.parametrize("path", ["/leaks", "/adopt", "/status", "/metrics"])
-def test_every_page_answers(tmp_path: Path, path: str) -> None:
-    async def story(site: Site) -> None:
+async def test_every_page_answers(tmp_path: Path, path: str) -> None:
+    async with observed(tmp_path, leader_elect=False) as site:
         assert (await site.get(path))[0] == 200
-
-    tell(tmp_path, story, leader_elect=False)

@@ -11,9 +11,9 @@ from scenarios.faults import Fault, Rules, UnreliableTransport, refusing
 from volplane.controller.config import Configuration
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.lifecycle.explain import Explanation
 from volplane.onlooker import Onlooker, look
 from volplane.process import Options
+from volplane.reconcile.explain import Explanation
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

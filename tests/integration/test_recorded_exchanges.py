@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from integration.recordings import Exchange, Reply, Variables, differences, read
+from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.requests import Answer
-from volplane_embedded.apiserver.serve import serve
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_testing import clock
 
@@ -98,22 +98,17 @@ def _server(now: Callable[[], datetime]) -> ApiServer:
     return ApiServer(now=now, random=random.Random(36))
 
 
-def test_every_recorded_exchange_is_reproduced_in_process(exchanges: Iterator[Exchange]) -> None:
-    async def main() -> list[str]:
-        return await _replay(_InProcess(_server(clock.now)), exchanges)
-
-    found = clock.run(main())
+async def test_every_recorded_exchange_is_reproduced_in_process(exchanges: Iterator[Exchange]) -> None:
+    found = await _replay(_InProcess(_server(clock.now)), exchanges)
     assert not found, "\n".join(found)
 
 
-def test_every_recorded_exchange_is_reproduced_over_http(exchanges: Iterator[Exchange]) -> None:
-    async def main() -> list[str]:
-        listener = await serve(_server(lambda: datetime.now(UTC)), port=0, token="secret")
-        try:
-            async with aiohttp.ClientSession(headers={"Authorization": "Bearer secret"}) as session:
-                return await _replay(_OverHttp(session, listener.url), exchanges)
-        finally:
-            await listener.close()
-
-    found = asyncio.run(main())
+@pytest.mark.real_time
+async def test_every_recorded_exchange_is_reproduced_over_http(exchanges: Iterator[Exchange]) -> None:
+    listener = await serve(_server(lambda: datetime.now(UTC)), port=0, token="secret")
+    try:
+        async with aiohttp.ClientSession(headers={"Authorization": "Bearer secret"}) as session:
+            found = await _replay(_OverHttp(session, listener.url), exchanges)
+    finally:
+        await listener.close()
     assert not found, "\n".join(found)

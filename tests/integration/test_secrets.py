@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,15 +78,12 @@ def configuration(reference: str) -> Configuration:
     return replace(Configuration(), drivers=(driver,))
 
 
-def tell(directory: Path, story: Any, reference: str) -> Site:
-    async def main() -> Site:
-        plugin = Plugin(kind="backend", name="filer", factory=Filer)
-        configured = configuration(reference)
-        async with running_process(directory, EVERYTHING, configuration=configured, plugins=[plugin]) as site:
-            await story(site)
-        return site
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def site_with(directory: Path, reference: str) -> AsyncIterator[Site]:
+    plugin = Plugin(kind="backend", name="filer", factory=Filer)
+    configured = configuration(reference)
+    async with running_process(directory, EVERYTHING, configuration=configured, plugins=[plugin]) as site:
+        yield site
 
 
 async def put_secret(site: Site, key: str, **data: str) -> None:
@@ -122,10 +119,11 @@ def logged() -> Iterator[io.StringIO]:
     logging.getLogger("volplane").setLevel(logging.NOTSET)
 
 
-def test_the_password_goes_from_the_secret_to_the_hook_and_nowhere_else(tmp_path: Path, logged: io.StringIO) -> None:
-    shown: list[str] = []
-
-    async def story(site: Site) -> None:
+@pytest.mark.real_time
+async def test_the_password_goes_from_the_secret_to_the_hook_and_nowhere_else(
+    tmp_path: Path, logged: io.StringIO
+) -> None:
+    async with site_with(tmp_path, "secret:volplane-system/filer/password") as site:
         driver = site.process._work.drivers  # type: ignore[union-attr]
         _, ready = await site.get("/readyz")
         assert "start failed: option password: Secret volplane-system/filer does not exist" in ready
@@ -142,11 +140,10 @@ def test_the_password_goes_from_the_secret_to_the_hook_and_nowhere_else(tmp_path
         await put_secret(site, "volplane-system/filer", password=PASSWORD)
         assert await driver.probe(FILER) == ""
         await site.bound("data")
-        shown.append(await everything(site))
+        shown = [await everything(site)]
         pages = ("/readyz", "/metrics", "/explain?claim=default/data", "/leaks", "/status")
         shown.extend([(await site.get(page))[1] for page in pages])
 
-    site = tell(tmp_path, story, "secret:volplane-system/filer/password")
     text = "\n".join(shown) + logged.getvalue()
     assert "pvc-" in text
     assert "logged in with ***" in text

@@ -84,6 +84,29 @@ def test_a_plugin_asks_for_the_core_as_a_third_party_would(name: str) -> None:
     assert "volplane>=0.1,<0.2" in project(name)["dependencies"]
 
 
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_plugin_works_without_the_testing_kit_and_says_how_to_install_it(name: str, tmp_path: Path) -> None:
+    package = name.replace("-", "_")
+    with zipfile.ZipFile(build(name, "wheel", tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "site")
+    script = f"""
+import importlib, pkgutil, sys
+sys.path.insert(0, {str(tmp_path / "site")!r})
+sys.modules["volplane_testing"] = None  # as if it were not installed
+package = importlib.import_module({package!r})
+assert package.__file__.startswith(sys.path[0])
+for module in pkgutil.walk_packages(package.__path__, {package + "."!r}):
+    importlib.import_module(module.name)
+try:
+    importlib.import_module({package + ".testing"!r}).subject().__enter__()
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert f'pip install "{name}[testing]"' in ran.stdout
+
+
 @pytest.mark.parametrize("name", PARTS)
 def test_what_uses_the_core_from_within_asks_for_exactly_its_version(name: str) -> None:
     assert f"volplane=={project('volplane')['version']}" in project(name)["dependencies"]

@@ -67,3 +67,4 @@ def test_the_proofs_of_the_promises_are_there() -> None:
     assert len(named) > 20
     assert [path for path in named if not (REPOSITORY / path).exists()] == []
     assert f"{len(RULES)} rules judge a backend" in text
+    assert f"[{len(RULES)} rules]" in (REPOSITORY / "README.md").read_text("utf-8")

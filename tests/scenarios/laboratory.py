@@ -6,26 +6,25 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Self
 
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
 from volplane.controller.actions import Notice
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
+from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.transport import Transport
-from volplane.lifecycle.bootstrap import ensure_namespace, ensure_sealer
-from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
+from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
 from volplane_testing.executor import InlineExecutor, Latency
 
-T = TypeVar("T")
 Json = dict[str, Any]
 
 PATHS = {
@@ -61,7 +60,7 @@ class Refused(Exception):
 
 
 class Laboratory:
-    """Everything a scenario needs. Use `experiment` to run one in virtual time."""
+    """Everything a scenario needs, in virtual time. Use as `async with Laboratory(...) as lab`."""
 
     def __init__(
         self,
@@ -357,6 +356,13 @@ class Laboratory:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def __aenter__(self) -> Self:
+        """Nothing is started yet."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
         if self._crashing is not None:
             await asyncio.gather(self._crashing, return_exceptions=True)
@@ -372,21 +378,3 @@ class _Clock:
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def experiment(main: Callable[[], Coroutine[Any, Any, T]], *, seed: int | None = None) -> T:
-    """Run a scenario in virtual time."""
-    return clock.run(main(), seed=seed)
-
-
-def at_work(laboratory: Callable[[], Laboratory], body: Callable[[Laboratory], Coroutine[Any, Any, T]]) -> T:
-    """Run `body` with a laboratory that is closed afterwards; nothing is started yet."""
-
-    async def main() -> T:
-        lab = laboratory()
-        try:
-            return await body(lab)
-        finally:
-            await lab.close()
-
-    return experiment(main)

@@ -203,7 +203,7 @@ def _unsealed(lab: Laboratory, item: Json) -> Json:
     """The object with the driver's name instead of an intent, if the intent carries our seal for this very object."""
     annotations = item["metadata"].get("annotations") or {}
     text = annotations.get("volplane.dev/intent")
-    intent = lab.plane.world.sealer.open(item["metadata"]["uid"], text) if text else None
+    intent = lab.plane.state.sealer.open(item["metadata"]["uid"], text) if text else None
     if intent is not None:
         annotations["volplane.dev/intent"] = f"$sealed({intent.driver})"
     return item

@@ -12,8 +12,8 @@ from scenarios.laboratory import Json, Laboratory
 from volplane.controller.actions import Run
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
-from volplane.lifecycle.delete import volume_source
 from volplane.operations import OperationRegistry, Work
+from volplane.state.naming import volume_source
 from volplane_embedded.inprocess import InProcessTransport
 
 _MISSING = re.compile(r"(\S+) is absent from the controller cache but GET finds it")

@@ -9,8 +9,9 @@ import pytest
 
 from scenarios.backends import ScriptedBackend
 from scenarios.binding import BY_CONTROLLER, plain
-from scenarios.laboratory import Json, Laboratory, at_work, experiment
+from scenarios.laboratory import Json, Laboratory
 from scenarios.stories import DRIVER, claim, reference, volume
+from schedules import schedules
 
 ALL = frozenset({"binder", "provisioner", "reclaimer", "protection"})
 
@@ -31,10 +32,10 @@ def _matched(claims: list[Json], volumes: list[Json]) -> int:
 # --- fast --------------------------------------------------------------------------------------------------------
 
 
-def test_binds_do_not_wait_for_each_other() -> None:
+async def test_binds_do_not_wait_for_each_other() -> None:
     """Item 20.1: 100 binds of four writes each, 20 ms a write, end in far less than 8 seconds."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await _pairs(lab, 100)
         lab.rules.seconds = 0.01
         await lab.start()
@@ -42,13 +43,11 @@ def test_binds_do_not_wait_for_each_other() -> None:
         assert Counter((await lab.claims()).values()) == {"Bound": 100}
         assert _matched(await lab.everything("claims"), await lab.everything("volumes")) == 100
 
-    at_work(plain, body)
 
-
-def test_a_bind_takes_four_writes_and_no_reads() -> None:
+async def test_a_bind_takes_four_writes_and_no_reads() -> None:
     """Items 20.7 and 20.8: neither a live read nor a needless write, also when the volume was reserved."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("volumes", {**volume("v"), "status": {"phase": "Available"}})
         await lab.create("claims", claim("c"))
         await lab.start()
@@ -61,13 +60,11 @@ def test_a_bind_takes_four_writes_and_no_reads() -> None:
         ]
         assert lab.rules.reads() == []
 
-    at_work(plain, body)
 
-
-def test_both_sides_of_a_reserved_pair_write_without_conflict() -> None:
+async def test_both_sides_of_a_reserved_pair_write_without_conflict() -> None:
     """Item 21.3: the volume's side leaves the phase to the claim's side while a bind is due."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         for number in range(20):
             await lab.create("volumes", volume(f"v{number}", claimRef=reference(f"c{number}")))
             await lab.create("claims", claim(f"c{number}"))
@@ -77,13 +74,11 @@ def test_both_sides_of_a_reserved_pair_write_without_conflict() -> None:
         assert lab.rules.conflicts() == 0
         assert len(lab.rules.writes()) == 80
 
-    at_work(plain, body)
 
-
-def test_a_volume_wakes_the_claim_that_waits_for_it() -> None:
+async def test_a_volume_wakes_the_claim_that_waits_for_it() -> None:
     """Item 20.3, and 22.6: claims before volumes cost nothing."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.start()
         for number in range(100):
             await lab.create("claims", claim(f"c{number}"))
@@ -93,13 +88,11 @@ def test_a_volume_wakes_the_claim_that_waits_for_it() -> None:
         await asyncio.sleep(0.5)
         assert Counter((await lab.claims()).values()) == {"Bound": 100}
 
-    at_work(plain, body)
 
-
-def test_a_cluster_at_rest_is_left_alone() -> None:
+async def test_a_cluster_at_rest_is_left_alone() -> None:
     """Items 20.4, 20.6 and 20.7: no resync, no repeated events, no live reads of retained volumes."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await _pairs(lab, 30)
         await lab.create("claims", claim("waiting", "100Gi"))
         retained = volume("retained", claimRef=reference("w", uid="00000000-0000-0000-0000-000000000001"))
@@ -113,35 +106,30 @@ def test_a_cluster_at_rest_is_left_alone() -> None:
         assert later == []
         assert dict(lab.events) == told
 
-    at_work(plain, body)
-
 
 # --- one volume, many claims -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_one_volume_goes_to_one_of_many_claims(seed: int) -> None:
-    async def main() -> None:
-        lab = plain()
-        try:
-            await lab.start()
-            await asyncio.gather(*(lab.create("claims", claim(f"c{number}")) for number in range(20)))
-            await lab.create("volumes", volume("only"))
-            await lab.settle()
-            phases = Counter((await lab.claims()).values())
-            assert phases == {"Bound": 1, "Pending": 19}
-            assert _matched(await lab.everything("claims"), await lab.everything("volumes")) == 1
-            assert lab.rules.conflicts() == 0
-        finally:
-            await lab.close()
-
-    experiment(main, seed=seed)
+@pytest.mark.parametrize("seed", schedules(range(8)))
+async def test_one_volume_goes_to_one_of_many_claims(seed: int) -> None:
+    lab = plain()
+    try:
+        await lab.start()
+        await asyncio.gather(*(lab.create("claims", claim(f"c{number}")) for number in range(20)))
+        await lab.create("volumes", volume("only"))
+        await lab.settle()
+        phases = Counter((await lab.claims()).values())
+        assert phases == {"Bound": 1, "Pending": 19}
+        assert _matched(await lab.everything("claims"), await lab.everything("volumes")) == 1
+        assert lab.rules.conflicts() == 0
+    finally:
+        await lab.close()
 
 
-def test_a_volume_taken_by_somebody_else_at_the_last_moment_is_not_fought_for() -> None:
+async def test_a_volume_taken_by_somebody_else_at_the_last_moment_is_not_fought_for() -> None:
     """Another binder reserves it between our decision and our write: 409, and the claim looks again."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("volumes", {**volume("v"), "status": {"phase": "Available"}})
         await lab.create("volumes", {**volume("w", "2Gi"), "status": {"phase": "Available"}})
         other = await lab.create("claims", claim("other", "9Gi"))
@@ -155,19 +143,17 @@ def test_a_volume_taken_by_somebody_else_at_the_last_moment_is_not_fought_for() 
         assert (await lab.claim("c"))["spec"]["volumeName"] == "w"
         assert (await lab.volume("v"))["spec"]["claimRef"]["name"] == "other"
 
-    at_work(plain, body)
-
 
 # --- half done ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("writes", [1, 2])
 @pytest.mark.parametrize("policy", ["Delete", "Recycle", "Retain"])
-def test_a_claim_deleted_before_it_pointed_back_costs_the_volume_nothing(policy: str, writes: int) -> None:
+async def test_a_claim_deleted_before_it_pointed_back_costs_the_volume_nothing(policy: str, writes: int) -> None:
     """Item 21.6: what no pod can have used is neither destroyed nor scrubbed, but offered again."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, controllers=ALL, disabled_admission=()) as lab:
         await lab.create("volumes", volume("v", persistentVolumeReclaimPolicy=policy))
         await lab.create("claims", claim("c"))
         lab.fail("update persistentvolumeclaims", "away", 10**6)
@@ -186,13 +172,11 @@ def test_a_claim_deleted_before_it_pointed_back_costs_the_volume_nothing(policy:
         assert (await lab.volume("v"))["spec"].get("claimRef") is None
         assert not backend.calls
 
-    at_work(lambda: Laboratory(backend, controllers=ALL, disabled_admission=()), body)
 
-
-def test_a_volume_that_stopped_fitting_is_given_back() -> None:
+async def test_a_volume_that_stopped_fitting_is_given_back() -> None:
     """Reserved with uid, then grown out of shape: the claim takes another one, and the first is offered again."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         made = await lab.create("claims", claim("c", "3Gi"))
         ref = reference("c", uid=made["metadata"]["uid"])
         small = volume("small", "1Gi", claimRef=ref)
@@ -206,5 +190,3 @@ def test_a_volume_that_stopped_fitting_is_given_back() -> None:
         assert (await lab.claim("c"))["spec"]["volumeName"] == "large"
         assert await lab.volumes() == {"large": "Bound", "small": "Available"}
         assert (await lab.volume("small"))["spec"].get("claimRef") is None
-
-    at_work(plain, body)

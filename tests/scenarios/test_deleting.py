@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.backends import OK, ScriptedBackend
 from scenarios.deleting import RECLAIM, made_volume, released
-from scenarios.laboratory import Laboratory, at_work
+from scenarios.laboratory import Laboratory
 from scenarios.single import Held
 from scenarios.stories import DRIVER, claim, reference, storage_class, volume
 from volplane import InProgress
@@ -17,11 +17,11 @@ from volplane.operations import DriverLimits
 # --- before the hook ---------------------------------------------------------------------------------------------
 
 
-def test_the_object_is_deleted_before_its_asset() -> None:
+async def test_the_object_is_deleted_before_its_asset() -> None:
     """From then on no binder can use it; our finalizer keeps it until the asset is gone."""
     backend = ScriptedBackend(DRIVER, {"delete": ["in-use: mounted", OK]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await asyncio.sleep(0.2)
@@ -35,13 +35,11 @@ def test_the_object_is_deleted_before_its_asset() -> None:
         writes = lab.rules.writes()
         assert writes.index("delete persistentvolumes") == len(writes) - 2
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_policy_changed_before_the_operation_starts_keeps_the_asset() -> None:
+async def test_a_policy_changed_before_the_operation_starts_keeps_the_asset() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("volumes", released())
 
         async def change(operation: str) -> None:
@@ -54,13 +52,11 @@ def test_a_policy_changed_before_the_operation_starts_keeps_the_asset() -> None:
         assert await lab.volumes() == {}, "the object was deleted already, and nothing holds it any more"
         assert backend.calls["delete"] == 0
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_policy_changed_between_two_tries_keeps_the_asset() -> None:
+async def test_a_policy_changed_between_two_tries_keeps_the_asset() -> None:
     backend = ScriptedBackend(DRIVER, {"delete": ["broken"]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         volume_name = await made_volume(lab)
         await lab.delete("claims", "c")
         await asyncio.sleep(1.0)
@@ -70,13 +66,11 @@ def test_a_policy_changed_between_two_tries_keeps_the_asset() -> None:
         assert await lab.volumes() == {}
         assert list(backend.assets) == [volume_name]
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_retain_before_the_release_keeps_volume_and_asset_and_takes_the_finalizer_away() -> None:
+async def test_retain_before_the_release_keeps_volume_and_asset_and_takes_the_finalizer_away() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         name = await made_volume(lab)
         assert (await lab.volume(name))["metadata"]["finalizers"] == [RECLAIM]
         await lab.patch("volumes", name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
@@ -90,15 +84,13 @@ def test_retain_before_the_release_keeps_volume_and_asset_and_takes_the_finalize
         assert await lab.volumes() == {}
         assert not backend.assets
 
-    at_work(lambda: Laboratory(backend), body)
-
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_a_claim_that_the_cache_does_not_know_keeps_its_volume(hidden: bool) -> None:
+async def test_a_claim_that_the_cache_does_not_know_keeps_its_volume(hidden: bool) -> None:
     """Item 21.5: a live read comes before anything is destroyed, also for volumes in phase Released or Failed."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         made = await lab.create("claims", claim("c", volumeName="v"))
         ref = reference("c", uid=made["metadata"]["uid"])
         body = volume("v", persistentVolumeReclaimPolicy="Delete", claimRef=ref)
@@ -111,14 +103,12 @@ def test_a_claim_that_the_cache_does_not_know_keeps_its_volume(hidden: bool) -> 
         assert "deletionTimestamp" not in (await lab.volume("v"))["metadata"]
         assert backend.calls["delete"] == 0
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_the_hook_is_told_what_the_volume_says_now() -> None:
+async def test_the_hook_is_told_what_the_volume_says_now() -> None:
     """Item 21.11: an operation that waited works on the volume as it is, not as it was when it was queued."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("volumes", released())
 
         async def change(operation: str) -> None:
@@ -130,14 +120,12 @@ def test_the_hook_is_told_what_the_volume_says_now() -> None:
         await lab.settle()
         assert [request.volume.handle for request in backend.requests] == ["moved"]
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_claim_created_again_under_the_same_name_gets_another_volume() -> None:
+async def test_a_claim_created_again_under_the_same_name_gets_another_volume() -> None:
     """Item 21.17: the old volume is released at once, although the name never was away for long."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         first = await made_volume(lab)
         await lab.delete("claims", "c")
         again = await lab.create("claims", claim("c", storageClassName="fast"))
@@ -147,18 +135,16 @@ def test_a_claim_created_again_under_the_same_name_gets_another_volume() -> None
         assert list(backend.assets) == [second]
         assert first != second
 
-    at_work(lambda: Laboratory(backend), body)
-
 
 # --- the hook ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", [DRIVER, "kubernetes.io/disk"])
-def test_the_backend_is_asked_once(driver: str) -> None:
+async def test_the_backend_is_asked_once(driver: str) -> None:
     """Item 21.9: the finalizer does not come back between its removal and the end of the object."""
     backend = ScriptedBackend(driver)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("classes", storage_class(provisioner=driver))
         await lab.create("claims", claim("c", storageClassName="fast"))
         await lab.start()
@@ -168,14 +154,12 @@ def test_the_backend_is_asked_once(driver: str) -> None:
         assert await lab.volumes() == {}
         assert backend.calls["delete"] == 1
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_failure_is_told_and_so_is_the_next_one_for_another_reason() -> None:
+async def test_a_failure_is_told_and_so_is_the_next_one_for_another_reason() -> None:
     """Item 21.12: message and event follow the last reason, and say when it is tried again."""
     backend = ScriptedBackend(DRIVER, {"delete": ["disk is locked", "disk is locked", "filer is down", OK]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("volumes", released())
         await lab.start()
         said = []
@@ -188,40 +172,34 @@ def test_a_failure_is_told_and_so_is_the_next_one_for_another_reason() -> None:
         await lab.settle()
         assert await lab.volumes() == {}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_failing_delete_is_tried_less_and_less_often() -> None:
+async def test_a_failing_delete_is_tried_less_and_less_often() -> None:
     """Item 21.13, and 20.5: between two tries nothing is called."""
     backend = ScriptedBackend(DRIVER, {"delete": ["broken"]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await asyncio.sleep(600.0)
         assert 8 <= backend.calls["delete"] <= 13
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_nobody_to_delete_it_is_said_once() -> None:
+async def test_nobody_to_delete_it_is_said_once() -> None:
     """Item 21.13: without a plugin nothing is repeated."""
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory() as lab:
         await lab.create("volumes", released())
         await lab.start()
         await asyncio.sleep(600.0)
         assert lab.rules.writes() == ["update persistentvolumes/status", "update persistentvolumes/status"]
         assert lab.events == {"Warning VolumeFailedDelete": 1}
 
-    at_work(Laboratory, body)
 
-
-def test_a_long_deletion_goes_on_after_a_restart() -> None:
+async def test_a_long_deletion_goes_on_after_a_restart() -> None:
     backend = ScriptedBackend(DRIVER)
     backend.script("delete", InProgress(retry_after=10.0, state={"job": 3}), OK)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await asyncio.sleep(1.0)
@@ -230,15 +208,14 @@ def test_a_long_deletion_goes_on_after_a_restart() -> None:
         assert await lab.volumes() == {}
         assert [dict(request.context.state) for request in backend.requests] == [{}, {"job": 3}]
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_no_more_deletions_run_at_once_than_the_driver_takes() -> None:
+async def test_no_more_deletions_run_at_once_than_the_driver_takes() -> None:
     """Item 21.15: a backend is never flooded."""
     backend = ScriptedBackend(DRIVER)
     at_once: list[int] = []
 
-    async def body(lab: Laboratory) -> None:
+    latency = lambda _driver, hook: (1.0, 0.0) if hook == "delete" else (0.0, 0.0)  # noqa: E731
+    async with Laboratory(backend, limits={DRIVER: DriverLimits(concurrency=3)}, latency=latency) as lab:
         for number in range(40):
             await lab.create("volumes", released(f"v{number}"))
         await lab.start()
@@ -250,15 +227,12 @@ def test_no_more_deletions_run_at_once_than_the_driver_takes() -> None:
         assert await lab.volumes() == {}
         assert max(at_once) == 3
 
-    latency = lambda _driver, hook: (1.0, 0.0) if hook == "delete" else (0.0, 0.0)  # noqa: E731
-    at_work(lambda: Laboratory(backend, limits={DRIVER: DriverLimits(concurrency=3)}, latency=latency), body)
 
-
-def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
+async def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
     """Item 21.14: what failed and vanished is forgotten."""
     backend = ScriptedBackend(DRIVER, {"delete": ["broken"], "provision": ["broken"]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("classes", storage_class())
         await lab.create("claims", claim("c", storageClassName="fast"))
         await lab.create("volumes", released())
@@ -268,19 +242,8 @@ def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
         await lab.patch("claims", "c", {"metadata": {"finalizers": None}})
         await lab.delete("claims", "c")
         await asyncio.sleep(1200.0)
-        world, registry = lab.plane.world, lab.plane._parts.registry
-        outcomes = world.outcomes
-        assert not registry._pauses
-        assert not registry._paused
-        kept = (
-            outcomes.made,
-            outcomes.deleted,
-            outcomes.failed,
-            outcomes.scrubs,
-            outcomes.attempted,
-            outcomes.discarding,
-        )
-        assert not any(kept)
-        assert not len(world.waiting)
-
-    at_work(lambda: Laboratory(backend), body)
+        state, registry = lab.plane.state, lab.plane._parts.registry
+        assert not registry._pauses._by_name
+        assert not registry._pauses._by_asset
+        assert not len(state.progress)
+        assert not len(state.waiting)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
-from scenarios.laboratory import Json, Laboratory, at_work
+from scenarios.laboratory import Json, Laboratory
 from scenarios.provisioning import BACKENDS, INTENT, PROVISIONING, ask, create_class, slow_provisioning
 from scenarios.stories import DRIVER, reference, volume
 from volplane import (
@@ -20,11 +20,11 @@ from volplane.operations import DriverLimits
 # --- in the way --------------------------------------------------------------------------------------------------
 
 
-def test_a_foreign_volume_under_our_name_is_not_taken_for_ours() -> None:
+async def test_a_foreign_volume_under_our_name_is_not_taken_for_ours() -> None:
     """Item 21.10: the name alone proves nothing."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         uid = await ask(lab)
         stranger = volume(f"pvc-{uid}", claimRef=reference("somebody-else"))
@@ -38,13 +38,11 @@ def test_a_foreign_volume_under_our_name_is_not_taken_for_ours() -> None:
         await lab.settle()
         assert await lab.claims() == {"c": "Bound"}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_foreign_volume_under_our_name_does_not_keep_a_dying_claim() -> None:
+async def test_a_foreign_volume_under_our_name_does_not_keep_a_dying_claim() -> None:
     backend = SearchableBackend(DRIVER, {"provision": [BackendError("lost")]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         await lab.start()
         uid = await ask(lab)
@@ -54,13 +52,11 @@ def test_a_foreign_volume_under_our_name_does_not_keep_a_dying_claim() -> None:
         await lab.settle()
         assert await lab.claims() == {}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_static_volume_that_comes_first_makes_the_asset_superfluous() -> None:
+async def test_a_static_volume_that_comes_first_makes_the_asset_superfluous() -> None:
     backend = SearchableBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, latency=slow_provisioning) as lab:
         await create_class(lab)
         await lab.start()
         await ask(lab)
@@ -73,14 +69,12 @@ def test_a_static_volume_that_comes_first_makes_the_asset_superfluous() -> None:
         assert INTENT not in bound["metadata"]["annotations"]
         assert PROVISIONING not in bound["metadata"].get("finalizers", [])
 
-    at_work(lambda: Laboratory(backend, latency=slow_provisioning), body)
 
-
-def test_a_volume_that_cannot_be_saved_delays_no_other() -> None:
+async def test_a_volume_that_cannot_be_saved_delays_no_other() -> None:
     """Item 20.10: no worker and no slot of the driver is kept while the server refuses one volume."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, limits={DRIVER: DriverLimits(concurrency=1)}) as lab:
         await create_class(lab)
         lab.fail("create persistentvolumes", "Forbidden", 10)
         await lab.start()
@@ -95,14 +89,12 @@ def test_a_volume_that_cannot_be_saved_delays_no_other() -> None:
         assert set((await lab.claims()).values()) == {"Bound"}
         assert backend.calls["delete"] == 0
 
-    at_work(lambda: Laboratory(backend, limits={DRIVER: DriverLimits(concurrency=1)}), body)
 
-
-def test_an_unsaved_asset_is_deleted_once_and_nobody_is_asked_to_do_it_by_hand() -> None:
+async def test_an_unsaved_asset_is_deleted_once_and_nobody_is_asked_to_do_it_by_hand() -> None:
     """Item 21.2: a volume that was never saved is not missed."""
     backend = SearchableBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         lab.fail("create persistentvolumes", "Forbidden", 1000)
         await lab.start()
@@ -114,8 +106,6 @@ def test_an_unsaved_asset_is_deleted_once_and_nobody_is_asked_to_do_it_by_hand()
         assert not backend.assets
         assert backend.calls["delete"] == 1
         assert "Warning ProvisioningCleanupFailed" not in lab.events
-
-    at_work(lambda: Laboratory(backend), body)
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------
@@ -130,10 +120,10 @@ def test_an_unsaved_asset_is_deleted_once_and_nobody_is_asked_to_do_it_by_hand()
         ({"selector": {"matchLabels": {"a": "b"}}}, {}, "spec.selector"),
     ],
 )
-def test_what_cannot_be_made_is_said_once_and_nothing_is_tried(spec: Json, more: Json, said: str) -> None:
+async def test_what_cannot_be_made_is_said_once_and_nothing_is_tried(spec: Json, more: Json, said: str) -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab, **more)
         await lab.start()
         await ask(lab, **spec)
@@ -150,18 +140,16 @@ def test_what_cannot_be_made_is_said_once_and_nothing_is_tried(spec: Json, more:
         await lab.settle()
         assert await lab.claims() == {"c": "Bound"}, "it heals when the cause goes"
 
-    at_work(lambda: Laboratory(backend), body)
-
 
 @pytest.mark.parametrize(
     "error", [InvalidArgument("bad size"), AlreadyExists("another demand"), BackendError("no idea")]
 )
-def test_a_failed_create_is_told_with_the_time_of_the_next_try(error: BackendError) -> None:
+async def test_a_failed_create_is_told_with_the_time_of_the_next_try(error: BackendError) -> None:
     """Item 20.5: the retry comes when the back-off ends, not with the next resync."""
     backend = ScriptedBackend(DRIVER)
     backend.script("provision", error, OK)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         await lab.start()
         await ask(lab)
@@ -173,13 +161,11 @@ def test_a_failed_create_is_told_with_the_time_of_the_next_try(error: BackendErr
         await asyncio.sleep(waits)
         assert await lab.claims() == {"c": "Bound"}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_class_that_is_gone_is_said_and_heals_when_it_returns() -> None:
+async def test_a_class_that_is_gone_is_said_and_heals_when_it_returns() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.start()
         await ask(lab)
         await asyncio.sleep(1.0)
@@ -188,14 +174,12 @@ def test_a_class_that_is_gone_is_said_and_heals_when_it_returns() -> None:
         await asyncio.sleep(1.0)
         assert await lab.claims() == {"c": "Bound"}
 
-    at_work(lambda: Laboratory(backend), body)
-
 
 @pytest.mark.parametrize("kind", BACKENDS)
-def test_a_class_deleted_meanwhile_does_not_leave_the_asset(kind: type[ScriptedBackend]) -> None:
+async def test_a_class_deleted_meanwhile_does_not_leave_the_asset(kind: type[ScriptedBackend]) -> None:
     backend = kind(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         lab.fail("create persistentvolumes", "away", 10**6)
         await lab.start()
@@ -214,13 +198,11 @@ def test_a_class_deleted_meanwhile_does_not_leave_the_asset(kind: type[ScriptedB
         assert await lab.claims() == {}
         assert not backend.assets
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_driver_that_is_not_there_keeps_the_claim_and_says_so() -> None:
+async def test_a_driver_that_is_not_there_keeps_the_claim_and_says_so() -> None:
     backend = SearchableBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         lab.fail("create persistentvolumes", "away", 10**6)
         await lab.start()
@@ -238,5 +220,3 @@ def test_a_driver_that_is_not_there_keeps_the_claim_and_says_so() -> None:
         await lab.settle()
         assert await lab.claims() == {}
         assert not backend.assets
-
-    at_work(lambda: Laboratory(backend), body)

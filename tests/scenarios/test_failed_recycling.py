@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from scenarios.backends import OK, ScriptedBackend
-from scenarios.laboratory import OURS, Laboratory, Refused, at_work
+from scenarios.laboratory import OURS, Laboratory, Refused
 from scenarios.recycling import INTENT, by_pod, end, intent, permitted, pods, released
 from scenarios.stories import DRIVER, claim, node_runs_pods, storage_class
 from volplane import InProgress
@@ -15,8 +15,8 @@ from volplane import InProgress
 # --- failed ------------------------------------------------------------------------------------------------------
 
 
-def test_attempts_are_counted_over_restarts_and_then_given_up_until_a_person_says_otherwise() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_attempts_are_counted_over_restarts_and_then_given_up_until_a_person_says_otherwise() -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.start()
         uids = set()
@@ -39,11 +39,9 @@ def test_attempts_are_counted_over_restarts_and_then_given_up_until_a_person_say
         await lab.settle()
         assert await lab.volumes() == {"v": "Available"}
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_the_last_words_of_the_pod_are_told() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_the_last_words_of_the_pod_are_told() -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.start()
         ended = {"exitCode": 1, "reason": "Error", "message": "not erased: /scrub/lost+found"}
@@ -56,11 +54,9 @@ def test_the_last_words_of_the_pod_are_told() -> None:
         assert "not erased: /scrub/lost+found" in message
         assert (await lab.volume("v"))["status"]["message"] == message
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_a_deleted_pod_is_a_failed_attempt() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_deleted_pod_is_a_failed_attempt() -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.start()
         for attempt in (1, 2, 3):
@@ -72,14 +68,12 @@ def test_a_deleted_pod_is_a_failed_attempt() -> None:
         assert await pods(lab) == []
         assert (await lab.volume("v"))["status"]["phase"] == "Failed"
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_a_backend_that_fails_to_erase_is_called_less_and_less_often() -> None:
+async def test_a_backend_that_fails_to_erase_is_called_less_and_less_often() -> None:
     """Item 21.13: a broken share does not run a scrub every 15 seconds."""
     backend = ScriptedBackend(DRIVER, {"recycle": ["share is down"]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await asyncio.sleep(1.0)
@@ -90,14 +84,12 @@ def test_a_backend_that_fails_to_erase_is_called_less_and_less_often() -> None:
         await asyncio.sleep(130.0)
         assert await lab.volumes() == {"v": "Available"}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_backend_that_erases_for_long_is_asked_again() -> None:
+async def test_a_backend_that_erases_for_long_is_asked_again() -> None:
     backend = ScriptedBackend(DRIVER)
     backend.script("recycle", InProgress(retry_after=20.0, state={"part": 1}), OK)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await asyncio.sleep(10.0)
@@ -106,11 +98,9 @@ def test_a_backend_that_erases_for_long_is_asked_again() -> None:
         assert await lab.volumes() == {"v": "Available"}
         assert [dict(request.context.state) for request in backend.requests] == [{}, {"part": 1}]
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_the_pod_of_a_volume_that_is_deleted_meanwhile_is_removed() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_the_pod_of_a_volume_that_is_deleted_meanwhile_is_removed() -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await permitted(lab)
@@ -119,14 +109,12 @@ def test_the_pod_of_a_volume_that_is_deleted_meanwhile_is_removed() -> None:
         assert await lab.volumes() == {}
         assert await pods(lab) == []
 
-    at_work(lambda: Laboratory(by_pod()), body)
-
 
 # --- changed meanwhile -------------------------------------------------------------------------------------------
 
 
-def test_a_reference_removed_in_the_middle_does_not_free_the_volume_before_it_is_clean() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_reference_removed_in_the_middle_does_not_free_the_volume_before_it_is_clean() -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.create("claims", claim("next"))
         await lab.start()
@@ -139,11 +127,9 @@ def test_a_reference_removed_in_the_middle_does_not_free_the_volume_before_it_is
         await lab.settle()
         assert await lab.claims() == {"next": "Bound"}
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_a_claim_that_names_the_volume_waits_until_it_is_clean() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_claim_that_names_the_volume_waits_until_it_is_clean() -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.start()
         pod = await permitted(lab)
@@ -156,14 +142,12 @@ def test_a_claim_that_names_the_volume_waits_until_it_is_clean() -> None:
         await lab.settle()
         assert await lab.claims() == {"next": "Bound"}
 
-    at_work(lambda: Laboratory(by_pod()), body)
-
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
-def test_another_policy_in_the_middle_ends_the_scrub(policy: str) -> None:
+async def test_another_policy_in_the_middle_ends_the_scrub(policy: str) -> None:
     backend = by_pod()
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await permitted(lab)
@@ -177,23 +161,19 @@ def test_another_policy_in_the_middle_ends_the_scrub(policy: str) -> None:
             assert await lab.volumes() == {}
             assert backend.calls["delete"] == 1
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_another_source_in_the_middle_needs_another_pod() -> None:
+async def test_another_source_in_the_middle_needs_another_pod() -> None:
     """The API server forbids it; whoever edits the store does not."""
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         with pytest.raises(Refused, match="immutable"):
             await lab.patch("volumes", "v", {"spec": {"hostPath": {"path": "/elsewhere"}}})
 
-    at_work(lambda: Laboratory(by_pod()), body)
-
 
 @pytest.mark.parametrize("source", ["csi", "block"])
-def test_what_a_pod_cannot_mount_is_said(source: str) -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_what_a_pod_cannot_mount_is_said(source: str) -> None:
+    async with Laboratory(by_pod()) as lab:
         given = released()
         if source == "csi":
             given["spec"] |= {"csi": {"driver": "x.example.com", "volumeHandle": "h"}}
@@ -207,16 +187,14 @@ def test_what_a_pod_cannot_mount_is_said(source: str) -> None:
         assert "cannot be mounted in a scrubber pod" in lab.messages("VolumeFailedRecycle")[0]
         assert await pods(lab) == []
 
-    at_work(lambda: Laboratory(by_pod()), body)
-
 
 # --- warm pool ---------------------------------------------------------------------------------------------------
 
 
-def test_a_made_volume_of_a_warm_pool_is_scrubbed_and_taken_by_the_next_claim() -> None:
+async def test_a_made_volume_of_a_warm_pool_is_scrubbed_and_taken_by_the_next_claim() -> None:
     backend = by_pod()
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create("classes", storage_class(parameters={"volplane.dev/on-release": "recycle"}))
         await lab.create("claims", claim("first", storageClassName="fast"))
         await node_runs_pods(lab)
@@ -238,5 +216,3 @@ def test_a_made_volume_of_a_warm_pool_is_scrubbed_and_taken_by_the_next_claim() 
         await lab.settle()
         assert await lab.volumes() == {}
         assert not backend.assets, "a volume taken out of the pool takes its asset with it"
-
-    at_work(lambda: Laboratory(backend), body)

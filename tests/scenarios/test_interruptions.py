@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from scenarios.faults import Call, Fault, refusing
-from scenarios.laboratory import Laboratory, at_work
+from scenarios.laboratory import Laboratory
 from scenarios.stories import STORIES, Story, play, summary
+from volplane_testing import clock
 
 WRITES = frozenset({"create", "update", "delete"})
 Disturb = Callable[[Laboratory, int], None]
@@ -23,13 +24,15 @@ def _told(
 ) -> tuple[dict[str, Any], int]:
     """How the story ends, and after how many writes of the controller. protected: with in-use protection."""
 
-    async def body(lab: Laboratory) -> tuple[dict[str, Any], int]:
-        disturb(lab)
-        await play(lab, story)
-        return await summary(lab), len(lab.rules.writes())
-
     more: dict[str, Any] = {"controllers": PROTECTED, "disabled_admission": ()} if protected else {}
-    return at_work(lambda: Laboratory(story.backend(), **more), body)
+
+    async def body() -> tuple[dict[str, Any], int]:
+        async with Laboratory(story.backend(), **more) as lab:
+            disturb(lab)
+            await play(lab, story)
+            return await summary(lab), len(lab.rules.writes())
+
+    return clock.run(body())
 
 
 def _killed(lab: Laboratory, number: int) -> None:

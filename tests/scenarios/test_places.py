@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
-from scenarios.laboratory import Json, Laboratory, at_work
+from scenarios.laboratory import Json, Laboratory
 from scenarios.provisioning import PROVISIONING, ask, create_class, slow_provisioning
 from scenarios.stories import DRIVER, claim, reference, storage_class, volume
 from volplane import (
@@ -23,11 +23,11 @@ def _zoned_node(name: str, zone: str) -> Json:
 # --- places ------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_place_gives_the_claim_back_to_the_scheduler() -> None:
+async def test_a_full_place_gives_the_claim_back_to_the_scheduler() -> None:
     full = ResourceExhausted("zone a is full", reschedule=True)
     backend = SearchableBackend(DRIVER, {"provision": [full, OK]}, info={"topology_keys": (ZONE,)})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab, volumeBindingMode="WaitForFirstConsumer")
         await lab.create("nodes", _zoned_node("n-a", "a"))
         await lab.create("nodes", _zoned_node("n-b", "b"))
@@ -45,14 +45,12 @@ def test_a_full_place_gives_the_claim_back_to_the_scheduler() -> None:
         asked = [dict(r.segment) for r in backend.requests if hasattr(r, "allowed_segments")]
         assert asked == [{ZONE: "a"}, {ZONE: "b"}]
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_full_place_is_kept_while_an_asset_may_be_there() -> None:
+async def test_a_full_place_is_kept_while_an_asset_may_be_there() -> None:
     full = ResourceExhausted("zone a is full", reschedule=True)
     backend = ScriptedBackend(DRIVER, {"provision": [full, OK]}, info={"topology_keys": (ZONE,)})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab, volumeBindingMode="WaitForFirstConsumer")
         await lab.create("nodes", _zoned_node("n-a", "a"))
         await lab.start()
@@ -64,13 +62,11 @@ def test_a_full_place_is_kept_while_an_asset_may_be_there() -> None:
         asked = [dict(request.segment) for request in backend.requests]
         assert asked == [{ZONE: "a"}, {ZONE: "a"}]
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_an_in_tree_name_gives_the_claim_back_after_any_failure() -> None:
+async def test_an_in_tree_name_gives_the_claim_back_after_any_failure() -> None:
     backend = ScriptedBackend("kubernetes.io/disk", {"provision": ["broken", OK]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await lab.create(
             "classes", storage_class(provisioner="kubernetes.io/disk", volumeBindingMode="WaitForFirstConsumer")
         )
@@ -85,13 +81,11 @@ def test_an_in_tree_name_gives_the_claim_back_after_any_failure() -> None:
         await lab.settle()
         assert await lab.claims() == {"c": "Bound"}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_selected_node_that_is_not_there_is_given_back_and_one_that_gets_its_label_later_is_noticed() -> None:
+async def test_a_selected_node_that_is_not_there_is_given_back_and_one_that_gets_its_label_later_is_noticed() -> None:
     backend = ScriptedBackend(DRIVER, info={"topology_keys": (ZONE,)})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab, volumeBindingMode="WaitForFirstConsumer")
         await lab.start()
         await ask(lab)
@@ -107,14 +101,12 @@ def test_a_selected_node_that_is_not_there_is_given_back_and_one_that_gets_its_l
         await asyncio.sleep(1.0)
         assert await lab.claims() == {"c": "Bound"}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_an_immediate_claim_goes_where_the_class_allows_and_stays_there() -> None:
+async def test_an_immediate_claim_goes_where_the_class_allows_and_stays_there() -> None:
     backend = ScriptedBackend(DRIVER, {"provision": ["not yet", "not yet", OK]}, info={"topology_keys": (ZONE,)})
     terms = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab, allowedTopologies=terms)
         await ask(lab)
         await lab.start()
@@ -126,17 +118,15 @@ def test_an_immediate_claim_goes_where_the_class_allows_and_stays_there() -> Non
         assert len(places) == 1
         assert places <= {"a", "b"}
 
-    at_work(lambda: Laboratory(backend), body)
-
 
 # --- beside a stock binder ---------------------------------------------------------------------------------------
 
 
-def test_beside_a_binder_only_what_it_asks_for_is_made() -> None:
+async def test_beside_a_binder_only_what_it_asks_for_is_made() -> None:
     """The protocol of external provisioners: annotations in, a reserved volume out, no binding."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, settings={"binder": False}) as lab:
         await create_class(lab)
         await lab.start()
         uid = await ask(lab)
@@ -154,13 +144,11 @@ def test_beside_a_binder_only_what_it_asks_for_is_made() -> None:
         assert waiting["spec"].get("volumeName") is None
         assert waiting["metadata"].get("finalizers") is None, "the volume is there: the claim is held no more"
 
-    at_work(lambda: Laboratory(backend, settings={"binder": False}), body)
 
-
-def test_beside_a_binder_a_claim_bound_to_another_volume_leaves_no_asset() -> None:
+async def test_beside_a_binder_a_claim_bound_to_another_volume_leaves_no_asset() -> None:
     backend = SearchableBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, settings={"binder": False}, latency=slow_provisioning) as lab:
         await create_class(lab)
         await lab.start()
         body = claim("c", storageClassName="fast")
@@ -174,13 +162,11 @@ def test_beside_a_binder_a_claim_bound_to_another_volume_leaves_no_asset() -> No
         assert list(await lab.volumes()) == ["other"]
         assert (await lab.claim("c"))["metadata"].get("finalizers") is None
 
-    at_work(lambda: Laboratory(backend, settings={"binder": False}, latency=slow_provisioning), body)
 
-
-def test_beside_a_binder_what_it_released_is_deleted_and_nothing_else_touched() -> None:
+async def test_beside_a_binder_what_it_released_is_deleted_and_nothing_else_touched() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, settings={"binder": False}) as lab:
         ref = reference("gone", uid="00000000-0000-0000-0000-000000000001")
         ours = volume("ours", persistentVolumeReclaimPolicy="Delete", claimRef=ref)
         ours["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": DRIVER}
@@ -195,5 +181,3 @@ def test_beside_a_binder_what_it_released_is_deleted_and_nothing_else_touched() 
         await lab.settle()
         assert await lab.volumes() == {"static": "Released"}
         assert backend.calls["delete"] == 1
-
-    at_work(lambda: Laboratory(backend, settings={"binder": False}), body)

@@ -15,7 +15,7 @@ import pytest
 from scenarios.differences import PROTECTION_DIFFERENCES
 from scenarios.faults import Call, Fault, refusing
 from scenarios.files import scenario_rows
-from scenarios.laboratory import PATHS, Json, Laboratory, at_work
+from scenarios.laboratory import PATHS, Json, Laboratory
 from volplane.kube.client import Client
 from volplane.kube.objects import Pod
 from volplane_embedded.informers import Sight
@@ -210,11 +210,12 @@ def _wrong_lists(lab: Laboratory, then: Json) -> list[str]:
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row["id"]) for row in ROWS])
-def test_protection_does_what_the_scenario_says(row: Json) -> None:
+async def test_protection_does_what_the_scenario_says(row: Json) -> None:
     difference = PROTECTION_DIFFERENCES.get(row["id"])
     row = difference.applied(row) if difference is not None else row
 
-    async def body(lab: Laboratory) -> None:
+    controllers = frozenset({"protection"})
+    async with Laboratory(controllers=controllers, settings=NOTHING_ELSE, disabled_admission=()) as lab:
         await _prepare(lab, row)
         _inject(lab, row)
         async with _scheduler(lab, row):
@@ -222,9 +223,6 @@ def test_protection_does_what_the_scenario_says(row: Json) -> None:
                 await _take(lab, step, row)
         wrong = await _shortfalls(lab, row["then"])
         assert not wrong, "\n".join([*wrong, f"reasons: {lab.reasons()}"])
-
-    controllers = frozenset({"protection"})
-    at_work(lambda: Laboratory(controllers=controllers, settings=NOTHING_ELSE, disabled_admission=()), body)
 
 
 def test_every_kind_of_object_has_a_path() -> None:

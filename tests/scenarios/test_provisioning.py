@@ -8,7 +8,7 @@ import json
 import pytest
 
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
-from scenarios.laboratory import Laboratory, at_work
+from scenarios.laboratory import Laboratory
 from scenarios.provisioning import BACKENDS, INTENT, PROVISIONING, ask, create_class, slow_provisioning
 from scenarios.stories import DRIVER, GIB, claim
 from volplane import (
@@ -30,10 +30,10 @@ def _asset(name: str, gib: int, **more: object) -> Asset:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 3.0, 3.999, 4.0, 4.001])
-def test_a_claim_deleted_during_its_create_leaves_nothing(kind: type[ScriptedBackend], seconds: float) -> None:
+async def test_a_claim_deleted_during_its_create_leaves_nothing(kind: type[ScriptedBackend], seconds: float) -> None:
     backend = kind(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, latency=slow_provisioning) as lab:
         await create_class(lab)
         await lab.start()
         await ask(lab)
@@ -45,16 +45,17 @@ def test_a_claim_deleted_during_its_create_leaves_nothing(kind: type[ScriptedBac
         assert await lab.volumes() == {}
         assert "Warning ProvisioningCleanupFailed" not in lab.events
 
-    at_work(lambda: Laboratory(backend, latency=slow_provisioning), body)
-
 
 @pytest.mark.parametrize("kind", BACKENDS)
-def test_a_claim_deleted_while_a_create_overruns_leaves_nothing(kind: type[ScriptedBackend]) -> None:
+async def test_a_claim_deleted_while_a_create_overruns_leaves_nothing(kind: type[ScriptedBackend]) -> None:
     """The hook is given up, takes effect later all the same, and its asset is found and deleted."""
     backend = kind(DRIVER)
     slow = iter([(2.0, 2.0)])
 
-    async def body(lab: Laboratory) -> None:
+    def first_is_slow(_driver: str, hook: str) -> tuple[float, float]:
+        return next(slow, (0.0, 0.0)) if hook == "provision" else (0.0, 0.0)
+
+    async with Laboratory(backend, latency=first_is_slow, limits={DRIVER: DriverLimits(timeout=1.0)}) as lab:
         await create_class(lab)
         await lab.start()
         await ask(lab)
@@ -65,17 +66,12 @@ def test_a_claim_deleted_while_a_create_overruns_leaves_nothing(kind: type[Scrip
         assert not backend.assets
         assert await lab.claims() == {}
 
-    def first_is_slow(_driver: str, hook: str) -> tuple[float, float]:
-        return next(slow, (0.0, 0.0)) if hook == "provision" else (0.0, 0.0)
-
-    at_work(lambda: Laboratory(backend, latency=first_is_slow, limits={DRIVER: DriverLimits(timeout=1.0)}), body)
-
 
 @pytest.mark.parametrize("kind", BACKENDS)
-def test_a_claim_deleted_while_the_process_is_away_leaves_nothing(kind: type[ScriptedBackend]) -> None:
+async def test_a_claim_deleted_while_the_process_is_away_leaves_nothing(kind: type[ScriptedBackend]) -> None:
     backend = kind(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         backend.after = lambda hook: lab.crash() if hook == "provision" and lab.restarts == 0 else None
         lab.fail("create persistentvolumes", "away", 1000)
@@ -92,13 +88,11 @@ def test_a_claim_deleted_while_the_process_is_away_leaves_nothing(kind: type[Scr
         assert await lab.claims() == {}
         assert await lab.volumes() == {}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_an_asset_that_cannot_be_deleted_yet_keeps_its_claim() -> None:
+async def test_an_asset_that_cannot_be_deleted_yet_keeps_its_claim() -> None:
     backend = SearchableBackend(DRIVER, {"delete": ["in-use: busy", "busy still", OK]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         lab.fail("create persistentvolumes", "away", 1000)
         await lab.start()
@@ -112,13 +106,11 @@ def test_an_asset_that_cannot_be_deleted_yet_keeps_its_claim() -> None:
         assert await lab.claims() == {}
         assert not backend.assets
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_absent_is_no_proof_before_the_driver_has_settled() -> None:
+async def test_absent_is_no_proof_before_the_driver_has_settled() -> None:
     backend = SearchableBackend(DRIVER, {"provision": [BackendError("lost")]}, info={"settle_seconds": 60.0})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         await lab.start()
         await ask(lab)
@@ -129,17 +121,15 @@ def test_absent_is_no_proof_before_the_driver_has_settled() -> None:
         await asyncio.sleep(35.0)
         assert await lab.claims() == {}
 
-    at_work(lambda: Laboratory(backend), body)
-
 
 # --- what the volume says ----------------------------------------------------------------------------------------
 
 
-def test_the_volume_records_what_the_asset_really_holds() -> None:
+async def test_the_volume_records_what_the_asset_really_holds() -> None:
     backend = ScriptedBackend(DRIVER)
     backend.script("provision", _asset("a", 5, gid=77, mount_options=("hard",)))
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         uid = await ask(lab)
         await lab.start()
@@ -151,13 +141,11 @@ def test_the_volume_records_what_the_asset_really_holds() -> None:
         assert made["metadata"]["annotations"]["volplane.dev/handle"] == "/assets/a"
         assert (await lab.claim("c"))["status"]["capacity"] == {"storage": "5Gi"}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_an_asset_smaller_than_asked_is_no_success() -> None:
+async def test_an_asset_smaller_than_asked_is_no_success() -> None:
     backend = SearchableBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         uid = await ask(lab)
         backend.assets[f"pvc-{uid}"] = _asset("small", 1)
@@ -174,13 +162,11 @@ def test_an_asset_smaller_than_asked_is_no_success() -> None:
         assert not backend.assets
         assert await lab.claims() == {}
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_class_with_retain_makes_volumes_that_nothing_holds() -> None:
+async def test_a_class_with_retain_makes_volumes_that_nothing_holds() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab, reclaimPolicy="Retain")
         uid = await ask(lab)
         await lab.start()
@@ -191,17 +177,15 @@ def test_a_class_with_retain_makes_volumes_that_nothing_holds() -> None:
         assert await lab.volumes() == {f"pvc-{uid}": "Released"}
         assert list(backend.assets) == [f"pvc-{uid}"]
 
-    at_work(lambda: Laboratory(backend), body)
-
 
 # --- intents -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("forged", ["{}", "not json", '{"intent":{"v":1,"driver":"other"},"seal":"00"}', "x" * 1000])
-def test_a_forged_intent_is_replaced_by_a_sealed_one(forged: str) -> None:
+async def test_a_forged_intent_is_replaced_by_a_sealed_one(forged: str) -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         body = claim("c", storageClassName="fast")
         body["metadata"]["annotations"] = {INTENT: forged}
@@ -213,13 +197,11 @@ def test_a_forged_intent_is_replaced_by_a_sealed_one(forged: str) -> None:
         assert INTENT not in bound["metadata"]["annotations"]
         assert PROVISIONING not in bound["metadata"].get("finalizers", [])
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_the_intent_of_another_claim_is_worth_nothing() -> None:
+async def test_the_intent_of_another_claim_is_worth_nothing() -> None:
     backend = SearchableBackend(DRIVER, {"provision": [BackendError("lost")]})
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         await ask(lab, "a")
         await lab.start()
@@ -232,13 +214,11 @@ def test_the_intent_of_another_claim_is_worth_nothing() -> None:
         own = (await lab.claim("b"))["metadata"]["annotations"][INTENT]
         assert json.loads(own)["seal"] != json.loads(stolen)["seal"]
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_stripped_intent_is_restored_while_the_hook_runs() -> None:
+async def test_a_stripped_intent_is_restored_while_the_hook_runs() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, latency=slow_provisioning) as lab:
         await create_class(lab)
         await lab.start()
         await ask(lab)
@@ -252,14 +232,12 @@ def test_a_stripped_intent_is_restored_while_the_hook_runs() -> None:
         assert await lab.claims() == {"c": "Bound"}
         assert len(backend.assets) == 1
 
-    at_work(lambda: Laboratory(backend, latency=slow_provisioning), body)
 
-
-def test_a_claim_stripped_and_deleted_during_its_create_gets_no_volume() -> None:
+async def test_a_claim_stripped_and_deleted_during_its_create_gets_no_volume() -> None:
     """What a tenant can do to himself: the asset is left to the leak check, everything else goes on."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, latency=slow_provisioning) as lab:
         await create_class(lab)
         await lab.start()
         uid = await ask(lab)
@@ -270,16 +248,14 @@ def test_a_claim_stripped_and_deleted_during_its_create_gets_no_volume() -> None
         assert await lab.claims() == {}
         assert await lab.volumes() == {}
         assert list(backend.assets) == [f"pvc-{uid}"]
-        assert not lab.plane.world.outcomes.made, "nothing is remembered of a claim that is gone"
-
-    at_work(lambda: Laboratory(backend, latency=slow_provisioning), body)
+        assert not len(lab.plane.state.progress), "nothing is remembered of a claim that is gone"
 
 
-def test_the_state_of_long_work_survives_a_restart() -> None:
+async def test_the_state_of_long_work_survives_a_restart() -> None:
     backend = ScriptedBackend(DRIVER)
     backend.script("provision", InProgress(retry_after=5.0, state={"task": 7}), OK)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await create_class(lab)
         await ask(lab)
         await lab.start()
@@ -290,5 +266,3 @@ def test_the_state_of_long_work_survives_a_restart() -> None:
         first, *later = [request.context.state for request in backend.requests]
         assert dict(first) == {}
         assert all(dict(state) == {"task": 7} for state in later)
-
-    at_work(lambda: Laboratory(backend), body)

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from scenarios.faults import Fault
-from scenarios.laboratory import OURS, Json, Laboratory, at_work
+from scenarios.laboratory import OURS, Json, Laboratory
 from scenarios.recycling import by_pod, end, intent, permitted, pods, released
 from scenarios.stories import claim, node_runs_pods, reference, volume
 
 # --- the pod -----------------------------------------------------------------------------------------------------
 
 
-def test_the_pod_is_named_after_the_volume_and_cannot_do_more_than_it_must() -> None:
+async def test_the_pod_is_named_after_the_volume_and_cannot_do_more_than_it_must() -> None:
     """Item 22.5: no root `rm` in namespace default."""
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(by_pod()) as lab:
         made = await lab.create("volumes", released())
         await lab.start()
         pod = await permitted(lab)
@@ -36,13 +36,11 @@ def test_the_pod_is_named_after_the_volume_and_cannot_do_more_than_it_must() -> 
         assert security["readOnlyRootFilesystem"] is True
         assert security["allowPrivilegeEscalation"] is False
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_the_gate_is_lifted_only_once_the_volume_names_the_pod() -> None:
+async def test_the_gate_is_lifted_only_once_the_volume_names_the_pod() -> None:
     seen: list[tuple[str, bool]] = []
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
 
         async def look(event: str, pod: Json) -> None:
@@ -57,13 +55,11 @@ def test_the_gate_is_lifted_only_once_the_volume_names_the_pod() -> None:
         assert seen
         assert await lab.volumes() == {"v": "Available"}
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_the_pod_goes_before_the_volume_is_offered() -> None:
+async def test_the_pod_goes_before_the_volume_is_offered() -> None:
     order: list[str] = []
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         lab.follow("pods", lambda event, _pod: order.append("pod gone") if event == "DELETED" else None)
         lab.follow("volumes", lambda _e, item: order.append("offered") if not item["spec"].get("claimRef") else None)
@@ -73,12 +69,10 @@ def test_the_pod_goes_before_the_volume_is_offered() -> None:
         assert order[0] == "pod gone"
         assert "offered" in order
 
-    at_work(lambda: Laboratory(by_pod()), body)
-
 
 @pytest.mark.parametrize("bound_by_controller", [True, False])
-def test_a_reservation_of_a_person_keeps_its_name(bound_by_controller: bool) -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_reservation_of_a_person_keeps_its_name(bound_by_controller: bool) -> None:
+    async with Laboratory(by_pod()) as lab:
         given = released()
         if not bound_by_controller:
             del given["metadata"]["annotations"]
@@ -92,14 +86,12 @@ def test_a_reservation_of_a_person_keeps_its_name(bound_by_controller: bool) -> 
         assert scrubbed["status"]["phase"] == "Available"
         assert not scrubbed["metadata"].get("annotations")
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_a_hundred_volumes_are_scrubbed_at_once_by_a_pod_each() -> None:
+async def test_a_hundred_volumes_are_scrubbed_at_once_by_a_pod_each() -> None:
     """Item 21.1: nothing is shared between two scrubs."""
     seen: dict[str, set[str]] = {}
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(by_pod()) as lab:
         for number in range(100):
             await lab.create("volumes", released(f"v{number}"))
 
@@ -116,11 +108,9 @@ def test_a_hundred_volumes_are_scrubbed_at_once_by_a_pod_each() -> None:
         assert all(len(uids) == 1 for uids in seen.values())
         assert lab.events == {"Normal VolumeRecycled": 100}
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_what_is_said_about_the_pod_is_said_on_the_volume() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_what_is_said_about_the_pod_is_said_on_the_volume() -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.start()
         pod = await permitted(lab)
@@ -142,15 +132,13 @@ def test_what_is_said_about_the_pod_is_said_on_the_volume() -> None:
         await asyncio.sleep(1.0)
         assert lab.events["Warning RecyclerPod"] == 1, "it was told before the restart"
 
-    at_work(lambda: Laboratory(by_pod()), body)
-
 
 # --- interrupted -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
-def test_a_pod_is_adopted_after_a_restart(phase: str) -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_pod_is_adopted_after_a_restart(phase: str) -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.start()
         pod = await permitted(lab)
@@ -169,13 +157,11 @@ def test_a_pod_is_adopted_after_a_restart(phase: str) -> None:
             case _:
                 assert found == {pod["metadata"]["uid"]}
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_a_pod_of_an_earlier_release_is_not_adopted() -> None:
+async def test_a_pod_of_an_earlier_release_is_not_adopted() -> None:
     """The next release of the same volume has the same pod name."""
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.start()
         pod = await permitted(lab)
@@ -189,14 +175,12 @@ def test_a_pod_of_an_earlier_release_is_not_adopted() -> None:
         assert fresh["metadata"]["uid"] != pod["metadata"]["uid"]
         assert (await lab.volume("v"))["status"]["phase"] == "Released"
 
-    at_work(lambda: Laboratory(by_pod()), body)
-
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_forged_pod_is_removed_and_proves_nothing(exact: bool) -> None:
+async def test_a_forged_pod_is_removed_and_proves_nothing(exact: bool) -> None:
     """Also one that copies every annotation: it was let go by nobody, so it is not the permitted one."""
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         await lab.start()
         real = await permitted(lab)
@@ -219,13 +203,11 @@ def test_a_forged_pod_is_removed_and_proves_nothing(exact: bool) -> None:
         await lab.settle()
         assert await lab.volumes() == {"v": "Available"}
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_a_pod_created_late_by_a_dead_process_never_starts() -> None:
+async def test_a_pod_created_late_by_a_dead_process_never_starts() -> None:
     """Its create takes effect after the scrub is over: it waits behind its gate and is removed."""
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("volumes", released())
         bodies: list[Json] = []
 
@@ -243,11 +225,9 @@ def test_a_pod_created_late_by_a_dead_process_never_starts() -> None:
         assert await pods(lab) == []
         assert await lab.volumes() == {"v": "Available"}
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_a_volume_still_used_by_pods_is_not_scrubbed_before_they_end() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_volume_still_used_by_pods_is_not_scrubbed_before_they_end() -> None:
+    async with Laboratory(by_pod()) as lab:
         user = {
             "metadata": {"name": "user", "namespace": "default"},
             "spec": {
@@ -268,11 +248,9 @@ def test_a_volume_still_used_by_pods_is_not_scrubbed_before_they_end() -> None:
         await asyncio.sleep(1.0)
         assert await lab.volumes() == {"v": "Available"}
 
-    at_work(lambda: Laboratory(by_pod()), body)
 
-
-def test_pods_of_a_new_claim_of_that_name_do_not_stop_the_scrub() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_pods_of_a_new_claim_of_that_name_do_not_stop_the_scrub() -> None:
+    async with Laboratory(by_pod()) as lab:
         await lab.create("claims", claim("gone", volumeName="other"))
         await lab.create("volumes", volume("other"))
         await lab.create("volumes", released())
@@ -290,5 +268,3 @@ def test_pods_of_a_new_claim_of_that_name_do_not_stop_the_scrub() -> None:
         await end(lab, await permitted(lab), "Succeeded")
         await lab.settle()
         assert await lab.volumes() == {"other": "Bound", "v": "Available"}
-
-    at_work(lambda: Laboratory(by_pod()), body)

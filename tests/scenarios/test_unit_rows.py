@@ -9,11 +9,11 @@ import pytest
 from scenarios import rows, single
 from scenarios.differences import VOLUME_DIFFERENCES
 from scenarios.files import scenario_rows
-from scenarios.laboratory import Json, Laboratory, at_work, experiment
+from scenarios.laboratory import Json, Laboratory
+from volplane.binding import migration
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Metadata, Volume
-from volplane.lifecycle import migration
 
 ROWS = [row for row in scenario_rows("pv.json") if row["harness"] == "unit"]
 SYNCS = {"sync-claim": "claims", "sync-volume": "volumes"}
@@ -24,15 +24,15 @@ def _where(*whens: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("row", _where(*SYNCS))
-def test_one_pass_does_what_the_table_says(row: Json, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_pass_does_what_the_table_says(row: Json, monkeypatch: pytest.MonkeyPatch) -> None:
     difference = VOLUME_DIFFERENCES.get(row["id"])
     row = difference.applied(row) if difference is not None else row
     everything_migrated = row["given"].get("migration", {}).get("all_plugins")
     if everything_migrated:
         monkeypatch.setattr(migration, "csi_driver_of", lambda _plugin: everything_migrated)
-        monkeypatch.setattr("volplane.lifecycle.provision.csi_driver_of", lambda _plugin: everything_migrated)
+        monkeypatch.setattr("volplane.provision.decide.csi_driver_of", lambda _plugin: everything_migrated)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(*rows.backends_of(row)) as lab:
         meaning = rows.Meaning()
         await single.foretell(lab, row, meaning)
         await rows.prepare(lab, row, meaning)
@@ -51,17 +51,15 @@ def test_one_pass_does_what_the_table_says(row: Json, monkeypatch: pytest.Monkey
             wrong.append(f"operations were {held}, expected one")
         assert not wrong, "\n".join([*wrong, f"writes: {lab.rules.writes()}"])
 
-    at_work(lambda: Laboratory(*rows.backends_of(row)), body)
-
 
 @pytest.mark.parametrize("row", _where("run-controller"))
-def test_without_attributes_classes_their_names_do_not_matter(row: Json) -> None:
+async def test_without_attributes_classes_their_names_do_not_matter(row: Json) -> None:
     """The gate is locked on since Kubernetes 1.36; a server without it drops the field, and we never see it."""
     for step in row["steps"]:
         for body in (each for objects in step.get("create", {}).values() for each in objects):
             body["spec"].pop("volumeAttributesClassName", None)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(*rows.backends_of(row)) as lab:
         meaning = rows.Meaning()
         for step in row["steps"]:
             await rows.take(lab, step, meaning)
@@ -69,22 +67,17 @@ def test_without_attributes_classes_their_names_do_not_matter(row: Json) -> None
         wrong = await rows.shortfalls(lab, row["then"], meaning, exact=True)
         assert not wrong + rows.strange_events(lab, row)
 
-    at_work(lambda: Laboratory(*rows.backends_of(row)), body)
-
 
 @pytest.mark.parametrize("row", _where("store-in-cache"))
-def test_the_cache_takes_versions_that_are_numbers_only(row: Json) -> None:
-    async def main() -> None:
-        cache: Cache[Volume] = Cache(VOLUMES)
-        for entry in row["then"]["sequence"]:
-            volume = Volume(metadata=Metadata(name="v", uid="u", resource_version=entry["put"]))
-            if entry.get("error"):
-                with pytest.raises(ValueError, match="invalid literal"):
-                    cache.observe(volume)
-            else:
-                assert cache.observe(volume) is entry["stored"]
-
-    experiment(main)
+async def test_the_cache_takes_versions_that_are_numbers_only(row: Json) -> None:
+    cache: Cache[Volume] = Cache(VOLUMES)
+    for entry in row["then"]["sequence"]:
+        volume = Volume(metadata=Metadata(name="v", uid="u", resource_version=entry["put"]))
+        if entry.get("error"):
+            with pytest.raises(ValueError, match="invalid literal"):
+                cache.observe(volume)
+        else:
+            assert cache.observe(volume) is entry["stored"]
 
 
 def test_every_row_is_played() -> None:

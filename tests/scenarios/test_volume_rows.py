@@ -9,7 +9,7 @@ import pytest
 from scenarios import rows
 from scenarios.differences import VOLUME_DIFFERENCES
 from scenarios.files import scenario_rows
-from scenarios.laboratory import Json, Laboratory, at_work
+from scenarios.laboratory import Json, Laboratory
 
 ROWS = scenario_rows("pv.json")
 
@@ -48,10 +48,10 @@ def _expected(row: Json) -> Json:
 
 
 @pytest.mark.parametrize("row", _of("api"))
-def test_the_cluster_comes_to_rest_as_the_scenario_says(row: Json) -> None:
+async def test_the_cluster_comes_to_rest_as_the_scenario_says(row: Json) -> None:
     row = _expected(row)
 
-    async def body(lab: Laboratory) -> None:
+    async with _laboratory(row) as lab:
         meaning = rows.Meaning()
         await rows.prepare(lab, row, meaning)
         lab.follow("volumes", lambda _event, item: _note_phase(lab, item))
@@ -67,8 +67,6 @@ def test_the_cluster_comes_to_rest_as_the_scenario_says(row: Json) -> None:
         if lab.restarts != crashes:
             wrong.append(f"the controller was killed {lab.restarts} times, not {crashes}")
         assert not wrong, "\n".join([*wrong, f"reasons: {lab.reasons()}", f"writes: {lab.rules.writes()}"])
-
-    at_work(lambda: _laboratory(row), body)
 
 
 def _note_phase(lab: Laboratory, item: Json) -> None:

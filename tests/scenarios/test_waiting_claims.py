@@ -9,7 +9,7 @@ import pytest
 
 from scenarios.backends import ScriptedBackend
 from scenarios.binding import BY_CONTROLLER, plain
-from scenarios.laboratory import Json, Laboratory, at_work
+from scenarios.laboratory import Json, Laboratory
 from scenarios.stories import DRIVER, claim, reference, storage_class, volume
 
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
@@ -45,10 +45,10 @@ def _bound_claim(name: str, volume_name: str, size: str = "1Gi", **spec: Any) ->
         ({"accessModes": ["ReadOnlyMany"]}, "incompatible accessMode"),
     ],
 )
-def test_another_volume_under_a_lost_name_is_not_taken_for_the_lost_one(other: Json, why: str) -> None:
+async def test_another_volume_under_a_lost_name_is_not_taken_for_the_lost_one(other: Json, why: str) -> None:
     """Item 21.7: a claim is not silently bound to different data."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("claims", _bound_claim("c", "v", "5Gi"))
         await lab.start()
         await lab.settle()
@@ -59,11 +59,9 @@ def test_another_volume_under_a_lost_name_is_not_taken_for_the_lost_one(other: J
         assert await lab.volumes() == {"v": "Available"}
         assert why in lab.plane.reason("claims", "default/c")
 
-    at_work(plain, body)
 
-
-def test_the_volume_of_a_lost_claim_that_comes_back_is_bound_again() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_the_volume_of_a_lost_claim_that_comes_back_is_bound_again() -> None:
+    async with plain() as lab:
         await lab.create("claims", _bound_claim("c", "v"))
         await lab.start()
         await lab.settle()
@@ -73,15 +71,13 @@ def test_the_volume_of_a_lost_claim_that_comes_back_is_bound_again() -> None:
         assert await lab.claims() == {"c": "Bound"}
         assert await lab.volumes() == {"v": "Bound"}
 
-    at_work(plain, body)
-
 
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
-def test_a_wrong_name_beside_the_right_uid_does_not_cost_a_claim_its_volume(policy: str) -> None:
+async def test_a_wrong_name_beside_the_right_uid_does_not_cost_a_claim_its_volume(policy: str) -> None:
     """Item 21.8: the uid says whose it is; the name is put right and nothing is released."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         made = await lab.create("claims", _bound_claim("c", "v"))
         ref = reference("misspelt", uid=made["metadata"]["uid"])
         body = volume("v", claimRef=ref, persistentVolumeReclaimPolicy=policy)
@@ -93,13 +89,11 @@ def test_a_wrong_name_beside_the_right_uid_does_not_cost_a_claim_its_volume(poli
         assert (await lab.volume("v"))["spec"]["claimRef"]["name"] == "c"
         assert not backend.calls
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_restored_claim_is_not_given_the_volume_of_its_dead_namesake() -> None:
+async def test_a_restored_claim_is_not_given_the_volume_of_its_dead_namesake() -> None:
     """A stale uid is somebody's data: that volume stays released, the claim is lost."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("claims", _bound_claim("c", "v"))
         stale = volume("v", claimRef=reference("c", uid="00000000-0000-0000-0000-000000000001"))
         await lab.create("volumes", {**stale, "status": {"phase": "Bound"}})
@@ -108,13 +102,11 @@ def test_a_restored_claim_is_not_given_the_volume_of_its_dead_namesake() -> None
         assert await lab.claims() == {"c": "Lost"}
         assert await lab.volumes() == {"v": "Released"}
 
-    at_work(plain, body)
 
-
-def test_a_retained_volume_is_offered_again_when_a_person_removes_the_reference() -> None:
+async def test_a_retained_volume_is_offered_again_when_a_person_removes_the_reference() -> None:
     """Item 22.4."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("volumes", volume("v"))
         await lab.create("claims", claim("c"))
         await lab.start()
@@ -127,15 +119,13 @@ def test_a_retained_volume_is_offered_again_when_a_person_removes_the_reference(
         await asyncio.sleep(0.5)
         assert await lab.claims() == {"next": "Bound"}
 
-    at_work(plain, body)
-
 
 @pytest.mark.parametrize("uid", ["", "00000000-0000-0000-0000-000000000001"])
-def test_a_reference_without_namespace_is_said_and_destroys_nothing(uid: str) -> None:
+async def test_a_reference_without_namespace_is_said_and_destroys_nothing(uid: str) -> None:
     """Item 22.7: such a reference matches no claim, for ever and without a word."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         ref = {"kind": "PersistentVolumeClaim", "name": "c"} | ({"uid": uid} if uid else {})
         await lab.create("volumes", volume("v", persistentVolumeReclaimPolicy="Delete", claimRef=ref))
         await lab.create("claims", claim("c"))
@@ -149,16 +139,14 @@ def test_a_reference_without_namespace_is_said_and_destroys_nothing(uid: str) ->
         await lab.settle()
         assert await lab.claims() == {"c": "Bound"}
 
-    at_work(lambda: Laboratory(backend), body)
-
 
 # --- classes -----------------------------------------------------------------------------------------------------
 
 
-def test_a_default_class_does_not_take_the_claim_from_a_volume_that_is_just_coming() -> None:
+async def test_a_default_class_does_not_take_the_claim_from_a_volume_that_is_just_coming() -> None:
     """Item 21.19: the volume was there before the claim was decided; only its first phase was not written."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("classes", default_class())
         lab.fail("update persistentvolumes/status", "away", 3)
         await lab.create("volumes", volume("v"))
@@ -169,11 +157,9 @@ def test_a_default_class_does_not_take_the_claim_from_a_volume_that_is_just_comi
         assert bound["spec"]["volumeName"] == "v"
         assert bound["spec"].get("storageClassName") is None
 
-    at_work(plain, body)
 
-
-def test_a_volume_that_never_comes_does_not_keep_the_claim_from_its_class() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_volume_that_never_comes_does_not_keep_the_claim_from_its_class() -> None:
+    async with plain() as lab:
         await lab.create("classes", default_class())
         lab.fail("update persistentvolumes/status", "away", 10**6)
         await lab.create("volumes", volume("v"))
@@ -184,11 +170,9 @@ def test_a_volume_that_never_comes_does_not_keep_the_claim_from_its_class() -> N
         await asyncio.sleep(2.0)
         assert (await lab.claim("c"))["spec"]["storageClassName"] == "standard"
 
-    at_work(plain, body)
 
-
-def test_a_default_class_that_comes_later_is_given_to_those_without_one_only() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_default_class_that_comes_later_is_given_to_those_without_one_only() -> None:
+    async with plain() as lab:
         await lab.create("claims", classless("without"))
         await lab.create("claims", claim("explicit"))
         annotated = classless("annotated")
@@ -202,11 +186,9 @@ def test_a_default_class_that_comes_later_is_given_to_those_without_one_only() -
         assert phases.pop("without") == "Bound"
         assert set(phases.values()) == {"Pending"}
 
-    at_work(plain, body)
 
-
-def test_of_two_default_classes_the_newer_is_given_and_of_equal_ones_the_first_by_name() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_of_two_default_classes_the_newer_is_given_and_of_equal_ones_the_first_by_name() -> None:
+    async with plain() as lab:
         await lab.create("classes", default_class("m-older"))
         await asyncio.sleep(5.0)
         for name in ("z-newer", "b-newer"):
@@ -216,16 +198,14 @@ def test_of_two_default_classes_the_newer_is_given_and_of_equal_ones_the_first_b
         await lab.settle()
         assert (await lab.claim("c"))["spec"]["storageClassName"] == "b-newer"
 
-    at_work(plain, body)
-
 
 # --- waiting -----------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_claim_says_what_the_volumes_lack() -> None:
+async def test_a_waiting_claim_says_what_the_volumes_lack() -> None:
     """Item 22.1: not one text for every reason."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("volumes", volume("v1"))
         await lab.create("volumes", volume("v2", "2Gi"))
         await lab.create("volumes", volume("v3", "9Gi", accessModes=["ReadOnlyMany"]))
@@ -237,13 +217,11 @@ def test_a_waiting_claim_says_what_the_volumes_lack() -> None:
         assert message.startswith("no persistent volumes available for this claim and no storage class is set")
         assert "of 3 available volumes of its class and mode are 2 too small, 1 without its access modes" in message
 
-    at_work(plain, body)
 
-
-def test_a_claim_of_a_class_without_provisioner_says_who_must_act() -> None:
+async def test_a_claim_of_a_class_without_provisioner_says_who_must_act() -> None:
     """Item 22.3: once, not every 15 seconds."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("classes", storage_class("manual", provisioner="kubernetes.io/no-provisioner"))
         await lab.create("claims", claim("c", storageClassName="manual"))
         await lab.start()
@@ -251,13 +229,11 @@ def test_a_claim_of_a_class_without_provisioner_says_who_must_act() -> None:
         assert lab.events == {"Warning ProvisioningFailed": 1}
         assert "an administrator must add one" in lab.plane.reason("claims", "default/c")
 
-    at_work(plain, body)
 
-
-def test_a_delayed_claim_says_for_whom_it_waits() -> None:
+async def test_a_delayed_claim_says_for_whom_it_waits() -> None:
     """Item 22.2: the text follows the pods, it does not stay what it first was."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("classes", storage_class("late", volumeBindingMode="WaitForFirstConsumer"))
         await lab.create("claims", claim("c", storageClassName="late"))
         await lab.start()
@@ -273,11 +249,9 @@ def test_a_delayed_claim_says_for_whom_it_waits() -> None:
             "waiting for pods p,q to be scheduled",
         ]
 
-    at_work(plain, body)
 
-
-def test_a_delayed_claim_is_bound_to_the_volume_that_the_scheduler_reserved() -> None:
-    async def body(lab: Laboratory) -> None:
+async def test_a_delayed_claim_is_bound_to_the_volume_that_the_scheduler_reserved() -> None:
+    async with plain() as lab:
         await lab.create("classes", storage_class("late", volumeBindingMode="WaitForFirstConsumer"))
         made = await lab.create("claims", claim("c", storageClassName="late"))
         for name in ("v1", "v2"):
@@ -294,13 +268,11 @@ def test_a_delayed_claim_is_bound_to_the_volume_that_the_scheduler_reserved() ->
         assert (await lab.claim("c"))["spec"]["volumeName"] == "v2"
         assert (await lab.claim("c"))["metadata"]["annotations"] == BOUND | BY_CONTROLLER
 
-    at_work(plain, body)
 
-
-def test_sizes_beyond_64_bits_are_compared_exactly_on_every_way() -> None:
+async def test_sizes_beyond_64_bits_are_compared_exactly_on_every_way() -> None:
     """Item 21.20: an explicit volume is judged like any other."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         for name, size in (("exact", "20E"), ("short", "19999999999999999999")):
             await lab.create("volumes", volume(name, size))
             await lab.create("claims", claim(name, "20E", volumeName=name))
@@ -309,16 +281,12 @@ def test_sizes_beyond_64_bits_are_compared_exactly_on_every_way() -> None:
         assert await lab.claims() == {"exact": "Bound", "short": "Pending"}
         assert "requested PV is too small" in lab.messages("VolumeMismatch")[0]
 
-    at_work(plain, body)
 
-
-def test_every_object_is_held_once() -> None:
+async def test_every_object_is_held_once() -> None:
     """Item 20.9: indexes point at what the cache holds."""
 
-    async def body(lab: Laboratory) -> None:
+    async with plain() as lab:
         await lab.create("volumes", volume("v"))
         await lab.start()
         await lab.settle()
-        assert lab.plane.world.free.get("v") is lab.plane.volumes.get("v")
-
-    at_work(plain, body)
+        assert lab.plane.state.free.get("v") is lab.plane.volumes.get("v")

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scenarios.backends import ScriptedBackend
-from scenarios.laboratory import Json, Laboratory, Refused, at_work
+from scenarios.laboratory import Json, Laboratory, Refused
 from scenarios.stories import DRIVER, claim, storage_class, volume
 from volplane.binding.matching import capacity_of, demand_of, place_of
+from volplane_testing.clock import run
 
 MODES = (["ReadWriteOnce"], ["ReadWriteOnce", "ReadOnlyMany"], ["ReadWriteMany"])
 CLASSES = ("", "manual", None)
@@ -83,7 +84,7 @@ async def _try(lab: Laboratory, kind: str, chosen: Json, number: int) -> None:
 
 def _missed(lab: Laboratory) -> list[str]:
     """Pairs that could be bound and are not."""
-    world = lab.plane.world
+    world = lab.plane.state
     waiting = [c for c in world.claims.values() if not c.spec.volume_name and not c.terminating]
     free = [
         v
@@ -100,7 +101,7 @@ def _missed(lab: Laboratory) -> list[str]:
 
 
 def _doubly_bound(lab: Laboratory) -> list[str]:
-    world = lab.plane.world
+    world = lab.plane.state
     pointers = [c.spec.volume_name for c in world.claims.values() if c.spec.volume_name]
     wrong = [name for name in pointers if pointers.count(name) > 1]
     for item in world.claims.values():
@@ -113,20 +114,21 @@ def _doubly_bound(lab: Laboratory) -> list[str]:
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(acts(), min_size=4, max_size=24))
 def test_no_claim_waits_beside_a_volume_that_fits(plan: list[tuple[str, Json, float]]) -> None:
-    async def body(lab: Laboratory) -> None:
-        await lab.create("classes", storage_class("manual", provisioner="kubernetes.io/no-provisioner"))
-        await lab.start()
-        numbers = {"claim": itertools.count(), "volume": itertools.count()}
-        for kind, chosen, pause in plan:
-            number = next(numbers[kind]) if kind in numbers else 0
-            await _try(lab, kind, chosen, number)
-            await asyncio.sleep(pause)
-        await lab.settle(30.0)
-        assert not _missed(lab)
-        assert not _doubly_bound(lab)
-        assert not lab.plane.world.free._holder, "a volume is kept for nobody"
+    async def body() -> None:
+        async with Laboratory(ScriptedBackend(DRIVER)) as lab:
+            await lab.create("classes", storage_class("manual", provisioner="kubernetes.io/no-provisioner"))
+            await lab.start()
+            numbers = {"claim": itertools.count(), "volume": itertools.count()}
+            for kind, chosen, pause in plan:
+                number = next(numbers[kind]) if kind in numbers else 0
+                await _try(lab, kind, chosen, number)
+                await asyncio.sleep(pause)
+            await lab.settle(30.0)
+            assert not _missed(lab)
+            assert not _doubly_bound(lab)
+            assert not lab.plane.state.free._holder, "a volume is kept for nobody"
 
-    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)
+    run(body())
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -134,17 +136,18 @@ def test_no_claim_waits_beside_a_volume_that_fits(plan: list[tuple[str, Json, fl
 def test_no_wake_up_is_lost_with_a_write_that_failed(
     plan: list[tuple[str, Json, float]], number: int, error: str
 ) -> None:
-    async def body(lab: Laboratory) -> None:
-        await lab.create("classes", storage_class("manual", provisioner="kubernetes.io/no-provisioner"))
-        for what in ("update persistentvolumes", "update persistentvolumeclaims"):
-            lab.fail(what, error, 2, skip=number % 5)
-        await lab.start()
-        numbers = {"claim": itertools.count(), "volume": itertools.count()}
-        for kind, chosen, pause in plan:
-            await _try(lab, kind, chosen, next(numbers[kind]) if kind in numbers else 0)
-            await asyncio.sleep(pause)
-        await lab.settle(60.0)
-        assert not _missed(lab)
-        assert not _doubly_bound(lab)
+    async def body() -> None:
+        async with Laboratory(ScriptedBackend(DRIVER)) as lab:
+            await lab.create("classes", storage_class("manual", provisioner="kubernetes.io/no-provisioner"))
+            for what in ("update persistentvolumes", "update persistentvolumeclaims"):
+                lab.fail(what, error, 2, skip=number % 5)
+            await lab.start()
+            numbers = {"claim": itertools.count(), "volume": itertools.count()}
+            for kind, chosen, pause in plan:
+                await _try(lab, kind, chosen, next(numbers[kind]) if kind in numbers else 0)
+                await asyncio.sleep(pause)
+            await lab.settle(60.0)
+            assert not _missed(lab)
+            assert not _doubly_bound(lab)
 
-    at_work(lambda: Laboratory(ScriptedBackend(DRIVER)), body)
+    run(body())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scenarios.backends import ScriptedBackend
 from scenarios.deleting import RECLAIM, made_volume, released
-from scenarios.laboratory import Laboratory, at_work
+from scenarios.laboratory import Laboratory
 from scenarios.stories import DRIVER, claim, volume
 from volplane.drivers.status import BrokenDriver
 
@@ -14,10 +14,10 @@ ALL = frozenset({"binder", "provisioner", "reclaimer", "protection"})
 # --- whose it is -------------------------------------------------------------------------------------------------
 
 
-def test_a_volume_that_several_drivers_call_theirs_is_touched_by_none() -> None:
+async def test_a_volume_that_several_drivers_call_theirs_is_touched_by_none() -> None:
     backends = ScriptedBackend("a.example.com"), ScriptedBackend("b.example.com")
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(*backends) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await lab.settle()
@@ -26,13 +26,11 @@ def test_a_volume_that_several_drivers_call_theirs_is_touched_by_none() -> None:
         assert "several drivers say it is theirs: a.example.com, b.example.com" in failed["status"]["message"]
         assert sum(backend.calls["delete"] for backend in backends) == 0
 
-    at_work(lambda: Laboratory(*backends), body)
 
-
-def test_a_driver_that_is_not_installed_or_broken_is_named_and_its_return_heals() -> None:
+async def test_a_driver_that_is_not_installed_or_broken_is_named_and_its_return_heals() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         name = await made_volume(lab)
         await lab.kill()
         lab.backends = {}
@@ -50,14 +48,12 @@ def test_a_driver_that_is_not_installed_or_broken_is_named_and_its_return_heals(
         assert await lab.volumes() == {}
         assert not backend.assets
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_a_renamed_driver_takes_over_by_the_annotation() -> None:
+async def test_a_renamed_driver_takes_over_by_the_annotation() -> None:
     """What docs tell to do: say on the volume who works on it now."""
     old, new = ScriptedBackend(DRIVER), ScriptedBackend("renamed.example.com")
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(old) as lab:
         name = await made_volume(lab)
         await lab.kill()
         new.assets = old.assets
@@ -70,16 +66,14 @@ def test_a_renamed_driver_takes_over_by_the_annotation() -> None:
         assert new.calls["delete"] == 1
         assert not new.assets
 
-    at_work(lambda: Laboratory(old), body)
-
 
 # --- deleted by people -------------------------------------------------------------------------------------------
 
 
-def test_a_volume_deleted_before_its_claim_stays_until_the_claim_goes_and_takes_the_asset_with_it() -> None:
+async def test_a_volume_deleted_before_its_claim_stays_until_the_claim_goes_and_takes_the_asset_with_it() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, controllers=ALL, disabled_admission=()) as lab:
         name = await made_volume(lab)
         await lab.delete("volumes", name)
         await lab.settle()
@@ -90,13 +84,11 @@ def test_a_volume_deleted_before_its_claim_stays_until_the_claim_goes_and_takes_
         assert await lab.volumes() == {}
         assert not backend.assets
 
-    at_work(lambda: Laboratory(backend, controllers=ALL, disabled_admission=()), body)
 
-
-def test_a_static_volume_deleted_by_a_person_before_its_release_keeps_its_asset() -> None:
+async def test_a_static_volume_deleted_by_a_person_before_its_release_keeps_its_asset() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend, controllers=ALL, disabled_admission=()) as lab:
         await lab.create("claims", claim("c"))
         await lab.create("volumes", volume("v", persistentVolumeReclaimPolicy="Delete"))
         await lab.start()
@@ -107,26 +99,22 @@ def test_a_static_volume_deleted_by_a_person_before_its_release_keeps_its_asset(
         assert await lab.volumes() == {}
         assert backend.calls["delete"] == 0
 
-    at_work(lambda: Laboratory(backend, controllers=ALL, disabled_admission=()), body)
 
-
-def test_our_finalizer_is_put_back_on_a_volume_of_ours_that_lost_it() -> None:
+async def test_our_finalizer_is_put_back_on_a_volume_of_ours_that_lost_it() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         name = await made_volume(lab)
         await lab.patch("volumes", name, {"metadata": {"finalizers": None}})
         await lab.settle()
         assert (await lab.volume(name))["metadata"]["finalizers"] == [RECLAIM]
 
-    at_work(lambda: Laboratory(backend), body)
 
-
-def test_what_the_cache_knows_in_the_end_is_what_the_server_knows() -> None:
+async def test_what_the_cache_knows_in_the_end_is_what_the_server_knows() -> None:
     """Item 21.16: answers are kept, never what was sent."""
     backend = ScriptedBackend(DRIVER)
 
-    async def body(lab: Laboratory) -> None:
+    async with Laboratory(backend) as lab:
         await made_volume(lab, "a")
         await lab.create("claims", claim("b", storageClassName="fast"))
         await lab.create("volumes", released())
@@ -139,5 +127,3 @@ def test_what_the_cache_knows_in_the_end_is_what_the_server_knows() -> None:
                 item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in await lab.everything(kind)
             }
             assert known == stored
-
-    at_work(lambda: Laboratory(backend), body)

@@ -13,16 +13,21 @@ from unittest.mock import patch
 
 import msgspec
 
-from volplane.assets import Asset
 from volplane.controller.actions import Create, Done, Patch, Wait
 from volplane.controller.steps import Steps
+from volplane.intents import discard, settle
+from volplane.intents.discard import DiscardOperation
+from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Claim, Volume
-from volplane.lifecycle import claims, delete, intents, operations, provision, recycle, scrub_events, scrubber, volumes
-from volplane.lifecycle.made import volume_body
-from volplane.lifecycle.operations import Operations
-from volplane.lifecycle.world import World
+from volplane.provision import decide as provision
+from volplane.provision.persistentvolume import volume_body
+from volplane.reclaim import delete, recycle, scrub_events, scrub_pod
+from volplane.reconcile import claims, volumes
+from volplane.state import records
+from volplane.state.cluster_state import ClusterState
+from volplane.state.progress import Full, Made, Pending
 
 Plant = Callable[[ExitStack], None]
 
@@ -34,10 +39,10 @@ def _replace(stack: ExitStack, target: object, name: str, new: object) -> None:
 def skip_the_live_reread(stack: ExitStack) -> None:
     """Delete what the cache says, without asking the server first."""
 
-    async def believed(_self: Operations, volume: Volume) -> Volume | None:
+    async def believed(_self: OperationDeps, volume: Volume) -> Volume | None:
         return volume
 
-    _replace(stack, Operations, "_released_volume", believed)
+    _replace(stack, OperationDeps, "released_volume", believed)
 
 
 def write_over_conflicts(stack: ExitStack) -> None:
@@ -52,22 +57,23 @@ def write_over_conflicts(stack: ExitStack) -> None:
 
 def remember_intents_only(stack: ExitStack) -> None:
     """Let a claim go if this process knows of nothing that was made for it: a crash forgets."""
-    settle = provision.settle
+    settled = settle.settle
 
-    def forgetful(claim: Claim, world: World) -> Any:
-        known = claim.uid in world.outcomes.made or claim.uid in world.outcomes.attempted
-        return settle(claim, world) if known or not claim.terminating else _end(claim)
+    def forgetful(claim: Claim, world: ClusterState) -> Any:
+        progress = world.progress.claim(claim.uid)
+        known = isinstance(progress.step, Made | Pending | Full) or progress.attempted is not None
+        return settled(claim, world) if known or not claim.terminating else _end(claim)
 
     _replace(stack, claims, "settle", forgetful)
 
 
 def _end(claim: Claim) -> Any:
-    return provision._end_intent(claim) if provision.settled_metadata(claim) else None
+    return settle._end_intent(claim) if settle.settled_metadata(claim) else None
 
 
 def share_the_scrub_pod(stack: ExitStack) -> None:
     """Call every scrubber pod alike, as the reference's recycler does."""
-    for module in (recycle, scrubber, scrub_events):
+    for module in (recycle, scrub_pod, scrub_events):
         _replace(stack, module, "pod_name", lambda _volume: "volplane-scrub-0000000000000000")
 
 
@@ -95,9 +101,9 @@ def lift_the_gate_without_a_permit(stack: ExitStack) -> None:
 
 def delete_under_any_policy(stack: ExitStack) -> None:
     """Look at the policy when the deletion is decided, and not again before it is done."""
-    released = Operations._released_volume
+    released = OperationDeps.released_volume
 
-    async def whatever_the_policy(self: Operations, volume: Volume) -> Volume | None:
+    async def whatever_the_policy(self: OperationDeps, volume: Volume) -> Volume | None:
         live = await released(self, volume)
         if live is None or not live.terminating:
             return live
@@ -106,23 +112,23 @@ def delete_under_any_policy(stack: ExitStack) -> None:
         metadata = msgspec.structs.replace(live.metadata, finalizers=finalizers)
         return msgspec.structs.replace(live, spec=spec, metadata=metadata)
 
-    _replace(stack, Operations, "_released_volume", whatever_the_policy)
+    _replace(stack, OperationDeps, "released_volume", whatever_the_policy)
 
 
 def save_a_volume_for_a_dying_claim(stack: ExitStack) -> None:
     """Finish what was begun, although the claim was deleted meanwhile."""
-    settle = provision.settle
+    settled = settle.settle
 
-    def finishing(claim: Claim, world: World) -> Any:
-        made = world.outcomes.made.get(claim.uid)
+    def finishing(claim: Claim, world: ClusterState) -> Any:
+        step = world.progress.claim(claim.uid).step
         intent = world.intent_of(claim)
         storage_class = world.classes.get(claim.spec.storage_class_name or "")
-        if not claim.terminating or not isinstance(made, Asset) or intent is None or storage_class is None:
-            return settle(claim, world)
+        if not claim.terminating or not isinstance(step, Made) or intent is None or storage_class is None:
+            return settled(claim, world)
         driver = world.drivers.get(intent.driver)
         if driver is None or f"pvc-{claim.uid}" in world.volumes:
-            return settle(claim, world)
-        body = volume_body(claim, storage_class, driver, intent, made)
+            return settled(claim, world)
+        body = volume_body(claim, storage_class, driver, intent, step.asset)
         return Create(kind=provision.VOLUMES, body=body, why="finish what was begun")
 
     _replace(stack, claims, "settle", finishing)
@@ -135,25 +141,25 @@ def forget_to_settle(stack: ExitStack) -> None:
 
 def accept_forged_intents(stack: ExitStack) -> None:
     """Read the record on a claim without checking its seal."""
-    _replace(stack, intents.hmac, "compare_digest", lambda _given, _right: True)
+    _replace(stack, records.hmac, "compare_digest", lambda _given, _right: True)
 
 
 def believe_the_cache_that_a_claim_is_gone(stack: ExitStack) -> None:
     """Release a volume because its claim is not in the cache."""
-    released = Operations._released_volume
+    released = OperationDeps.released_volume
 
-    async def without_asking(self: Operations, volume: Volume) -> Volume | None:
-        live = await self._live_volume(volume.name)
+    async def without_asking(self: OperationDeps, volume: Volume) -> Volume | None:
+        live = await self.live_volume(volume.name)
         return live if live is not None and live.uid == volume.uid else None
 
     assert released is not without_asking
-    _replace(stack, Operations, "_released_volume", without_asking)
+    _replace(stack, OperationDeps, "released_volume", without_asking)
     _replace(stack, volumes, "_confirm_absence", lambda *_: None)
 
 
 def take_absent_for_proof(stack: ExitStack) -> None:
     """Believe `find` at once, although a request may still be on its way."""
-    _replace(stack, Operations, "_wait_until_settled", lambda *_: None)
+    _replace(stack, DiscardOperation, "_wait_until_settled", lambda *_: None)
 
 
 def choose_a_place_anew(stack: ExitStack) -> None:
@@ -164,16 +170,16 @@ def choose_a_place_anew(stack: ExitStack) -> None:
         return declare(claim, storage_class, driver, None, world)
 
     _replace(stack, provision, "_declare", elsewhere)
-    for module in (operations, provision):
+    for module in (discard, settle):
         _replace(stack, module, "presumed_intent", lambda _claim, driver, _world: _blank(driver.name))
-    _replace(stack, World, "intent_of", _written)
+    _replace(stack, ClusterState, "intent_of", _written)
 
 
-def _blank(driver: str) -> intents.ClaimIntent:
-    return intents.ClaimIntent(v=intents.INTENT_VERSION, driver=driver)
+def _blank(driver: str) -> records.ClaimIntent:
+    return records.ClaimIntent(v=records.INTENT_VERSION, driver=driver)
 
 
-def _written(self: World, claim: Claim) -> intents.ClaimIntent | None:
+def _written(self: ClusterState, claim: Claim) -> records.ClaimIntent | None:
     return self.sealer.open(claim.uid, claim.annotation("volplane.dev/intent"))
 
 
@@ -217,7 +223,7 @@ def leave_the_scrubber_pod(stack: ExitStack) -> None:
     """Offer a volume again without removing the pod that has erased it."""
     release = recycle._release
 
-    def hasty(volume: Volume, world: World) -> Any:
+    def hasty(volume: Volume, world: ClusterState) -> Any:
         return release(volume, dataclasses.replace(world, pods=Cache(PODS)))
 
     _replace(stack, recycle, "_release", hasty)
@@ -228,7 +234,7 @@ def poll_what_is_kept(stack: ExitStack) -> None:
     """Look at a released volume again and again, although somebody would tell if it changed."""
     reclaim = volumes._reclaim
 
-    def again(volume: Volume, world: World, reads: Any) -> Any:
+    def again(volume: Volume, world: ClusterState, reads: Any) -> Any:
         action = reclaim(volume, world, reads)
         return Wait(reason="perhaps it has changed", seconds=5.0) if isinstance(action, Done) else action
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from simulation.recorded import CAUGHT
-from volplane.lifecycle import claims
+from volplane.reconcile import claims
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_testing import clock, simulation
 from volplane_testing.simulation.chance import Fate

@@ -21,7 +21,7 @@ from volplane.errors import VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.http_transport import HttpTransport
-from volplane.lifecycle.drain import Held
+from volplane.reclaim.drain import Held
 
 __all__ = ["register"]
 

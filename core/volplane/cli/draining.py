@@ -16,10 +16,10 @@ from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.lifecycle.drain import Held, held_claims, held_volumes, release_claim, release_volume
-from volplane.lifecycle.indexes import claims_of_pod
-from volplane.lifecycle.scrubber import SCRUB_LABEL, scrubbed_volume
 from volplane.process import LEASE
+from volplane.reclaim.drain import Held, held_claims, held_volumes, release_claim, release_volume
+from volplane.reclaim.scrub_pod import SCRUB_LABEL
+from volplane.state.indexes import claims_of_pod, scrubbed_volume
 
 __all__ = ["Drain", "Leftover", "controller_at_work"]
 

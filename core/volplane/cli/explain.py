@@ -20,10 +20,10 @@ from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
-from volplane.lifecycle.explain import Explanation
 from volplane.onlooker import look
 from volplane.plane import parse_controllers
 from volplane.process import Options
+from volplane.reconcile.explain import Explanation
 
 __all__ = ["register"]
 

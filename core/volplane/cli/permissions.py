@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from volplane.controller.config import Configuration
-from volplane.lifecycle.bootstrap import SEAL_SECRET
+from volplane.intents.bootstrap import SEAL_SECRET
 from volplane.process import LEASE
 from volplane.secret import Secret, SecretPlace
 

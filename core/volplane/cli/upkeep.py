@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 from volplane.errors import VolplaneError
-from volplane.lifecycle.adoption import Adoptable
-from volplane.lifecycle.leak_check import CheckStatus
-from volplane.lifecycle.leaks import GRACE_SECONDS, Finding
-from volplane.lifecycle.one_shots import OneShotStatus
+from volplane.leaks.adoption import Adoptable
+from volplane.leaks.check import CheckStatus
+from volplane.leaks.comparison import GRACE_SECONDS, Finding
+from volplane.operations.one_shots import OneShotStatus
 from volplane.process import ControllerProcess, Upkeep
 
 __all__ = ["UpkeepAnswers", "not_leading"]
@@ -79,7 +79,7 @@ def _progress(status: OneShotStatus) -> dict[str, str]:
 
 def _status(status: CheckStatus, upkeep: Upkeep) -> dict[str, Any]:
     checked_at = None if status.ended is None else _wall(status.ended, upkeep)
-    error = status.error or upkeep.check.world.drivers.broken(status.driver)
+    error = status.error or upkeep.check.cluster.drivers.broken(status.driver)
     return {"driver": status.driver, "can_list": status.can_list, "checked_at": checked_at, "error": error}
 
 
@@ -107,5 +107,5 @@ def _adoptable(adoptable: Adoptable) -> dict[str, Any]:
 
 def _wall(moment: float, upkeep: Upkeep) -> str:
     """RFC 3339 of a loop time."""
-    when = upkeep.check.world.now() - timedelta(seconds=asyncio.get_running_loop().time() - moment)
+    when = upkeep.check.cluster.now() - timedelta(seconds=asyncio.get_running_loop().time() - moment)
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -41,6 +41,11 @@ class Notice(msgspec.Struct, frozen=True):
     message: str
 
 
+def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str) -> Notice:
+    """A Notice of type Warning."""
+    return Notice(kind, about, "Warning", reason, message)
+
+
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """A merge patch of `target` as it is in the cache; the runner adds its resourceVersion to `body`'s metadata.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from volplane.controller.actions import Run
-from volplane.operations.entries import Requeue, Work
-from volplane.operations.registry import OperationRegistry
+from volplane.operations.operation import Requeue, Work
+from volplane.operations.single_flight import OperationRegistry
 
 __all__ = ["Dispatcher", "Handler"]
 

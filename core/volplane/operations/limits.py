@@ -1,25 +1,24 @@
-"""How much of one driver may run at once, how fast it may start, and how late a failed operation is tried again."""
+"""How much of one driver may run at once, and how fast it may start."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from volplane.backoff import HOOK_FAILED, HOOK_FAILED_SLOW
-from volplane.errors import ApiError, BackendError, RetryPolicy
+from volplane.operations.operation import Operation
 
-__all__ = [
-    "UNLIMITED",
-    "DriverLimits",
-    "TokenBucket",
-    "retry_delay",
-]
+__all__ = ["UNLIMITED", "DriverLimits", "DriverQueue", "TokenBucket"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverLimits:
-    """concurrency: operations that run at once; rate: operations started per second, None = any; timeout: seconds a hook may take."""
+    """concurrency: operations that run at once. rate: operations started per second; None: any number. timeout: seconds
+    that a hook may take.
+    """
 
     concurrency: int = 10
     rate: float | None = None
@@ -27,11 +26,11 @@ class DriverLimits:
 
 
 UNLIMITED: Final = DriverLimits(concurrency=sys.maxsize)
-"""Of operations of no driver: they wait for others and call no hook themselves."""
+"""For operations of no driver: they wait for others, and run no hook of their own."""
 
 
 class TokenBucket:
-    """`rate` tokens per second, at most `burst` saved up: a second's worth unless told. Times are seconds of any one clock."""
+    """`rate` tokens per second, at most `burst` saved up (default: those of one second). Times are seconds of any one clock."""
 
     def __init__(self, rate: float, now: float, *, burst: float | None = None) -> None:
         self._rate = rate
@@ -40,7 +39,7 @@ class TokenBucket:
         self._filled = now
 
     def wait(self, now: float) -> float:
-        """Seconds until a token is there; 0.0 = now."""
+        """Seconds until there is a token; 0.0: there is one now."""
         self._fill(now)
         return 0.0 if self._tokens >= 1.0 - 1e-9 else (1.0 - self._tokens) / self._rate
 
@@ -49,7 +48,7 @@ class TokenBucket:
         self._tokens -= 1.0
 
     def give(self, tokens: float) -> None:
-        """Put some in."""
+        """Add tokens, as far as the burst allows."""
         self._tokens = min(self._burst, self._tokens + tokens)
 
     def full(self, now: float) -> bool:
@@ -61,11 +60,45 @@ class TokenBucket:
         self._filled = now
 
 
-def retry_delay(error: BaseException, failures: int) -> float:
-    """Seconds until an operation runs again after its `failures`-th failure in a row, counted from 1.
+class DriverQueue:
+    """Operations of one driver that wait for its limits: first come, first served, independent of other drivers."""
 
-    The rows are `HOOK_FAILED_SLOW` for errors of the slow policy and `HOOK_FAILED` for all others.
-    """
-    slow = isinstance(error, BackendError) and error.retry is RetryPolicy.SLOW
-    asked = error.retry_after if isinstance(error, BackendError | ApiError) else None
-    return (HOOK_FAILED_SLOW if slow else HOOK_FAILED).delay(failures, asked=asked)
+    def __init__(self, limits: DriverLimits, begin: Callable[[Operation], None]) -> None:
+        """begin: starts an operation, whose end is reported by `ended`."""
+        self._loop = asyncio.get_running_loop()
+        self._limits = limits
+        self._begin = begin
+        self._bucket = None if limits.rate is None else TokenBucket(limits.rate, self._loop.time())
+        self._waiting: deque[Operation] = deque()
+        self._running = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, operation: Operation) -> None:
+        """Begin the operation now or later."""
+        self._waiting.append(operation)
+        self._pump()
+
+    def remove(self, operation: Operation) -> None:
+        """Forget an operation that has not begun."""
+        self._waiting.remove(operation)
+
+    def ended(self) -> None:
+        """An operation that had begun is over."""
+        self._running -= 1
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._waiting and self._running < self._limits.concurrency:
+            if self._bucket is not None:
+                now = self._loop.time()
+                if (wait := self._bucket.wait(now)) > 0:
+                    if self._timer is None:
+                        self._timer = self._loop.call_later(wait, self._refilled)
+                    return
+                self._bucket.take(now)
+            self._running += 1
+            self._begin(self._waiting.popleft())
+
+    def _refilled(self) -> None:
+        self._timer = None
+        self._pump()

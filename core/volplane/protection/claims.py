@@ -22,7 +22,7 @@ __all__ = ["LivePods", "ProtectionWorld", "decide_claim_protection", "without_fi
 BELIEVED = 30.0
 """Seconds after which a user that only a live list showed is looked for again."""
 OPERATION_DRIVER = "volplane.dev/protection"
-"""Not a driver: the lane in the operation registry on which live lists run, one a namespace."""
+"""Not a driver: the name under which live lists run in the operation registry, one per namespace."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.kube.reflector import Reflector
-from volplane_embedded.pods import PODS, Pod, claim_names, is_finished
+from volplane_embedded.objects import PODS, Pod, claim_names, is_finished
 from volplane_embedded.scheduler.scheduling import is_ours
 
 __all__ = ["Now", "Sight", "timestamp"]

@@ -27,7 +27,7 @@ from volplane import (
     VolumeIdentity,
     VolumeInUse,
 )
-from volplane_testing import Cluster, FailAfter, FaultyBackend, run
+from volplane_testing import Cluster, FailAfter, FaultyBackend
 
 MIB = 1 << 20
 CONTEXT = Context(driver="loopfiles.example.com", cluster_id="test")
@@ -137,21 +137,18 @@ def test_what_is_reserved_is_left_free(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.img")) == []
 
 
-def test_a_volume_lives_in_a_cluster_although_answers_get_lost(tmp_path: Path) -> None:
+async def test_a_volume_lives_in_a_cluster_although_answers_get_lost(tmp_path: Path) -> None:
     images = backend_on(tmp_path, devices=False)
     faulty = FaultyBackend(images, {"provision": [FailAfter()], "delete": [FailAfter()]})
 
-    async def story() -> None:
-        async with Cluster({"loopfiles.example.com": faulty}) as cluster:
-            await cluster.create_class("images")
-            claim = await cluster.create_claim("data", storage_class="images", capacity="16Mi")
-            volume = await cluster.wait_bound(claim)
-            assert volume["spec"]["hostPath"]["type"] == "File"
-            [image] = tmp_path.rglob("*.img")
-            assert image.stem == volume["metadata"]["name"]
-            await cluster.delete_claim(claim)
-            await cluster.advance(60)
-            assert volume not in cluster.api
-            assert list(tmp_path.rglob("*.img")) == []
-
-    run(story())
+    async with Cluster({"loopfiles.example.com": faulty}) as cluster:
+        await cluster.create_class("images")
+        claim = await cluster.create_claim("data", storage_class="images", capacity="16Mi")
+        volume = await cluster.wait_bound(claim)
+        assert volume["spec"]["hostPath"]["type"] == "File"
+        [image] = tmp_path.rglob("*.img")
+        assert image.stem == volume["metadata"]["name"]
+        await cluster.delete_claim(claim)
+        await cluster.advance(60)
+        assert volume not in cluster.api
+        assert list(tmp_path.rglob("*.img")) == []

@@ -21,8 +21,8 @@ from volplane import (
     VolumeInUse,
     VolumeMode,
 )
-from volplane_aws_ebs.devices import NAMES, Devices
-from volplane_aws_ebs.resources import InstanceSeen
+from volplane_aws_ebs.devices import NAMES, DeviceNames
+from volplane_aws_ebs.resources import Ec2Instance
 from volplane_aws_ebs.testing import FaultKind
 
 GIB = 1 << 30
@@ -71,9 +71,14 @@ def test_a_name_that_is_in_use_although_nobody_shows_it_is_given_up(region: Any)
 
 
 def test_all_names_in_use_is_exhausted() -> None:
-    names = Devices(lambda: 0.0)
-    full = InstanceSeen(
-        id="i-1", zone="a", kind="m5.large", state="running", devices=dict.fromkeys(NAMES, "vol-x"), interfaces=1
+    names = DeviceNames(lambda: 0.0)
+    full = Ec2Instance(
+        id="i-1",
+        zone="a",
+        instance_type="m5.large",
+        state="running",
+        devices=dict.fromkeys(NAMES, "vol-x"),
+        interfaces=1,
     )
     with pytest.raises(ResourceExhausted, match="no device name left"):
         names.reserve(full, "vol-1")
@@ -168,7 +173,7 @@ def fill(region: Any, node: NodeIdentity, count: int, start: int = 0) -> None:
 
 
 def test_the_limit_of_the_instance_type_is_kept_without_trying(region: Any) -> None:
-    instance = region.fake.add_instance(kind="t3.micro", interfaces=3)
+    instance = region.fake.add_instance(instance_type="t3.micro", interfaces=3)
     node = region.node(instance, "worker-1")
     fill(region, node, 24)  # 27 less the root volume and two interfaces
     asset, tried = region.provision(), region.fake.calls["AttachVolume"]
@@ -181,7 +186,7 @@ def test_the_limit_of_the_instance_type_is_kept_without_trying(region: Any) -> N
 
 
 def test_interfaces_do_not_count_where_the_limit_is_dedicated(region: Any) -> None:
-    node = region.node(region.fake.add_instance(kind="m7i.large", interfaces=4))
+    node = region.node(region.fake.add_instance(instance_type="m7i.large", interfaces=4))
     fill(region, node, 31)
     asset = region.provision()
     with pytest.raises(ResourceExhausted, match="can hold 32"):

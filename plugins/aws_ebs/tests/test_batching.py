@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from volplane import Done, InProgress, PermissionDenied, Throttled
-from volplane_aws_ebs.api import Call
-from volplane_aws_ebs.polling import Board
-from volplane_aws_ebs.rate_limits import Pacer
+from volplane_aws_ebs.api import Action
+from volplane_aws_ebs.polling import SharedPoller
+from volplane_aws_ebs.rate_limits import RateLimiter
 from volplane_aws_ebs.testing import EC2_LIMITS, Behaviour, FaultKind, Rate
 
 GIB = 1 << 30
@@ -49,7 +49,7 @@ def life(region: Any, uid: str, node: Any) -> Generator[float, None, None]:
 def live(region: Any, count: int, in_flight: int) -> float:
     """Whole lives of volumes, so many at a time; the seconds that passed."""
     begun, order = region.clock.now, itertools.count()
-    nodes = [region.node(region.fake.add_instance(kind="m7i.48xlarge"), f"worker-{n}") for n in range(8)]
+    nodes = [region.node(region.fake.add_instance(instance_type="m7i.48xlarge"), f"worker-{n}") for n in range(8)]
     lives: Iterator[Generator[float, None, None]] = (life(region, f"u{n}", nodes[n % len(nodes)]) for n in range(count))
     queue = [(begun + n * 0.003, next(order), each) for n, each in enumerate(itertools.islice(lives, in_flight))]
     while queue:
@@ -196,59 +196,61 @@ class Times:
 
 def test_a_pacer_gives_places_in_the_order_of_asking() -> None:
     clock = Times()
-    pacer = Pacer(rate=2, burst=1, clock=clock)
-    assert pacer.wait(Call.CREATE_VOLUME, "a") == 0.0
-    assert [pacer.wait(Call.CREATE_VOLUME, key) for key in "bcd"] == [0.5, 1.0, 1.5]
-    assert pacer.wait(Call.CREATE_VOLUME, "b") == 0.5, "asking again keeps the place"
-    assert pacer.wait(Call.DELETE_VOLUME, "b") == 0.0, "each call has a bucket of its own"
+    limiter = RateLimiter(rate=2, burst=1, clock=clock)
+    assert limiter.wait(Action.CREATE_VOLUME, "a") == 0.0
+    assert [limiter.wait(Action.CREATE_VOLUME, key) for key in "bcd"] == [0.5, 1.0, 1.5]
+    assert limiter.wait(Action.CREATE_VOLUME, "b") == 0.5, "asking again keeps the place"
+    assert limiter.wait(Action.DELETE_VOLUME, "b") == 0.0, "each call has a bucket of its own"
     clock.now += 1.0
-    assert [pacer.wait(Call.CREATE_VOLUME, key) for key in "cb"] == [0.0, 0.0]
-    assert pacer.wait(Call.CREATE_VOLUME, "e") == 1.0
+    assert [limiter.wait(Action.CREATE_VOLUME, key) for key in "cb"] == [0.0, 0.0]
+    assert limiter.wait(Action.CREATE_VOLUME, "e") == 1.0
 
 
 def test_a_place_that_nobody_takes_is_given_away() -> None:
     clock = Times()
-    pacer = Pacer(rate=1, burst=1, clock=clock)
-    pacer.wait(Call.CREATE_VOLUME, "a")
-    assert pacer.wait(Call.CREATE_VOLUME, "b") == 1.0
+    limiter = RateLimiter(rate=1, burst=1, clock=clock)
+    limiter.wait(Action.CREATE_VOLUME, "a")
+    assert limiter.wait(Action.CREATE_VOLUME, "b") == 1.0
     clock.now += 300.0
-    assert pacer.wait(Call.CREATE_VOLUME, "b") == 0.0
+    assert limiter.wait(Action.CREATE_VOLUME, "b") == 0.0
 
 
 def test_a_throttled_pacer_halves_its_rate_lines_up_anew_and_eases() -> None:
     clock = Times()
-    pacer = Pacer(rate=4, burst=1, clock=clock)
-    pacer.wait(Call.CREATE_VOLUME, "a")
-    assert [pacer.wait(Call.CREATE_VOLUME, key) for key in "bc"] == [0.25, 0.5]
-    pacer.throttled(Call.CREATE_VOLUME)
-    assert [pacer.wait(Call.CREATE_VOLUME, key) for key in "bc"] == [1.0, 1.5]
+    limiter = RateLimiter(rate=4, burst=1, clock=clock)
+    limiter.wait(Action.CREATE_VOLUME, "a")
+    assert [limiter.wait(Action.CREATE_VOLUME, key) for key in "bc"] == [0.25, 0.5]
+    limiter.throttled(Action.CREATE_VOLUME)
+    assert [limiter.wait(Action.CREATE_VOLUME, key) for key in "bc"] == [1.0, 1.5]
     clock.now += 100.0
-    assert pacer.wait(Call.CREATE_VOLUME, "d") == 0.0
-    assert pacer.wait(Call.CREATE_VOLUME, "e") == 0.5
+    assert limiter.wait(Action.CREATE_VOLUME, "d") == 0.0
+    assert limiter.wait(Action.CREATE_VOLUME, "e") == 0.5
     for _ in range(20):
-        pacer.went_through(Call.CREATE_VOLUME)
+        limiter.succeeded(Action.CREATE_VOLUME)
     clock.now += 100.0
-    pacer.wait(Call.CREATE_VOLUME, "f")
-    assert pacer.wait(Call.CREATE_VOLUME, "g") == 0.25
+    limiter.wait(Action.CREATE_VOLUME, "f")
+    assert limiter.wait(Action.CREATE_VOLUME, "g") == 0.25
 
 
 def test_a_board_answers_nobody_with_what_was_before_a_change() -> None:
     clock, shown = Times(), {"a": 1}
-    board: Board[str, int] = Board(lambda keys: {key: shown[key] for key in keys}, clock=clock, interval=0.5)
-    first = board.ask("a")
+    poller: SharedPoller[str, int] = SharedPoller(
+        lambda keys: {key: shown[key] for key in keys}, clock=clock, interval=0.5
+    )
+    first = poller.ask("a")
     assert first is not None
     assert first.value == 1
     shown["a"] = 2
-    again = board.ask("a")
+    again = poller.ask("a")
     assert again is not None
     assert again.value == 1, "young enough"
-    board.touched("a")
-    assert board.ask("a") is None
-    clock.now += board.come_back("a")
-    last = board.ask("a")
+    poller.invalidate("a")
+    assert poller.ask("a") is None
+    clock.now += poller.next_poll("a")
+    last = poller.ask("a")
     assert last is not None
     assert last.value == 2
-    assert board.recall("a", 10.0) == last
+    assert poller.cached("a", 10.0) == last
 
 
 def test_callers_of_a_board_ride_along_with_a_fetch_that_is_under_way() -> None:
@@ -261,18 +263,18 @@ def test_callers_of_a_board_ride_along_with_a_fetch_that_is_under_way() -> None:
         assert proceed.wait(10)
         return dict.fromkeys(keys, 7)
 
-    board: Board[str, int] = Board(fetch, clock=clock, interval=0.5)
+    poller: SharedPoller[str, int] = SharedPoller(fetch, clock=clock, interval=0.5)
     answers: dict[str, Any] = {}
 
     def ask(name: str, key: str) -> None:
-        answers[name] = board.ask(key, patience=10.0)
+        answers[name] = poller.ask(key, wait_seconds=10.0)
 
     leader = threading.Thread(target=ask, args=("leader", "a"))
     leader.start()
     assert entered.wait(10)
     rider = threading.Thread(target=ask, args=("rider", "a"))
     rider.start()
-    assert board.ask("b") is None, "not in the fetch that is under way"
+    assert poller.ask("b") is None, "not in the fetch that is under way"
     proceed.set()
     leader.join(10)
     rider.join(10)
@@ -289,19 +291,19 @@ def test_a_fetch_that_is_cut_off_leaves_nobody_waiting() -> None:
             raise SystemExit
         return dict(answer)
 
-    board: Board[str, int] = Board(fetch, clock=lambda: 0.0, interval=1.0)
+    poller: SharedPoller[str, int] = SharedPoller(fetch, clock=lambda: 0.0, interval=1.0)
     with pytest.raises(SystemExit):
-        board.ask_now("a")
-    assert board.ask_now("a").value == 1
+        poller.fetch_now("a")
+    assert poller.fetch_now("a").value == 1
 
 
 def test_a_board_forgets_what_nobody_asks_for_any_more() -> None:
     clock = Times()
-    board: Board[str, int] = Board(lambda keys: dict.fromkeys(keys, 1), clock=clock, interval=0.5)
+    poller: SharedPoller[str, int] = SharedPoller(lambda keys: dict.fromkeys(keys, 1), clock=clock, interval=0.5)
     for number in range(100):
-        board.ask(f"k{number}")
+        poller.ask(f"k{number}")
         clock.now += 1.0
     clock.now += 1_000.0
-    board.ask("last")
-    assert len(board._known) == 1
-    assert not board._wanted
+    poller.ask("last")
+    assert len(poller._known) == 1
+    assert not poller._wanted

@@ -58,7 +58,7 @@ def test_an_answer_that_never_came_does_not_cost_a_second_change(region: Any, ki
     with pytest.raises(Unavailable):
         region.expand(asset, 2 * GIB)
     assert region.again().expand(asset, 2 * GIB).capacity_bytes == 2 * GIB
-    with region.fake.looking() as cloud:
+    with region.fake.locked_state() as cloud:
         assert len(cloud.volumes[asset.handle].modifications) == 1
 
 

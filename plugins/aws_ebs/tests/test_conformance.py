@@ -31,7 +31,7 @@ def with_secret(behaviour: Behaviour, **more: Any) -> Subject:
 class TestAwsEbs(BackendConformance):
     @pytest.fixture
     def backend(self) -> Subject:
-        return with_secret(Behaviour(most_results=5))
+        return with_secret(Behaviour(max_results=5))
 
 
 class TestAwsEbsSeenLate(BackendConformance):
@@ -41,7 +41,7 @@ class TestAwsEbsSeenLate(BackendConformance):
 
     @pytest.fixture
     def backend(self) -> Subject:
-        return with_secret(Behaviour(most_results=5, visible_after=3.0), crash_points=8)
+        return with_secret(Behaviour(max_results=5, visible_after=3.0), crash_points=8)
 
 
 class TestAwsEbsSlowAndFew(BackendConformance):
@@ -51,5 +51,5 @@ class TestAwsEbsSlowAndFew(BackendConformance):
 
     @pytest.fixture
     def backend(self) -> Subject:
-        behaviour = Behaviour(most_results=5, create_seconds=20.0, attach_seconds=9.0, delete_seconds=40.0)
+        behaviour = Behaviour(max_results=5, create_seconds=20.0, attach_seconds=9.0, delete_seconds=40.0)
         return with_secret(behaviour, crash_points=8, mutations_per_second=1, mutation_burst=1)

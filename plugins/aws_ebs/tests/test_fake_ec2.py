@@ -244,7 +244,7 @@ def test_attachments_are_refused_for_reasons(account: Account) -> None:
 
 
 def test_limits_of_instance_types_count_root_and_interfaces(account: Account) -> None:
-    instance = account.fake.add_instance(ZONE, kind="m5.large", interfaces=2)
+    instance = account.fake.add_instance(ZONE, instance_type="m5.large", interfaces=2)
     letters = "abcdefghijklmnopqrstuvwxyz"
     for letter in letters[:25]:
         account.attached(account.ready(), instance, f"/dev/xvdb{letter}")

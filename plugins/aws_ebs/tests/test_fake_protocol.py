@@ -15,7 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 from botocore.session import Session
 
-from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, Fault, FaultKind, ModelViolation, Refusal
+from volplane_aws_ebs.testing import Behaviour, EC2Error, FakeEC2, FakeEC2Server, Fault, FaultKind, ModelViolation
 from volplane_aws_ebs.testing.query import QueryProtocol
 
 VERSION = {"Version": "2016-11-15"}
@@ -80,7 +80,7 @@ def test_a_request_becomes_what_boto3_was_given() -> None:
     ],
 )
 def test_requests_that_ec2_would_not_understand_are_refused(action: str, form: Any, code: str) -> None:
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(EC2Error) as raised:
         QueryProtocol().parameters(action, form)
     assert raised.value.code == code
 

@@ -44,83 +44,71 @@ def handles(cluster: Any) -> set[str]:
     return {volume["spec"]["csi"]["volumeHandle"] for volume in cluster.api.all("persistentvolumes")}
 
 
-def test_a_claim_gets_a_volume_that_stock_nodes_mount_and_that_goes_with_it() -> None:
-    async def story() -> None:
-        site = Site()
-        async with site.cluster() as cluster:
-            await cluster.create_class("fast", parameters={"type": "gp3", "csi.storage.k8s.io/fstype": "xfs"})
-            claim = await cluster.create_claim("data", storage_class="fast", capacity="5Gi")
-            volume = await cluster.wait_bound(claim)
-            (stored,) = site.fake.volumes.values()
-            spec = volume["spec"]
-            assert spec["csi"]["driver"] == "ebs.csi.aws.com"
-            assert (spec["csi"]["volumeHandle"], spec["csi"]["fsType"]) == (stored.id, "xfs")
-            assert spec["capacity"] == {"storage": "5Gi"}
-            (term,) = spec["nodeAffinity"]["required"]["nodeSelectorTerms"]
-            assert term["matchExpressions"] == [{"key": ZONE, "operator": "In", "values": [stored.zone]}]
-            assert volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] == DRIVER
-            await cluster.delete_claim(claim)
-            await cluster.advance(60.0)
-            assert site.fake.volumes == {}
-            assert cluster.api.all("persistentvolumes") == []
-
-    run(story())
+async def test_a_claim_gets_a_volume_that_stock_nodes_mount_and_that_goes_with_it() -> None:
+    site = Site()
+    async with site.cluster() as cluster:
+        await cluster.create_class("fast", parameters={"type": "gp3", "csi.storage.k8s.io/fstype": "xfs"})
+        claim = await cluster.create_claim("data", storage_class="fast", capacity="5Gi")
+        volume = await cluster.wait_bound(claim)
+        (stored,) = site.fake.volumes.values()
+        spec = volume["spec"]
+        assert spec["csi"]["driver"] == "ebs.csi.aws.com"
+        assert (spec["csi"]["volumeHandle"], spec["csi"]["fsType"]) == (stored.id, "xfs")
+        assert spec["capacity"] == {"storage": "5Gi"}
+        (term,) = spec["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        assert term["matchExpressions"] == [{"key": ZONE, "operator": "In", "values": [stored.zone]}]
+        assert volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] == DRIVER
+        await cluster.delete_claim(claim)
+        await cluster.advance(60.0)
+        assert site.fake.volumes == {}
+        assert cluster.api.all("persistentvolumes") == []
 
 
-def test_nothing_is_written_while_ec2_takes_its_time() -> None:
-    async def story() -> None:
-        site = Site(Behaviour(create_seconds=45.0))
-        async with site.cluster() as cluster:
-            await cluster.create_class("slow")
-            claim = await cluster.create_claim("data", storage_class="slow")
-            await cluster.settle()
-            before = len([each for each in cluster.requests if each.verb == "patch"])
-            await cluster.advance(30.0)
-            assert len([each for each in cluster.requests if each.verb == "patch"]) == before
-            await cluster.wait_bound(claim)
-            assert site.fake.calls["DescribeVolumes"] < 40
-
-    run(story())
+async def test_nothing_is_written_while_ec2_takes_its_time() -> None:
+    site = Site(Behaviour(create_seconds=45.0))
+    async with site.cluster() as cluster:
+        await cluster.create_class("slow")
+        claim = await cluster.create_claim("data", storage_class="slow")
+        await cluster.settle()
+        before = len([each for each in cluster.requests if each.verb == "patch"])
+        await cluster.advance(30.0)
+        assert len([each for each in cluster.requests if each.verb == "patch"]) == before
+        await cluster.wait_bound(claim)
+        assert site.fake.calls["DescribeVolumes"] < 40
 
 
-def test_a_key_that_may_not_be_used_is_told_on_the_claim_and_heals() -> None:
-    async def story() -> None:
-        site = Site()
-        async with site.cluster() as cluster:
-            await cluster.create_class("secret", parameters={"kmsKeyId": KEY})
-            claim = await cluster.create_claim("data", storage_class="secret")
-            await cluster.advance(20.0)
-            told = [event["message"] for event in cluster.api.events(claim)]
-            assert any("vanished while it was being made" in message and KEY in message for message in told)
-            site.fake.behave(kms_keys={KEY: True})
-            volume = await cluster.wait_bound(claim)
-            assert list(site.fake.volumes) == [volume["spec"]["csi"]["volumeHandle"]]
-
-    run(story())
+async def test_a_key_that_may_not_be_used_is_told_on_the_claim_and_heals() -> None:
+    site = Site()
+    async with site.cluster() as cluster:
+        await cluster.create_class("secret", parameters={"kmsKeyId": KEY})
+        claim = await cluster.create_claim("data", storage_class="secret")
+        await cluster.advance(20.0)
+        told = [event["message"] for event in cluster.api.events(claim)]
+        assert any("vanished while it was being made" in message and KEY in message for message in told)
+        site.fake.behave(kms_keys={KEY: True})
+        volume = await cluster.wait_bound(claim)
+        assert list(site.fake.volumes) == [volume["spec"]["csi"]["volumeHandle"]]
 
 
-def test_a_full_zone_sends_the_claim_back_to_the_scheduler() -> None:
-    async def story() -> None:
-        site = Site()
-        async with site.cluster() as cluster:
-            for zone in site.fake.behaviour.zones:
-                cluster.api.create("nodes", {"metadata": {"name": f"node-{zone}", "labels": {ZONE: zone}}})
-            await cluster.create_class("late", binding_mode="WaitForFirstConsumer")
-            await cluster.advance(90.0)
-            site.fake.faults.add(Fault(action="CreateVolume", kind=FaultKind.REFUSE, code="InsufficientVolumeCapacity"))
-            claim = await cluster.create_claim("data", storage_class="late", selected_node="node-eu-test-1a")
-            await cluster.advance(10.0)
-            selected = "volume.kubernetes.io/selected-node"
-            now = cluster.api.get("persistentvolumeclaims", "data")
-            assert selected not in now["metadata"]["annotations"]
-            cluster.api.patch(
-                "persistentvolumeclaims", "data", {"metadata": {"annotations": {selected: "node-eu-test-1b"}}}
-            )
-            await cluster.wait_bound(claim)
-            (stored,) = site.fake.volumes.values()
-            assert stored.zone == "eu-test-1b"
-
-    run(story())
+async def test_a_full_zone_sends_the_claim_back_to_the_scheduler() -> None:
+    site = Site()
+    async with site.cluster() as cluster:
+        for zone in site.fake.behaviour.zones:
+            cluster.api.create("nodes", {"metadata": {"name": f"node-{zone}", "labels": {ZONE: zone}}})
+        await cluster.create_class("late", binding_mode="WaitForFirstConsumer")
+        await cluster.advance(90.0)
+        site.fake.faults.add(Fault(action="CreateVolume", kind=FaultKind.REFUSE, code="InsufficientVolumeCapacity"))
+        claim = await cluster.create_claim("data", storage_class="late", selected_node="node-eu-test-1a")
+        await cluster.advance(10.0)
+        selected = "volume.kubernetes.io/selected-node"
+        now = cluster.api.get("persistentvolumeclaims", "data")
+        assert selected not in now["metadata"]["annotations"]
+        cluster.api.patch(
+            "persistentvolumeclaims", "data", {"metadata": {"annotations": {selected: "node-eu-test-1b"}}}
+        )
+        await cluster.wait_bound(claim)
+        (stored,) = site.fake.volumes.values()
+        assert stored.zone == "eu-test-1b"
 
 
 # --- schedules of trouble ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 import volplane_aws_ebs
 from volplane import AccessMode, AdoptRequest, DeleteSnapshotRequest, VolumeMode
-from volplane_aws_ebs.api import Call
+from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.iam_policy import iam_policy
 
 GIB = 1 << 30
@@ -24,15 +24,15 @@ def allowed() -> set[str]:
     return {action for statement in iam_policy()["Statement"] for action in statement["Action"]}
 
 
-def used() -> set[Call]:
+def used() -> set[Action]:
     """Every call that some module of the driver names, where it is made."""
     found = set()
     for path in PACKAGE.glob("*.py"):
         if path.name in ("calls.py", "policy.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Call":
-                found.add(Call[node.attr])
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Action":
+                found.add(Action[node.attr])
     return found
 
 
@@ -45,15 +45,15 @@ def test_the_document_is_what_the_code_says() -> None:
 
 
 def test_every_call_of_the_code_is_allowed_and_nothing_else() -> None:
-    needed = {f"sts:{call}" if call is Call.DECODE_AUTHORIZATION_MESSAGE else f"ec2:{call}" for call in used()}
-    needed.discard(f"ec2:{Call.ASSUME_ROLE}")
+    needed = {f"sts:{call}" if call is Action.DECODE_AUTHORIZATION_MESSAGE else f"ec2:{call}" for call in used()}
+    needed.discard(f"ec2:{Action.ASSUME_ROLE}")
     assert allowed() == needed
-    assert used() == set(Call)
+    assert used() == set(Action)
 
 
 def test_everything_that_changes_something_is_bound_to_marks() -> None:
     for statement in iam_policy()["Statement"]:
-        mutating = [action for action in statement["Action"] if Call(action.partition(":")[2]).mutates]
+        mutating = [action for action in statement["Action"] if Action(action.partition(":")[2]).mutates]
         if not mutating or statement["Sid"] in ("AttachToInstances", "MakeVolumesFromSnapshots"):
             continue
         assert "volplane.dev/" in json.dumps(statement["Condition"]) or "ec2:CreateAction" in json.dumps(statement)

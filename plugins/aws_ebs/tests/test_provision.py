@@ -74,12 +74,12 @@ def test_a_block_volume_has_no_file_system(region: Any) -> None:
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
-        ({}, {"kind": "gp3", "iops": 3000, "throughput": 125, "encrypted": False}),
-        ({"type": "gp2"}, {"kind": "gp2", "throughput": None}),
-        ({"type": "gp3", "iops": 4000, "throughput": 250}, {"kind": "gp3", "iops": 4000, "throughput": 250}),
-        ({"type": "io2", "iops": 500}, {"kind": "io2", "iops": 500}),
-        ({"type": "io1", "iopsPerGB": 30}, {"kind": "io1", "iops": 600}),
-        ({"type": "io1", "iopsPerGB": 100}, {"kind": "io1", "iops": 1000}),
+        ({}, {"volume_type": "gp3", "iops": 3000, "throughput": 125, "encrypted": False}),
+        ({"type": "gp2"}, {"volume_type": "gp2", "throughput": None}),
+        ({"type": "gp3", "iops": 4000, "throughput": 250}, {"volume_type": "gp3", "iops": 4000, "throughput": 250}),
+        ({"type": "io2", "iops": 500}, {"volume_type": "io2", "iops": 500}),
+        ({"type": "io1", "iopsPerGB": 30}, {"volume_type": "io1", "iops": 600}),
+        ({"type": "io1", "iopsPerGB": 100}, {"volume_type": "io1", "iops": 1000}),
         ({"type": "gp3", "iopsPerGB": 10, "allowAutoIOPSPerGBIncrease": True}, {"iops": 3000}),
         ({"encrypted": True}, {"encrypted": True}),
         ({"kmsKeyId": KEY}, {"encrypted": True, "kms_key": KEY}),

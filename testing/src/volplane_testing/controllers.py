@@ -15,12 +15,12 @@ from volplane.drivers.contract import Plugin
 from volplane.drivers.loading import build_driver, build_extension
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
+from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.lifecycle.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
-from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry, OperationState, Phase
 from volplane.plane import ControlPlane, Parts
+from volplane.state.cluster_state import Settings
 from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
 from volplane_testing.executor import InlineExecutor

@@ -39,79 +39,73 @@ async def with_namespace(line: Any) -> None:
         (0, "", False, ""),
     ],
 )
-def test_who_renews_its_lease_is_at_work_whatever_its_clock_says(
+async def test_who_renews_its_lease_is_at_work_whatever_its_clock_says(
     wire: Wire, age: float, holder: str, renewed_later: bool, expected: str
 ) -> None:
-    async def main() -> None:
-        line = wire()
-        await with_namespace(line)
-        assert await controller_at_work(line.client, OURS) == ""
-        body = LEASES.body(metadata={"name": "volplane", "namespace": OURS}, spec=lease_of(age, holder))
-        await line.client.create(LEASES, body)
+    line = wire()
+    await with_namespace(line)
+    assert await controller_at_work(line.client, OURS) == ""
+    body = LEASES.body(metadata={"name": "volplane", "namespace": OURS}, spec=lease_of(age, holder))
+    await line.client.create(LEASES, body)
 
-        async def renew() -> None:
-            await asyncio.sleep(2)
-            fresh = {"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}}
-            await line.client.patch(LEASES, f"{OURS}/volplane", fresh)
+    async def renew() -> None:
+        await asyncio.sleep(2)
+        fresh = {"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}}
+        await line.client.patch(LEASES, f"{OURS}/volplane", fresh)
 
-        renewing = asyncio.ensure_future(renew()) if renewed_later else None
-        assert await controller_at_work(line.client, OURS) == expected
-        if renewing is not None:
-            await renewing
-
-    clock.run(main())
+    renewing = asyncio.ensure_future(renew()) if renewed_later else None
+    assert await controller_at_work(line.client, OURS) == expected
+    if renewing is not None:
+        await renewing
 
 
-def test_a_release_overcomes_conflicts_and_takes_scrubber_pods_with_it(wire: Wire) -> None:
-    async def main() -> None:
-        line = wire()
-        await with_namespace(line)
-        annotations = {names.PROVISIONED_BY: "d", names.HANDLE: "h", names.INTENT: "{}"}
-        volume = VOLUMES.body(
-            metadata={"name": "v", "finalizers": [names.RECLAIM_FINALIZER], "annotations": annotations},
-            spec={
-                "capacity": {"storage": "1Mi"},
-                "accessModes": ["ReadWriteOnce"],
-                "hostPath": {"path": "/x"},
-                "persistentVolumeReclaimPolicy": "Delete",
-            },
-        )
-        await line.client.create(VOLUMES, volume)
-        claim = CLAIMS.body(
-            metadata={"name": "c", "namespace": "default", "finalizers": [names.PROVISIONING_FINALIZER]},
-            spec={"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
-        )
-        await line.client.create(CLAIMS, claim)
-        labels = {"labels": {"volplane.dev/scrub": "x"}, "annotations": {"volplane.dev/scrub-volume": "v"}}
-        for name, metadata in (("scrub", labels), ("other", {"labels": {"volplane.dev/scrub": "y"}})):
-            spec = {"containers": [{"name": "c", "image": "i"}]}
-            await line.client.create(PODS, PODS.body(metadata={"name": name, "namespace": OURS, **metadata}, spec=spec))
+async def test_a_release_overcomes_conflicts_and_takes_scrubber_pods_with_it(wire: Wire) -> None:
+    line = wire()
+    await with_namespace(line)
+    annotations = {names.PROVISIONED_BY: "d", names.HANDLE: "h", names.INTENT: "{}"}
+    volume = VOLUMES.body(
+        metadata={"name": "v", "finalizers": [names.RECLAIM_FINALIZER], "annotations": annotations},
+        spec={
+            "capacity": {"storage": "1Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "hostPath": {"path": "/x"},
+            "persistentVolumeReclaimPolicy": "Delete",
+        },
+    )
+    await line.client.create(VOLUMES, volume)
+    claim = CLAIMS.body(
+        metadata={"name": "c", "namespace": "default", "finalizers": [names.PROVISIONING_FINALIZER]},
+        spec={"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+    )
+    await line.client.create(CLAIMS, claim)
+    labels = {"labels": {"volplane.dev/scrub": "x"}, "annotations": {"volplane.dev/scrub-volume": "v"}}
+    for name, metadata in (("scrub", labels), ("other", {"labels": {"volplane.dev/scrub": "y"}})):
+        spec = {"containers": [{"name": "c", "image": "i"}]}
+        await line.client.create(PODS, PODS.body(metadata={"name": name, "namespace": OURS, **metadata}, spec=spec))
 
-        interfered = []
+    interfered = []
 
-        def interfere(method: str, path: str) -> None:
-            if method == "PATCH" and path.endswith("/v") and not interfered:
-                interfered.append(path)
-                line.server.handle(
-                    "PATCH",
-                    path,
-                    {},
-                    {"content-type": "application/merge-patch+json"},
-                    b'{"metadata": {"labels": {"somebody": "was-here"}}}',
-                )
+    def interfere(method: str, path: str) -> None:
+        if method == "PATCH" and path.endswith("/v") and not interfered:
+            interfered.append(path)
+            line.server.handle(
+                "PATCH",
+                path,
+                {},
+                {"content-type": "application/merge-patch+json"},
+                b'{"metadata": {"labels": {"somebody": "was-here"}}}',
+            )
 
-        line.before = interfere
-        work = Drain("", OURS, 10.0)
-        assert {held.key for held in await work.look(line.client)} == {"v", "default/c"}
-        recorder = EventRecorder(line.client, instance="test", now=clock.now)
-        await work.release(Console(), line.client, recorder)
-        assert interfered
-        assert await work.look(line.client) == []
-        left = await line.client.get(VOLUMES, "v")
-        assert left.spec.persistent_volume_reclaim_policy == "Retain"
-        assert left.metadata.labels == {"somebody": "was-here"}
-        assert left.metadata.finalizers == [names.VOLUME_PROTECTION]
-        assert left.annotation(names.INTENT) is None
-        assert [pod.name for pod in (await line.client.list(PODS)).items] == ["other"]
-
-    clock.run(main())
+    line.before = interfere
+    work = Drain("", OURS, 10.0)
+    assert {held.key for held in await work.look(line.client)} == {"v", "default/c"}
+    recorder = EventRecorder(line.client, instance="test", now=clock.now)
+    await work.release(Console(), line.client, recorder)
+    assert interfered
+    assert await work.look(line.client) == []
+    left = await line.client.get(VOLUMES, "v")
+    assert left.spec.persistent_volume_reclaim_policy == "Retain"
+    assert left.metadata.labels == {"somebody": "was-here"}
+    assert left.metadata.finalizers == [names.VOLUME_PROTECTION]
+    assert left.annotation(names.INTENT) is None
+    assert [pod.name for pod in (await line.client.list(PODS)).items] == ["other"]

@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.workqueue import WorkQueue
 from volplane_testing.clock import run
@@ -13,8 +15,8 @@ async def probe(concurrency: AdaptiveConcurrency, times: int, *, busy: float) ->
     """As a worker does, in a loop whose turns take `busy` seconds."""
 
     def work() -> None:
-        until = time.monotonic() + busy
-        while time.monotonic() < until:
+        until = time.thread_time() + busy
+        while time.thread_time() < until:
             pass
 
     for _ in range(times):
@@ -25,41 +27,32 @@ async def probe(concurrency: AdaptiveConcurrency, times: int, *, busy: float) ->
         await asyncio.sleep(0)
 
 
-def test_an_idle_loop_keeps_the_maximum() -> None:
-    async def main() -> int:
-        concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
-        await probe(concurrency, 20, busy=0.0)
-        return concurrency.limit
-
-    assert run(main()) == 16
+async def test_an_idle_loop_keeps_the_maximum() -> None:
+    concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
+    await probe(concurrency, 20, busy=0.0)
+    assert concurrency.limit == 16
 
 
-def test_a_busy_loop_allows_less_and_less_but_never_less_than_the_fewest() -> None:
-    async def main() -> list[int]:
-        concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
-        seen = []
-        for _ in range(20):
-            await probe(concurrency, 1, busy=0.004)
-            seen.append(concurrency.limit)
-        return seen
-
-    seen = asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_busy_loop_allows_less_and_less_but_never_less_than_the_fewest() -> None:
+    concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
+    seen = []
+    for _ in range(20):
+        await probe(concurrency, 1, busy=0.004)
+        seen.append(concurrency.limit)
     assert seen == sorted(seen, reverse=True)
     assert seen[0] < 16
     assert seen[-1] == 4
 
 
-def test_when_it_is_over_more_is_allowed_again() -> None:
-    async def main() -> tuple[int, int]:
-        concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
-        await probe(concurrency, 30, busy=0.004)
-        low = concurrency.limit
-        await probe(concurrency, 200, busy=0.0)
-        return low, concurrency.limit
-
-    low, high = asyncio.run(main())
+@pytest.mark.real_time
+async def test_when_it_is_over_more_is_allowed_again() -> None:
+    concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
+    await probe(concurrency, 30, busy=0.004)
+    low = concurrency.limit
+    await probe(concurrency, 200, busy=0.0)
     assert low == 4
-    assert high > 12
+    assert concurrency.limit > 12
 
 
 def test_fewer_than_the_fewest_workers_are_all_allowed() -> None:

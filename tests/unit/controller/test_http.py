@@ -72,15 +72,13 @@ def test_other_addresses_are_refused(text: str) -> None:
         HttpAddress.parse("--http", text)
 
 
-def test_an_address_that_is_taken_is_refused_by_name() -> None:
-    async def main() -> None:
-        async with serve_pages(ANYWHERE, pages()) as url:
-            port = int(url.rpartition(":")[2])
-            with pytest.raises(ConfigurationError, match=f"--http 127.0.0.1:{port} cannot be used"):
-                async with serve_pages(HttpAddress("127.0.0.1", port), pages()):
-                    pass
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_an_address_that_is_taken_is_refused_by_name() -> None:
+    async with serve_pages(ANYWHERE, pages()) as url:
+        port = int(url.rpartition(":")[2])
+        with pytest.raises(ConfigurationError, match=f"--http 127.0.0.1:{port} cannot be used"):
+            async with serve_pages(HttpAddress("127.0.0.1", port), pages()):
+                pass
 
 
 def test_readiness_tells_in_either_case_what_cannot_work() -> None:
@@ -138,14 +136,12 @@ def test_another_machine_may_not_act() -> None:
     assert post(HttpAddress("0.0.0.0", 0), to=own)[0] == 403
 
 
-def test_an_action_is_not_to_be_had_by_reading() -> None:
-    async def main() -> int:
-        shown = Pages(unready=tuple, metrics=bytes, actions={"/act": acted})
-        async with (
-            serve_pages(ANYWHERE, shown) as url,
-            aiohttp.ClientSession() as session,
-            session.get(f"{url}/act?what=it") as answer,
-        ):
-            return answer.status
-
-    assert asyncio.run(main()) == 405
+@pytest.mark.real_time
+async def test_an_action_is_not_to_be_had_by_reading() -> None:
+    shown = Pages(unready=tuple, metrics=bytes, actions={"/act": acted})
+    async with (
+        serve_pages(ANYWHERE, shown) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/act?what=it") as answer,
+    ):
+        assert answer.status == 405

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from schedules import schedules
 from volplane.controller.leader import Elector, Leadership
 from volplane.errors import ApiUnavailable, ConfigurationError
+from volplane.intents.bootstrap import ensure_namespace
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES, NAMESPACES
 from volplane.kube.leases import LeaseLock
 from volplane.kube.transport import Response
-from volplane.lifecycle.bootstrap import ensure_namespace
-from volplane_testing.clock import now, run
+from volplane_testing.clock import now
 
 KEY = "default/provisioner"
 
@@ -111,285 +112,237 @@ async def lease(wire: Any) -> Any:
     return (await wire.client.get(LEASES, KEY)).spec
 
 
-def test_the_first_candidate_leads_and_renews(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log)
-        two = Candidate(line, "two", log)
-        await asyncio.sleep(3600)
-        assert at_work(log) == ["one"]
-        assert one.elector.leadership is one.terms[0]
-        assert two.elector.leadership is None
-        assert 5 < one.terms[0].seconds_left <= 15
-        spec = await lease(line)
-        assert spec.holder_identity == "one"
-        assert spec.lease_transitions == 0
-        assert spec.renew_time >= "2026-01-01T00:59:55.000000Z"
-        assert spec.acquire_time == "2026-01-01T00:00:00.000000Z"
-        for candidate in (two, one):
-            await candidate.stop()
-
-    run(main())
+async def test_the_first_candidate_leads_and_renews(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(3600)
+    assert at_work(log) == ["one"]
+    assert one.elector.leadership is one.terms[0]
+    assert two.elector.leadership is None
+    assert 5 < one.terms[0].seconds_left <= 15
+    spec = await lease(line)
+    assert spec.holder_identity == "one"
+    assert spec.lease_transitions == 0
+    assert spec.renew_time >= "2026-01-01T00:59:55.000000Z"
+    assert spec.acquire_time == "2026-01-01T00:00:00.000000Z"
+    for candidate in (two, one):
+        await candidate.stop()
 
 
-def test_a_leader_that_stops_releases_and_the_next_begins_at_once(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log)
-        await asyncio.sleep(10)
-        two = Candidate(line, "two", log)
-        await asyncio.sleep(10)
-        await one.stop()
-        await asyncio.sleep(3)
-        assert at_work(log) == ["two"]
-        assert two.terms[0].epoch == 1
-        assert two.terms[0].fence == "1/two"
-        assert one.terms[0].fence == "0/one"
-        assert one.terms[0].seconds_left == 0.0
-        await two.stop()
-
-    run(main())
+async def test_a_leader_that_stops_releases_and_the_next_begins_at_once(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(10)
+    await one.stop()
+    await asyncio.sleep(3)
+    assert at_work(log) == ["two"]
+    assert two.terms[0].epoch == 1
+    assert two.terms[0].fence == "1/two"
+    assert one.terms[0].fence == "0/one"
+    assert one.terms[0].seconds_left == 0.0
+    await two.stop()
 
 
 @pytest.mark.parametrize("state", ["hangs", "refused"])
-def test_a_leader_cut_off_stops_before_another_begins(wire: Callable[[], Any], state: str) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log, slow=2)
-        await asyncio.sleep(1)
-        two = Candidate(line, "two", log)
-        await asyncio.sleep(60)
-        one.link.state = state
-        cut = asyncio.get_running_loop().time()
-        await asyncio.sleep(60)
-        assert at_work(log) == ["two"]
-        ended = next(when for when, identity, what in log if (identity, what) == ("one", "ends"))
-        assert ended < cut + 15
-        assert not one.overran
+async def test_a_leader_cut_off_stops_before_another_begins(wire: Callable[[], Any], state: str) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log, slow=2)
+    await asyncio.sleep(1)
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(60)
+    one.link.state = state
+    cut = asyncio.get_running_loop().time()
+    await asyncio.sleep(60)
+    assert at_work(log) == ["two"]
+    ended = next(when for when, identity, what in log if (identity, what) == ("one", "ends"))
+    assert ended < cut + 15
+    assert not one.overran
+    one.link.state = "up"
+    await asyncio.sleep(60)
+    assert at_work(log) == ["two"]
+    for candidate in (one, two):
+        await candidate.stop()
+
+
+async def test_a_short_outage_costs_no_leadership(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(60)
+    one.link.state = "hangs"
+    await asyncio.sleep(7)
+    one.link.state = "up"
+    await asyncio.sleep(600)
+    assert at_work(log) == ["one"]
+    assert len(one.terms) == 1
+    await one.stop()
+
+
+async def test_renewals_whose_answers_are_lost_still_count(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(1)
+    for _ in range(20):
+        one.link.state = "lost"
+        await asyncio.sleep(4)
         one.link.state = "up"
-        await asyncio.sleep(60)
-        assert at_work(log) == ["two"]
-        for candidate in (one, two):
-            await candidate.stop()
-
-    run(main())
+        await asyncio.sleep(4)
+    assert len(one.terms) == 1
+    await one.stop()
 
 
-def test_a_short_outage_costs_no_leadership(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log)
-        await asyncio.sleep(60)
-        one.link.state = "hangs"
-        await asyncio.sleep(7)
-        one.link.state = "up"
-        await asyncio.sleep(600)
-        assert at_work(log) == ["one"]
-        assert len(one.terms) == 1
-        await one.stop()
-
-    run(main())
+async def test_a_take_whose_answer_was_lost_does_not_lock_everybody_out(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    line.after = lambda method, _path: setattr(one.link, "state", "lost" if method == "POST" else "up")
+    await asyncio.sleep(1)
+    assert (await lease(line)).holder_identity == "one"
+    assert at_work(log) == []
+    one.link.state = "up"
+    await asyncio.sleep(3)
+    assert at_work(log) == ["one"]
+    assert one.terms[0].epoch == 1
+    await one.stop()
 
 
-def test_renewals_whose_answers_are_lost_still_count(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log)
-        await asyncio.sleep(1)
-        for _ in range(20):
-            one.link.state = "lost"
-            await asyncio.sleep(4)
-            one.link.state = "up"
-            await asyncio.sleep(4)
-        assert len(one.terms) == 1
-        await one.stop()
+async def test_work_that_does_not_stop_in_time_is_reported_before_another_may_begin(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log, slow=30)
+    await asyncio.sleep(60)
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(60)
+    one.link.state = "hangs"
+    cut = asyncio.get_running_loop().time()
+    await asyncio.sleep(16)
+    assert one.overran == 1
+    overran = next(when for when, _, what in log if what == "overran")
+    began = [when for when, identity, what in log if (identity, what) == ("two", "begins")]
+    assert overran < cut + 15
+    assert all(when >= overran for when in began)
+    for candidate in (two, one):
+        candidate.link.state = "refused"
+        await candidate.stop()
 
-    run(main())
+
+async def test_a_lease_taken_by_force_or_deleted_stops_the_work(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    await line.client.patch(LEASES, KEY, {"spec": {"holderIdentity": "usurper"}})
+    await asyncio.sleep(5)
+    assert at_work(log) == []
+    await asyncio.sleep(20)
+    assert at_work(log) == ["one"]
+    assert [term.epoch for term in one.terms] == [0, 1]
+    await line.client.delete(LEASES, KEY)
+    await asyncio.sleep(5)
+    assert len(one.terms) == 3
+    assert at_work(log) == ["one"]
+    await one.stop()
 
 
-def test_a_take_whose_answer_was_lost_does_not_lock_everybody_out(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log)
-        line.after = lambda method, _path: setattr(one.link, "state", "lost" if method == "POST" else "up")
-        await asyncio.sleep(1)
-        assert (await lease(line)).holder_identity == "one"
-        assert at_work(log) == []
-        one.link.state = "up"
+async def test_somebody_who_labels_the_lease_disturbs_nobody(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    for number in range(20):
         await asyncio.sleep(3)
-        assert at_work(log) == ["one"]
-        assert one.terms[0].epoch == 1
-        await one.stop()
-
-    run(main())
+        await line.client.patch(LEASES, KEY, {"metadata": {"labels": {"n": str(number)}}})
+    assert len(one.terms) == 1
+    await one.stop()
 
 
-def test_work_that_does_not_stop_in_time_is_reported_before_another_may_begin(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log, slow=30)
-        await asyncio.sleep(60)
-        two = Candidate(line, "two", log)
-        await asyncio.sleep(60)
-        one.link.state = "hangs"
-        cut = asyncio.get_running_loop().time()
-        await asyncio.sleep(16)
-        assert one.overran == 1
-        overran = next(when for when, _, what in log if what == "overran")
-        began = [when for when, identity, what in log if (identity, what) == ("two", "begins")]
-        assert overran < cut + 15
-        assert all(when >= overran for when in began)
-        for candidate in (two, one):
-            candidate.link.state = "refused"
-            await candidate.stop()
+async def test_work_that_returns_ends_the_run_and_releases(wire: Callable[[], Any]) -> None:
+    line = wire()
+    lock = LeaseLock(line.client, namespace="default", name="provisioner", identity="one", now=now)
+    elector = Elector(lock, random=Random(1), overrun=lambda: None)
 
-    run(main())
+    async def work(leadership: Leadership) -> None:
+        await asyncio.sleep(leadership.seconds_left + 20)
+
+    await elector.run(work)
+    assert (await lease(line)).holder_identity is None
 
 
-def test_a_lease_taken_by_force_or_deleted_stops_the_work(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log)
-        await asyncio.sleep(10)
-        await line.client.patch(LEASES, KEY, {"spec": {"holderIdentity": "usurper"}})
-        await asyncio.sleep(5)
-        assert at_work(log) == []
-        await asyncio.sleep(20)
-        assert at_work(log) == ["one"]
-        assert [term.epoch for term in one.terms] == [0, 1]
-        await line.client.delete(LEASES, KEY)
-        await asyncio.sleep(5)
-        assert len(one.terms) == 3
-        assert at_work(log) == ["one"]
-        await one.stop()
+async def test_work_that_fails_ends_the_run_with_its_error_and_releases(wire: Callable[[], Any]) -> None:
+    line = wire()
+    lock = LeaseLock(line.client, namespace="default", name="provisioner", identity="one", now=now)
+    elector = Elector(lock, random=Random(1), overrun=lambda: None)
 
-    run(main())
+    async def work(_: Leadership) -> None:
+        await asyncio.sleep(1)
+        raise RuntimeError("broken")
 
-
-def test_somebody_who_labels_the_lease_disturbs_nobody(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log)
-        for number in range(20):
-            await asyncio.sleep(3)
-            await line.client.patch(LEASES, KEY, {"metadata": {"labels": {"n": str(number)}}})
-        assert len(one.terms) == 1
-        await one.stop()
-
-    run(main())
-
-
-def test_work_that_returns_ends_the_run_and_releases(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        lock = LeaseLock(line.client, namespace="default", name="provisioner", identity="one", now=now)
-        elector = Elector(lock, random=Random(1), overrun=lambda: None)
-
-        async def work(leadership: Leadership) -> None:
-            await asyncio.sleep(leadership.seconds_left + 20)
-
+    with pytest.raises(RuntimeError, match="broken"):
         await elector.run(work)
-        assert (await lease(line)).holder_identity is None
-
-    run(main())
+    assert (await lease(line)).holder_identity is None
 
 
-def test_work_that_fails_ends_the_run_with_its_error_and_releases(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        lock = LeaseLock(line.client, namespace="default", name="provisioner", identity="one", now=now)
-        elector = Elector(lock, random=Random(1), overrun=lambda: None)
-
-        async def work(_: Leadership) -> None:
-            await asyncio.sleep(1)
-            raise RuntimeError("broken")
-
-        with pytest.raises(RuntimeError, match="broken"):
-            await elector.run(work)
-        assert (await lease(line)).holder_identity is None
-
-    run(main())
+async def test_times_that_leave_no_room_are_refused(wire: Callable[[], Any]) -> None:
+    lock = LeaseLock(wire().client, namespace="default", name="x", identity="one", now=now, duration=5)
+    with pytest.raises(ConfigurationError, match="leader election of x: retry"):
+        Elector(lock, random=Random(1), overrun=lambda: None)
 
 
-def test_times_that_leave_no_room_are_refused(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        lock = LeaseLock(wire().client, namespace="default", name="x", identity="one", now=now, duration=5)
-        with pytest.raises(ConfigurationError, match="leader election of x: retry"):
-            Elector(lock, random=Random(1), overrun=lambda: None)
-
-    run(main())
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_among_three_flaky_candidates_two_are_never_at_work(wire: Callable[[], Any], seed: int) -> None:
-    async def main() -> None:
-        random = Random(seed)
-        line, log = wire(), []  # type: ignore[var-annotated]
-        candidates = [Candidate(line, f"c{n}", log, slow=random.choice([0, 1, 4])) for n in range(3)]
-        for _ in range(60):
-            await asyncio.sleep(random.uniform(0, 12))
-            random.choice(candidates).link.state = random.choice(["up", "hangs", "refused", "lost", "up"])
-        for candidate in candidates:
-            candidate.link.state = "up"
-        await asyncio.sleep(40)
-        assert len(at_work(log)) == 1
-        assert not any(candidate.overran for candidate in candidates)
-        epochs = [int(term.fence.split("/")[0]) for candidate in candidates for term in candidate.terms]
-        assert len(set(epochs)) == len(epochs)
-        for candidate in candidates:
-            await candidate.stop()
-
-    run(main(), seed=seed)
+@pytest.mark.parametrize("seed", schedules(range(20)))
+async def test_among_three_flaky_candidates_two_are_never_at_work(wire: Callable[[], Any], seed: int) -> None:
+    random = Random(seed)
+    line, log = wire(), []  # type: ignore[var-annotated]
+    candidates = [Candidate(line, f"c{n}", log, slow=random.choice([0, 1, 4])) for n in range(3)]
+    for _ in range(60):
+        await asyncio.sleep(random.uniform(0, 12))
+        random.choice(candidates).link.state = random.choice(["up", "hangs", "refused", "lost", "up"])
+    for candidate in candidates:
+        candidate.link.state = "up"
+    await asyncio.sleep(40)
+    assert len(at_work(log)) == 1
+    assert not any(candidate.overran for candidate in candidates)
+    epochs = [int(term.fence.split("/")[0]) for candidate in candidates for term in candidate.terms]
+    assert len(set(epochs)) == len(epochs)
+    for candidate in candidates:
+        await candidate.stop()
 
 
 @pytest.mark.parametrize("jump", [timedelta(days=-1), timedelta(days=400), timedelta(seconds=-2)])
-def test_wall_clocks_that_jump_or_stand_still_decide_nothing(wire: Callable[[], Any], jump: timedelta) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        times = {"one": datetime(2026, 1, 1, tzinfo=UTC), "two": datetime(2020, 1, 1, tzinfo=UTC)}
-        candidates = [Candidate(line, name, log, clock=lambda name=name: times[name]) for name in times]
-        for _ in range(10):
-            await asyncio.sleep(60)
-            times["one"] += jump
-            times["two"] -= jump
-        assert at_work(log) == ["one"]
-        assert len(log) == 1
-        for candidate in candidates:
-            await candidate.stop()
-
-    run(main())
-
-
-def test_a_namespace_that_is_missing_or_was_deleted_is_made(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        one = Candidate(line, "one", log, namespace="ours")
-        await asyncio.sleep(10)
-        assert at_work(log) == ["one"]
-        await line.client.delete(NAMESPACES, "ours")
+async def test_wall_clocks_that_jump_or_stand_still_decide_nothing(wire: Callable[[], Any], jump: timedelta) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    times = {"one": datetime(2026, 1, 1, tzinfo=UTC), "two": datetime(2020, 1, 1, tzinfo=UTC)}
+    candidates = [Candidate(line, name, log, clock=lambda name=name: times[name]) for name in times]
+    for _ in range(10):
         await asyncio.sleep(60)
-        assert at_work(log) == ["one"]
-        assert [what for _, _, what in log] == ["begins", "ends", "begins"]
-        await one.stop()
+        times["one"] += jump
+        times["two"] -= jump
+    assert at_work(log) == ["one"]
+    assert len(log) == 1
+    for candidate in candidates:
+        await candidate.stop()
 
-    run(main())
+
+async def test_a_namespace_that_is_missing_or_was_deleted_is_made(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log, namespace="ours")
+    await asyncio.sleep(10)
+    assert at_work(log) == ["one"]
+    await line.client.delete(NAMESPACES, "ours")
+    await asyncio.sleep(60)
+    assert at_work(log) == ["one"]
+    assert [what for _, _, what in log] == ["begins", "ends", "begins"]
+    await one.stop()
 
 
-def test_why_there_is_no_election_is_said_once_and_shown_while_it_is_so(
+async def test_why_there_is_no_election_is_said_once_and_shown_while_it_is_so(
     wire: Callable[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        line, log = wire(), []  # type: ignore[var-annotated]
-        body = b'{"kind":"Status","reason":"Forbidden","message":"leases is forbidden: not you","code":403}'
-        line.before = lambda _method, path: Response(403, {}, body) if "/leases/" in path else None
-        one = Candidate(line, "one", log)
-        await asyncio.sleep(600)
-        assert "leases is forbidden" in one.elector.failing
-        assert [record.levelname for record in caplog.records] == ["WARNING"]
-        line.before = lambda _method, _path: None
-        await asyncio.sleep(5)
-        assert one.elector.failing == ""
-        assert at_work(log) == ["one"]
-        await one.stop()
-
-    run(main())
+    line, log = wire(), []  # type: ignore[var-annotated]
+    body = b'{"kind":"Status","reason":"Forbidden","message":"leases is forbidden: not you","code":403}'
+    line.before = lambda _method, path: Response(403, {}, body) if "/leases/" in path else None
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(600)
+    assert "leases is forbidden" in one.elector.failing
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    line.before = lambda _method, _path: None
+    await asyncio.sleep(5)
+    assert one.elector.failing == ""
+    assert at_work(log) == ["one"]
+    await one.stop()

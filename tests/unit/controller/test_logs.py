@@ -78,7 +78,8 @@ def test_errors_carry_their_traceback(root: logging.Logger, form: Literal["text"
     assert "KeyError: 'broken'" in stream.getvalue()
 
 
-def test_fields_belong_to_a_task_and_its_children() -> None:
+@pytest.mark.real_time
+async def test_fields_belong_to_a_task_and_its_children() -> None:
     async def seen() -> dict[str, str]:
         await asyncio.sleep(0)
         return dict(logs.fields())
@@ -87,12 +88,9 @@ def test_fields_belong_to_a_task_and_its_children() -> None:
         with logs.bound(object=key):
             return await asyncio.create_task(seen())
 
-    async def main() -> list[dict[str, str]]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work(key)) for key in ("a", "b")]
-        return [task.result() for task in tasks] + [await seen()]
-
-    assert asyncio.run(main()) == [{"object": "a"}, {"object": "b"}, {}]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work(key)) for key in ("a", "b")]
+    assert ([task.result() for task in tasks] + [await seen()]) == [{"object": "a"}, {"object": "b"}, {}]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

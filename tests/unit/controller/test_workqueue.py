@@ -7,7 +7,6 @@ import pytest
 from volplane import backoff
 from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.workqueue import WorkQueue
-from volplane_testing.clock import run
 
 
 async def _take(queue: WorkQueue) -> str:
@@ -17,177 +16,151 @@ async def _take(queue: WorkQueue) -> str:
     return key
 
 
-def test_a_key_waits_only_once_and_keys_come_in_the_order_they_were_added() -> None:
-    async def main() -> list[str]:
-        queue = WorkQueue("claims")
-        for key in ("b", "a", "b", "c", "a"):
-            queue.add(key)
-        assert len(queue) == 3
-        return [await _take(queue) for _ in range(3)]
-
-    assert run(main()) == ["b", "a", "c"]
+async def test_a_key_waits_only_once_and_keys_come_in_the_order_they_were_added() -> None:
+    queue = WorkQueue("claims")
+    for key in ("b", "a", "b", "c", "a"):
+        queue.add(key)
+    assert len(queue) == 3
+    assert [await _take(queue) for _ in range(3)] == ["b", "a", "c"]
 
 
-def test_flows_take_turns_so_that_a_crowd_delays_nobody_else() -> None:
-    async def main() -> list[str]:
-        queue = WorkQueue("claims", flow=lambda key: key[0])
-        for key in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
-            queue.add(key)
-        taken = [await _take(queue) for _ in range(4)]
-        queue.add("d1")
-        queue.add("a5")
-        return [*taken, *[await _take(queue) for _ in range(len(queue))]]
-
-    assert run(main()) == ["a1", "b1", "c1", "a2", "b2", "a3", "d1", "a4", "a5"]
-
-
-def test_a_flow_has_no_more_keys_in_work_than_it_may_and_the_next_one_follows_the_first_that_ends() -> None:
-    async def main() -> None:
-        queue = WorkQueue("claims", flow=lambda key: key[0], concurrency=AdaptiveConcurrency(maximum=2, minimum=1))
-        for key in ("a1", "a2", "a3", "a4", "b1"):
-            queue.add(key)
-        assert [await queue.get() for _ in range(3)] == ["a1", "b1", "a2"]
-        third = asyncio.create_task(queue.get())
-        await asyncio.sleep(1)
-        assert not third.done()
-        queue.done("b1")
-        await asyncio.sleep(1)
-        assert not third.done(), "another flow's worker says nothing about this one"
-        queue.done("a2")
-        assert await third == "a3"
-        queue.done("a1")
-        assert await queue.get() == "a4"
-
-    run(main())
+async def test_flows_take_turns_so_that_a_crowd_delays_nobody_else() -> None:
+    queue = WorkQueue("claims", flow=lambda key: key[0])
+    for key in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
+        queue.add(key)
+    taken = [await _take(queue) for _ in range(4)]
+    queue.add("d1")
+    queue.add("a5")
+    assert [*taken, *[await _take(queue) for _ in range(len(queue))]] == [
+        "a1",
+        "b1",
+        "c1",
+        "a2",
+        "b2",
+        "a3",
+        "d1",
+        "a4",
+        "a5",
+    ]
 
 
-def test_a_worker_that_is_cancelled_when_its_key_comes_leaves_it_to_another() -> None:
-    async def main() -> None:
-        queue = WorkQueue("claims")
-        first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
-        await asyncio.sleep(1)
-        queue.add("a")
-        first.cancel()
-        assert await second == "a"
-
-    run(main())
-
-
-def test_a_key_in_work_is_worked_again_afterwards_and_never_twice_at_once() -> None:
-    async def main() -> None:
-        queue = WorkQueue("claims")
-        queue.add("a")
-        assert await queue.get() == "a"
-        queue.add("a")
-        queue.add("a")
-        queue.add("b")
-        assert len(queue) == 1
-        assert queue.working == ["a"]
-        queue.done("a")
-        assert [await _take(queue), await _take(queue)] == ["b", "a"]
-        assert queue.idle
-
-    run(main())
+async def test_a_flow_has_no_more_keys_in_work_than_it_may_and_the_next_one_follows_the_first_that_ends() -> None:
+    queue = WorkQueue("claims", flow=lambda key: key[0], concurrency=AdaptiveConcurrency(maximum=2, minimum=1))
+    for key in ("a1", "a2", "a3", "a4", "b1"):
+        queue.add(key)
+    assert [await queue.get() for _ in range(3)] == ["a1", "b1", "a2"]
+    third = asyncio.create_task(queue.get())
+    await asyncio.sleep(1)
+    assert not third.done()
+    queue.done("b1")
+    await asyncio.sleep(1)
+    assert not third.done(), "another flow's worker says nothing about this one"
+    queue.done("a2")
+    assert await third == "a3"
+    queue.done("a1")
+    assert await queue.get() == "a4"
 
 
-def test_what_the_worker_has_seen_needs_no_further_work() -> None:
-    async def main() -> None:
-        queue = WorkQueue("claims")
-        queue.add("a")
-        queue.seen("a")
-        assert await queue.get() == "a"
-        queue.add("a")
-        queue.seen("a")
-        queue.seen("unknown")
-        queue.done("a")
-        assert queue.idle
-        queue.add("a")
-        assert await _take(queue) == "a"
-
-    run(main())
+async def test_a_worker_that_is_cancelled_when_its_key_comes_leaves_it_to_another() -> None:
+    queue = WorkQueue("claims")
+    first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await asyncio.sleep(1)
+    queue.add("a")
+    first.cancel()
+    assert await second == "a"
 
 
-def test_of_several_delays_the_earliest_counts() -> None:
-    async def main() -> list[float]:
-        queue = WorkQueue("claims")
-        for seconds in (30, 10, 20):
-            queue.add_after("a", seconds)
-        assert queue.next_due == 10
-        await _take(queue)
-        taken = [asyncio.get_running_loop().time()]
-        queue.add_after("a", 5)
-        assert queue.next_due == 15
-        await _take(queue)
-        return [*taken, asyncio.get_running_loop().time()]
-
-    assert run(main()) == pytest.approx([10, 15])
+async def test_a_key_in_work_is_worked_again_afterwards_and_never_twice_at_once() -> None:
+    queue = WorkQueue("claims")
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("a")
+    queue.add("a")
+    queue.add("b")
+    assert len(queue) == 1
+    assert queue.working == ["a"]
+    queue.done("a")
+    assert [await _take(queue), await _take(queue)] == ["b", "a"]
+    assert queue.idle
 
 
-def test_a_delay_in_the_past_is_now() -> None:
-    async def main() -> None:
-        queue = WorkQueue("claims")
-        queue.add_after("a", 0)
-        queue.add_after("b", -1)
-        assert len(queue) == 2
-
-    run(main())
-
-
-def test_delays_that_end_together_come_in_the_order_they_were_set() -> None:
-    async def main() -> list[str]:
-        queue = WorkQueue("claims")
-        for key in ("c", "a", "b"):
-            queue.add_after(key, 1)
-        return [await _take(queue) for _ in range(3)]
-
-    assert run(main()) == ["c", "a", "b"]
+async def test_what_the_worker_has_seen_needs_no_further_work() -> None:
+    queue = WorkQueue("claims")
+    queue.add("a")
+    queue.seen("a")
+    assert await queue.get() == "a"
+    queue.add("a")
+    queue.seen("a")
+    queue.seen("unknown")
+    queue.done("a")
+    assert queue.idle
+    queue.add("a")
+    assert await _take(queue) == "a"
 
 
-def test_failures_double_the_pause_up_to_its_bound_until_they_are_forgotten() -> None:
-    async def main() -> None:
-        queue = WorkQueue("claims")
-        pauses = [queue.retry("a", backoff.RECONCILE_FAILED) for _ in range(25)]
-        assert pauses[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
-        assert pauses[-1] == 1000
-        assert queue.failures("a") == 25
-        assert queue.retry("a", backoff.API_UNAVAILABLE) == 30
-        assert queue.retry("b", backoff.API_REFUSED) == 5
-        queue.forget("a")
-        assert queue.retry("a", backoff.RECONCILE_FAILED) == pytest.approx(0.005)
-
-    run(main())
+async def test_of_several_delays_the_earliest_counts() -> None:
+    queue = WorkQueue("claims")
+    for seconds in (30, 10, 20):
+        queue.add_after("a", seconds)
+    assert queue.next_due == 10
+    await _take(queue)
+    taken = [asyncio.get_running_loop().time()]
+    queue.add_after("a", 5)
+    assert queue.next_due == 15
+    await _take(queue)
+    assert [*taken, asyncio.get_running_loop().time()] == pytest.approx([10, 15])
 
 
-def test_idle_means_nothing_queued_nothing_worked_and_nothing_due() -> None:
-    async def main() -> None:
-        queue = WorkQueue("claims")
-        assert queue.idle
-        queue.add_after("a", 60)
-        assert queue.idle
-        await asyncio.sleep(60)
-        assert not queue.idle
-        assert await queue.get() == "a"
-        assert not queue.idle
-        queue.done("a")
-        assert queue.idle
-
-    run(main())
+async def test_a_delay_in_the_past_is_now() -> None:
+    queue = WorkQueue("claims")
+    queue.add_after("a", 0)
+    queue.add_after("b", -1)
+    assert len(queue) == 2
 
 
-def test_closing_ends_the_workers_and_takes_nothing_more() -> None:
-    async def main() -> None:
-        queue = WorkQueue("claims")
-        queue.add("a")
-        queue.add_after("b", 1)
-        async with asyncio.TaskGroup() as group:
-            workers = [group.create_task(queue.get()) for _ in range(3)]
-            await asyncio.sleep(0)
-            queue.close()
-        queue.add("c")
-        await asyncio.sleep(5)
-        assert [worker.result() for worker in workers] == ["a", None, None]
+async def test_delays_that_end_together_come_in_the_order_they_were_set() -> None:
+    queue = WorkQueue("claims")
+    for key in ("c", "a", "b"):
+        queue.add_after(key, 1)
+    assert [await _take(queue) for _ in range(3)] == ["c", "a", "b"]
 
-    run(main())
+
+async def test_failures_double_the_pause_up_to_its_bound_until_they_are_forgotten() -> None:
+    queue = WorkQueue("claims")
+    pauses = [queue.retry("a", backoff.RECONCILE_FAILED) for _ in range(25)]
+    assert pauses[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
+    assert pauses[-1] == 1000
+    assert queue.failures("a") == 25
+    assert queue.retry("a", backoff.API_UNAVAILABLE) == 30
+    assert queue.retry("b", backoff.API_REFUSED) == 5
+    queue.forget("a")
+    assert queue.retry("a", backoff.RECONCILE_FAILED) == pytest.approx(0.005)
+
+
+async def test_idle_means_nothing_queued_nothing_worked_and_nothing_due() -> None:
+    queue = WorkQueue("claims")
+    assert queue.idle
+    queue.add_after("a", 60)
+    assert queue.idle
+    await asyncio.sleep(60)
+    assert not queue.idle
+    assert await queue.get() == "a"
+    assert not queue.idle
+    queue.done("a")
+    assert queue.idle
+
+
+async def test_closing_ends_the_workers_and_takes_nothing_more() -> None:
+    queue = WorkQueue("claims")
+    queue.add("a")
+    queue.add_after("b", 1)
+    async with asyncio.TaskGroup() as group:
+        workers = [group.create_task(queue.get()) for _ in range(3)]
+        await asyncio.sleep(0)
+        queue.close()
+    queue.add("c")
+    await asyncio.sleep(5)
+    assert [worker.result() for worker in workers] == ["a", None, None]
 
 
 class _Counts:
@@ -210,19 +183,16 @@ class _Counts:
         self.seen.append(("retried", queue))
 
 
-def test_depth_waiting_work_and_retries_are_counted() -> None:
-    async def main() -> list[tuple[object, ...]]:
-        counts = _Counts()
-        queue = WorkQueue("claims", metrics=counts)
-        queue.add("a")
-        await asyncio.sleep(2)
-        await queue.get()
-        await asyncio.sleep(3)
-        queue.retry("a", backoff.RECONCILE_FAILED)
-        queue.done("a")
-        return counts.seen
-
-    assert run(main()) == [
+async def test_depth_waiting_work_and_retries_are_counted() -> None:
+    counts = _Counts()
+    queue = WorkQueue("claims", metrics=counts)
+    queue.add("a")
+    await asyncio.sleep(2)
+    await queue.get()
+    await asyncio.sleep(3)
+    queue.retry("a", backoff.RECONCILE_FAILED)
+    queue.done("a")
+    assert counts.seen == [
         ("added", "claims"),
         ("depth", "claims", 1),
         ("waited", "claims", 2.0),

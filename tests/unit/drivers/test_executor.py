@@ -5,8 +5,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -15,20 +14,11 @@ from volplane.controller import logs
 from volplane.drivers.executor import ThreadExecutor
 from volplane.errors import OutcomeUnknown, Throttled, Unavailable
 from volplane.operations import DriverLimits, OperationRegistry, Phase
-from volplane_testing.clock import run
 from volplane_testing.executor import InlineExecutor
 
 ONE = {"d": DriverLimits(concurrency=1)}
 SOON = 0.02
 LONG = 30.0
-
-
-def in_real_time(main: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(LONG):
-            await main
-
-    asyncio.run(bounded())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -37,147 +27,131 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_hook_runs_in_a_thread_of_its_driver_and_its_result_comes_back() -> None:
-    async def main() -> None:
-        executor = ThreadExecutor()
-        name = await executor.call("nfs.example.com", lambda: threading.current_thread().name, LONG)
-        assert name.startswith("volplane-nfs.example.com")
-        assert executor.running() == ()
-        executor.close()
-
-    in_real_time(main())
+@pytest.mark.real_time
+async def test_a_hook_runs_in_a_thread_of_its_driver_and_its_result_comes_back() -> None:
+    executor = ThreadExecutor()
+    name = await executor.call("nfs.example.com", lambda: threading.current_thread().name, LONG)
+    assert name.startswith("volplane-nfs.example.com")
+    assert executor.running() == ()
+    executor.close()
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("error", [Throttled("slow"), StopIteration(3), SystemExit(2), KeyError("k")])
-def test_whatever_a_hook_raises_reaches_the_caller(error: BaseException) -> None:
+async def test_whatever_a_hook_raises_reaches_the_caller(error: BaseException) -> None:
     def hook() -> None:
         raise error
 
-    async def main() -> None:
-        executor = ThreadExecutor()
-        caught: BaseException | None = None
-        try:
-            await executor.call("d", hook, LONG)
-        except BaseException as raised:  # noqa: BLE001
-            caught = raised
-        assert caught is error or (caught is not None and caught.__cause__ is error)
-        executor.close()
-
-    in_real_time(main())
+    executor = ThreadExecutor()
+    caught: BaseException | None = None
+    try:
+        await executor.call("d", hook, LONG)
+    except BaseException as raised:  # noqa: BLE001
+        caught = raised
+    assert caught is error or (caught is not None and caught.__cause__ is error)
+    executor.close()
 
 
-def test_an_overrun_is_an_unknown_outcome_and_is_not_forgotten() -> None:
-    async def main() -> None:
-        executor = ThreadExecutor(ONE)
-        release, abandoned = threading.Event(), threading.Event()
-        with pytest.raises(OutcomeUnknown, match=r"provision of driver d did not return within 0.02 s"):
-            await executor.call("d", lambda: release.wait(LONG), SOON, what="provision", abandoned=abandoned)
-        assert abandoned.is_set()
-        (call,) = executor.running("d")
-        assert (call.what, call.overrun) == ("provision", True)
-        assert executor.hung("d")
-        assert not executor.hung("other")
-        release.set()
-        await until(lambda: not executor.running())
-        assert not executor.hung("d")
-        executor.close()
-
-    in_real_time(main())
+@pytest.mark.real_time
+async def test_an_overrun_is_an_unknown_outcome_and_is_not_forgotten() -> None:
+    executor = ThreadExecutor(ONE)
+    release, abandoned = threading.Event(), threading.Event()
+    with pytest.raises(OutcomeUnknown, match=r"provision of driver d did not return within 0.02 s"):
+        await executor.call("d", lambda: release.wait(LONG), SOON, what="provision", abandoned=abandoned)
+    assert abandoned.is_set()
+    (call,) = executor.running("d")
+    assert (call.what, call.overrun) == ("provision", True)
+    assert executor.hung("d")
+    assert not executor.hung("other")
+    release.set()
+    await until(lambda: not executor.running())
+    assert not executor.hung("d")
+    executor.close()
 
 
-def test_an_operation_whose_thread_hangs_keeps_its_asset_until_the_thread_returns() -> None:
-    async def main() -> None:
-        executor, registry = ThreadExecutor(), OperationRegistry()
-        release, queued = threading.Event(), asyncio.Event()
+@pytest.mark.real_time
+async def test_an_operation_whose_thread_hangs_keeps_its_asset_until_the_thread_returns() -> None:
+    executor, registry = ThreadExecutor(), OperationRegistry()
+    release, queued = threading.Event(), asyncio.Event()
 
-        async def work() -> None:
-            await executor.call("d", lambda: release.wait(LONG), SOON, what="delete")
+    async def work() -> None:
+        await executor.call("d", lambda: release.wait(LONG), SOON, what="delete")
 
-        async def nothing() -> None:
-            pass
+    async def nothing() -> None:
+        pass
 
-        registry.start(an_operation("delete"), work, lambda: None)
-        await until(lambda: registry.snapshot()[0].phase is Phase.OVERRUN)
-        with pytest.raises(Exception, match="overrun"):
-            registry.start(an_operation("attach"), nothing, queued.set)
-        release.set()
-        await queued.wait()
-        assert [state.phase for state in registry.snapshot()] == [Phase.WAITING]
-        executor.close()
-
-    in_real_time(main())
+    registry.start(an_operation("delete"), work, lambda: None)
+    await until(lambda: registry.snapshot()[0].phase is Phase.OVERRUN)
+    with pytest.raises(Exception, match="overrun"):
+        registry.start(an_operation("attach"), nothing, queued.set)
+    release.set()
+    await queued.wait()
+    assert [state.phase for state in registry.snapshot()] == [Phase.WAITING]
+    executor.close()
 
 
-def test_a_call_that_finds_no_free_thread_in_time_never_begins() -> None:
-    async def main() -> None:
-        executor = ThreadExecutor(ONE)
-        release = threading.Event()
-        ran: list[int] = []
-        busy = [asyncio.ensure_future(executor.call("d", lambda: release.wait(LONG), LONG)) for _ in range(3)]
-        await asyncio.sleep(0)
-        with pytest.raises(Unavailable, match="had no free thread"):
-            await executor.call("d", lambda: ran.append(1), SOON)
-        release.set()
-        await asyncio.wait(busy)
-        await executor.call("d", lambda: ran.append(2), LONG)
-        assert ran == [2]
-        executor.close()
-
-    in_real_time(main())
+@pytest.mark.real_time
+async def test_a_call_that_finds_no_free_thread_in_time_never_begins() -> None:
+    executor = ThreadExecutor(ONE)
+    release = threading.Event()
+    ran: list[int] = []
+    busy = [asyncio.ensure_future(executor.call("d", lambda: release.wait(LONG), LONG)) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="had no free thread"):
+        await executor.call("d", lambda: ran.append(1), SOON)
+    release.set()
+    await asyncio.wait(busy)
+    await executor.call("d", lambda: ran.append(2), LONG)
+    assert ran == [2]
+    executor.close()
 
 
-def test_calls_beyond_the_threads_wait_their_turn() -> None:
-    async def main() -> None:
-        executor = ThreadExecutor(ONE)
-        most, now_running, lock = 0, 0, threading.Lock()
+@pytest.mark.real_time
+async def test_calls_beyond_the_threads_wait_their_turn() -> None:
+    executor = ThreadExecutor(ONE)
+    most, now_running, lock = 0, 0, threading.Lock()
 
-        def hook() -> None:
-            nonlocal most, now_running
-            with lock:
-                now_running += 1
-                most = max(most, now_running)
-            with lock:
-                now_running -= 1
+    def hook() -> None:
+        nonlocal most, now_running
+        with lock:
+            now_running += 1
+            most = max(most, now_running)
+        with lock:
+            now_running -= 1
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(50):
-                group.create_task(executor.call("d", hook, LONG))
-        assert 1 <= most <= 3
-        executor.close()
-
-    in_real_time(main())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(50):
+            group.create_task(executor.call("d", hook, LONG))
+    assert 1 <= most <= 3
+    executor.close()
 
 
-def test_without_time_left_nothing_is_started() -> None:
-    async def main() -> None:
-        executor = ThreadExecutor()
-        with pytest.raises(Unavailable, match="no time is left"):
-            await executor.call("d", lambda: pytest.fail("it ran"), 0.0)
-
-    in_real_time(main())
+@pytest.mark.real_time
+async def test_without_time_left_nothing_is_started() -> None:
+    executor = ThreadExecutor()
+    with pytest.raises(Unavailable, match="no time is left"):
+        await executor.call("d", lambda: pytest.fail("it ran"), 0.0)
 
 
-def test_a_cancelled_caller_leaves_the_hook_running_and_tells_it() -> None:
-    async def main() -> None:
-        executor = ThreadExecutor(ONE)
-        begun, release, abandoned = threading.Event(), threading.Event(), threading.Event()
+@pytest.mark.real_time
+async def test_a_cancelled_caller_leaves_the_hook_running_and_tells_it() -> None:
+    executor = ThreadExecutor(ONE)
+    begun, release, abandoned = threading.Event(), threading.Event(), threading.Event()
 
-        def hook() -> None:
-            begun.set()
-            release.wait(LONG)
+    def hook() -> None:
+        begun.set()
+        release.wait(LONG)
 
-        task = asyncio.ensure_future(executor.call("d", hook, LONG, abandoned=abandoned))
-        await until(begun.is_set)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert abandoned.is_set()
-        assert len(executor.running("d")) == 1
-        release.set()
-        await until(lambda: not executor.running())
-        executor.close()
-
-    in_real_time(main())
+    task = asyncio.ensure_future(executor.call("d", hook, LONG, abandoned=abandoned))
+    await until(begun.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert abandoned.is_set()
+    assert len(executor.running("d")) == 1
+    release.set()
+    await until(lambda: not executor.running())
+    executor.close()
 
 
 def test_a_hung_hook_does_not_keep_the_process_from_exiting() -> None:
@@ -203,64 +177,50 @@ def test_a_hung_hook_does_not_keep_the_process_from_exiting() -> None:
 # --- in the loop ------------------------------------------------------------------------------------------------
 
 
-def test_inline_hooks_run_in_the_loop_in_virtual_time() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        executor = InlineExecutor(latency=lambda _driver, what: (3.0, 4.0) if what == "slow" else (0.0, 0.0))
-        assert await executor.call("d", loop.time, 10.0, what="slow") == 3.0
-        assert loop.time() == 7.0
-        assert await executor.call("d", loop.time, 10.0) == 7.0
-        assert loop.time() == 7.0
-
-    run(main())
+async def test_inline_hooks_run_in_the_loop_in_virtual_time() -> None:
+    loop = asyncio.get_running_loop()
+    executor = InlineExecutor(latency=lambda _driver, what: (3.0, 4.0) if what == "slow" else (0.0, 0.0))
+    assert await executor.call("d", loop.time, 10.0, what="slow") == 3.0
+    assert loop.time() == 7.0
+    assert await executor.call("d", loop.time, 10.0) == 7.0
+    assert loop.time() == 7.0
 
 
-def test_an_inline_hook_that_is_too_slow_takes_effect_after_its_deadline() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        executor = InlineExecutor(ONE, latency=lambda _driver, _what: (20.0, 0.0))
-        effects: list[float] = []
-        with pytest.raises(OutcomeUnknown):
-            await executor.call("d", lambda: effects.append(loop.time()), 5.0)
-        assert executor.hung("d")
-        assert effects == []
-        await asyncio.sleep(20)
-        assert effects == [20.0]
-        assert not executor.hung("d")
-
-    run(main())
+async def test_an_inline_hook_that_is_too_slow_takes_effect_after_its_deadline() -> None:
+    loop = asyncio.get_running_loop()
+    executor = InlineExecutor(ONE, latency=lambda _driver, _what: (20.0, 0.0))
+    effects: list[float] = []
+    with pytest.raises(OutcomeUnknown):
+        await executor.call("d", lambda: effects.append(loop.time()), 5.0)
+    assert executor.hung("d")
+    assert effects == []
+    await asyncio.sleep(20)
+    assert effects == [20.0]
+    assert not executor.hung("d")
 
 
-def test_closing_an_inline_executor_cuts_off_what_had_no_effect_yet() -> None:
-    async def main() -> None:
-        executor = InlineExecutor(latency=lambda _driver, _what: (20.0, 0.0))
-        call = asyncio.ensure_future(executor.call("d", lambda: pytest.fail("it ran"), 50.0))
-        await asyncio.sleep(1)
-        executor.close()
-        with pytest.raises(OutcomeUnknown, match="cut off"):
-            await call
-        assert executor.running() == ()
-
-    run(main())
+async def test_closing_an_inline_executor_cuts_off_what_had_no_effect_yet() -> None:
+    executor = InlineExecutor(latency=lambda _driver, _what: (20.0, 0.0))
+    call = asyncio.ensure_future(executor.call("d", lambda: pytest.fail("it ran"), 50.0))
+    await asyncio.sleep(1)
+    executor.close()
+    with pytest.raises(OutcomeUnknown, match="cut off"):
+        await call
+    assert executor.running() == ()
 
 
-def test_inline_hooks_raise_to_their_caller() -> None:
+async def test_inline_hooks_raise_to_their_caller() -> None:
     def hook() -> None:
         raise Throttled("slow")
 
-    async def main() -> None:
-        with pytest.raises(Throttled):
-            await InlineExecutor().call("d", hook, 1.0)
-
-    run(main())
+    with pytest.raises(Throttled):
+        await InlineExecutor().call("d", hook, 1.0)
 
 
-def test_what_a_hook_logs_in_its_thread_carries_the_fields_of_the_call() -> None:
-    async def main() -> None:
-        executor = ThreadExecutor()
-        with logs.bound(operation="provision-a"):
-            assert await executor.call("d", lambda: dict(logs.fields()), 5.0) == {"operation": "provision-a"}
-        assert await executor.call("d", lambda: dict(logs.fields()), 5.0) == {}
-        executor.close()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_a_hook_logs_in_its_thread_carries_the_fields_of_the_call() -> None:
+    executor = ThreadExecutor()
+    with logs.bound(operation="provision-a"):
+        assert await executor.call("d", lambda: dict(logs.fields()), 5.0) == {"operation": "provision-a"}
+    assert await executor.call("d", lambda: dict(logs.fields()), 5.0) == {}
+    executor.close()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from volplane import Done, Unavailable, hookimpl
+from volplane import Done, Unavailable, VolumeSource, hookimpl
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers
 from volplane.errors import OutcomeUnknown
 from volplane.operations import DriverLimits
-from volplane_testing.clock import run
 from volplane_testing.executor import InlineExecutor
 
 
@@ -68,16 +66,6 @@ def registry(
     return DriverRegistry(loaded, executor, cluster_id="c", changed=world.changed.append)
 
 
-def check(kit: Any, main: Callable[[World, DriverRegistry], Awaitable[None]], *names: str) -> World:
-    world = World()
-
-    async def outer() -> None:
-        await main(world, registry(kit, world, *names))
-
-    run(outer())
-    return world
-
-
 async def keeping(drivers: DriverRegistry, seconds: float) -> None:
     """Let `keep` work for so long."""
     with pytest.raises(TimeoutError):
@@ -85,135 +73,128 @@ async def keeping(drivers: DriverRegistry, seconds: float) -> None:
             await drivers.keep()
 
 
-def test_a_driver_can_be_used_once_it_has_started(kit: Any) -> None:
-    async def main(world: World, drivers: DriverRegistry) -> None:
-        assert drivers.get("d") is None
-        assert drivers.broken("d") == "driver d is starting"
-        await drivers.start_all()
-        driver = drivers.get("d")
-        assert driver is not None
-        assert drivers.ready() == (driver,)
-        assert drivers.broken("d") == ""
-        assert drivers.get("unknown") is None
-        assert drivers.broken("unknown") == ""
-
-    assert check(kit, main).changed == ["d"]
-
-
-def test_a_driver_that_does_not_start_is_tried_again_until_it_does(kit: Any) -> None:
-    async def main(world: World, drivers: DriverRegistry) -> None:
-        world.start_error = Unavailable("the disk is not mounted; mount it")
-        await drivers.start_all()
-        assert drivers.get("d") is None
-        assert drivers.broken("d") == "driver d is unavailable: start failed: the disk is not mounted; mount it"
-        await keeping(drivers, 100)
-        assert [at for _, at in world.calls] == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 61.0, 91.0]
-        world.start_error = None
-        await keeping(drivers, 2)
-        assert drivers.get("d") is not None
-
-    assert check(kit, main).changed == ["d", "d"]
+async def test_a_driver_can_be_used_once_it_has_started(kit: Any) -> None:
+    world = World()
+    drivers = registry(kit, world)
+    assert drivers.get("d") is None
+    assert drivers.broken("d") == "driver d is starting"
+    await drivers.start_all()
+    driver = drivers.get("d")
+    assert driver is not None
+    assert drivers.ready() == (driver,)
+    assert drivers.broken("d") == ""
+    assert drivers.get("unknown") is None
+    assert drivers.broken("unknown") == ""
+    assert world.changed == ["d"]
 
 
-def test_drivers_start_beside_each_other(kit: Any) -> None:
-    async def main(world: World, drivers: DriverRegistry) -> None:
-        world.latency["start"] = 10.0
-        await drivers.start_all()
-        assert asyncio.get_running_loop().time() == 10.0
-        assert [d.name for d in drivers.ready()] == ["a", "b", "c"]
-
-    check(kit, main, "a", "b", "c")
-
-
-def test_a_start_that_hangs_is_not_called_a_second_time_meanwhile(kit: Any) -> None:
-    async def main(world: World, drivers: DriverRegistry) -> None:
-        world.latency["start"] = 300.0
-        await drivers.start_all()
-        assert "did not return within 30 s" in drivers.broken("d")
-        world.latency["start"] = 0.0
-        await keeping(drivers, 250)
-        assert world.calls == []
-        await keeping(drivers, 60)
-        assert world.calls[0] == ("start", 300.0)
-        assert drivers.get("d") is not None
-
-    check(kit, main)
+async def test_a_driver_that_does_not_start_is_tried_again_until_it_does(kit: Any) -> None:
+    world = World()
+    drivers = registry(kit, world)
+    world.start_error = Unavailable("the disk is not mounted; mount it")
+    await drivers.start_all()
+    assert drivers.get("d") is None
+    assert drivers.broken("d") == "driver d is unavailable: start failed: the disk is not mounted; mount it"
+    await keeping(drivers, 100)
+    assert [at for _, at in world.calls] == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 61.0, 91.0]
+    world.start_error = None
+    await keeping(drivers, 2)
+    assert drivers.get("d") is not None
+    assert world.changed == ["d", "d"]
 
 
-def test_a_failed_probe_makes_a_driver_unhealthy_but_leaves_it_in_use(kit: Any) -> None:
-    async def main(world: World, drivers: DriverRegistry) -> None:
-        await drivers.start_all()
-        world.probe_error = Unavailable("no answer")
-        await keeping(drivers, 31)
-        (status,) = drivers.status()
-        assert (status.state, status.healthy, status.error) == (DriverState.READY, False, "probe failed: no answer")
-        assert drivers.get("d") is not None
-        world.probe_error = None
-        await keeping(drivers, 31)
-        assert drivers.status()[0].healthy
-        assert drivers.status()[0].error == ""
-
-    assert [call for call, _ in check(kit, main).calls] == ["start", "probe", "probe"]
+async def test_drivers_start_beside_each_other(kit: Any) -> None:
+    world = World()
+    drivers = registry(kit, world, "a", "b", "c")
+    world.latency["start"] = 10.0
+    await drivers.start_all()
+    assert asyncio.get_running_loop().time() == 10.0
+    assert [d.name for d in drivers.ready()] == ["a", "b", "c"]
 
 
-def test_a_driver_can_be_probed_at_once(kit: Any) -> None:
-    async def main(world: World, drivers: DriverRegistry) -> None:
-        await drivers.start_all()
-        assert await drivers.probe("d") == ""
-        world.probe_error = Unavailable("no answer")
-        assert await drivers.probe("d") == "probe failed: no answer"
-
-    check(kit, main)
-
-
-def test_only_what_was_started_is_stopped(kit: Any) -> None:
-    async def main(world: World, drivers: DriverRegistry) -> None:
-        await drivers.start_all()
-        await drivers.stop_all()
-        await drivers.stop_all()
-        assert drivers.get("d") is None
-        assert drivers.broken("d") == "driver d is stopped"
-
-    assert [call for call, _ in check(kit, main).calls] == ["start", "stop"]
+async def test_a_start_that_hangs_is_not_called_a_second_time_meanwhile(kit: Any) -> None:
+    world = World()
+    drivers = registry(kit, world)
+    world.latency["start"] = 300.0
+    await drivers.start_all()
+    assert "did not return within 30 s" in drivers.broken("d")
+    world.latency["start"] = 0.0
+    await keeping(drivers, 250)
+    assert world.calls == []
+    await keeping(drivers, 60)
+    assert world.calls[0] == ("start", 300.0)
+    assert drivers.get("d") is not None
 
 
-def test_a_broken_driver_is_known_with_its_reason(kit: Any) -> None:
+async def test_a_failed_probe_makes_a_driver_unhealthy_but_leaves_it_in_use(kit: Any) -> None:
+    world = World()
+    drivers = registry(kit, world)
+    await drivers.start_all()
+    world.probe_error = Unavailable("no answer")
+    await keeping(drivers, 31)
+    (status,) = drivers.status()
+    assert (status.state, status.healthy, status.error) == (DriverState.READY, False, "probe failed: no answer")
+    assert drivers.get("d") is not None
+    world.probe_error = None
+    await keeping(drivers, 31)
+    assert drivers.status()[0].healthy
+    assert drivers.status()[0].error == ""
+    assert [call for call, _ in world.calls] == ["start", "probe", "probe"]
+
+
+async def test_a_driver_can_be_probed_at_once(kit: Any) -> None:
+    world = World()
+    drivers = registry(kit, world)
+    await drivers.start_all()
+    assert await drivers.probe("d") == ""
+    world.probe_error = Unavailable("no answer")
+    assert await drivers.probe("d") == "probe failed: no answer"
+
+
+async def test_only_what_was_started_is_stopped(kit: Any) -> None:
+    world = World()
+    drivers = registry(kit, world)
+    await drivers.start_all()
+    await drivers.stop_all()
+    await drivers.stop_all()
+    assert drivers.get("d") is None
+    assert drivers.broken("d") == "driver d is stopped"
+    assert [call for call, _ in world.calls] == ["start", "stop"]
+
+
+async def test_a_broken_driver_is_known_with_its_reason(kit: Any) -> None:
     broken = BrokenDriver(name="b", backend="nfs", error="backend nfs: cannot be made")
 
-    async def main() -> None:
-        drivers = registry(kit, World(), broken=(broken,))
-        await drivers.start_all()
-        assert drivers.names() == ("b", "d")
-        assert drivers.get("b") is None
-        assert drivers.broken("b") == "backend nfs: cannot be made"
-        status = drivers.status()[0]
-        assert (status.name, status.state, status.healthy) == ("b", DriverState.BROKEN, False)
-
-    run(main())
+    drivers = registry(kit, World(), broken=(broken,))
+    await drivers.start_all()
+    assert drivers.names() == ("b", "d")
+    assert drivers.get("b") is None
+    assert drivers.broken("b") == "backend nfs: cannot be made"
+    status = drivers.status()[0]
+    assert (status.name, status.state, status.healthy) == ("b", DriverState.BROKEN, False)
 
 
-def test_the_status_tells_version_hooks_and_hung_threads(kit: Any) -> None:
-    async def main(world: World, drivers: DriverRegistry) -> None:
-        await drivers.start_all()
-        (status,) = drivers.status()
-        assert (status.backend, status.distribution) == ("memory", "volplane-memory 1.0")
-        assert status.hooks == ("delete", "describe", "owns", "probe", "provision", "start", "stop")
-        world.latency["provision"] = 1000.0
-        driver = drivers.get("d")
-        assert driver is not None
-        for _ in range(2):
-            with pytest.raises(OutcomeUnknown):
-                await drivers.call(driver, Driver.provision, kit.demand(), timeout=1.0)
-        (status,) = drivers.status()
-        assert (status.hung, status.healthy) == (True, False)
-        assert status.error == "all 2 hooks that may run at once hang"
-        await asyncio.sleep(1000)
-        assert drivers.status()[0].healthy
+async def test_the_status_tells_version_hooks_and_hung_threads(kit: Any) -> None:
+    world = World()
+    drivers = registry(kit, world)
+    await drivers.start_all()
+    (status,) = drivers.status()
+    assert (status.backend, status.distribution) == ("memory", "volplane-memory 1.0")
+    assert status.hooks == ("delete", "describe", "owns", "probe", "provision", "start", "stop")
+    world.latency["provision"] = 1000.0
+    driver = drivers.get("d")
+    assert driver is not None
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            await drivers.call(driver, Driver.provision, kit.demand(), timeout=1.0)
+    (status,) = drivers.status()
+    assert (status.hung, status.healthy) == (True, False)
+    assert status.error == "all 2 hooks that may run at once hang"
+    await asyncio.sleep(1000)
+    assert drivers.status()[0].healthy
 
-    check(kit, main)
 
-
-def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_more(kit: Any) -> None:
+async def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_more(kit: Any) -> None:
     seen: list[tuple[float, bool]] = []
 
     class Backend(kit.Memory):  # type: ignore[misc, name-defined]
@@ -222,37 +203,31 @@ def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_more(ki
             seen.append((request.context.timeout, request.context.cancelled()))
             return super().provision(request)
 
-    async def main() -> None:
-        world = World()
-        drivers = registry(kit, world, base=Backend)
-        await drivers.start_all()
-        driver = drivers.get("d")
-        assert driver is not None
-        await drivers.call(driver, Driver.provision, kit.demand())
-        world.latency["provision"] = 20.0
-        with pytest.raises(OutcomeUnknown):
-            await drivers.call(driver, Driver.provision, kit.demand(), timeout=5.0)
-        await asyncio.sleep(30)
-        assert seen == [(50.0, False), (5.0, True)]
-
-    run(main())
+    world = World()
+    drivers = registry(kit, world, base=Backend)
+    await drivers.start_all()
+    driver = drivers.get("d")
+    assert driver is not None
+    await drivers.call(driver, Driver.provision, kit.demand())
+    world.latency["provision"] = 20.0
+    with pytest.raises(OutcomeUnknown):
+        await drivers.call(driver, Driver.provision, kit.demand(), timeout=5.0)
+    await asyncio.sleep(30)
+    assert seen == [(50.0, False), (5.0, True)]
 
 
-def test_a_start_that_hangs_delays_no_other_driver(kit: Any) -> None:
-    async def main() -> None:
-        world = World()
-        executor = InlineExecutor(latency=lambda driver, what: (20.0 if (driver, what) == ("a", "start") else 0.0, 0.0))
-        drivers = registry(kit, world, "a", "b", executor=executor)
-        keeping = asyncio.ensure_future(drivers.keep())
-        began = asyncio.get_running_loop().time()
-        await drivers.started(within=2.0)
-        assert asyncio.get_running_loop().time() - began == 2.0
-        assert [driver.name for driver in drivers.ready()] == ["b"]
-        assert drivers.broken("a") == "driver a is starting"
-        await drivers.started(within=60.0)
-        assert asyncio.get_running_loop().time() - began == 20.0
-        assert [driver.name for driver in drivers.ready()] == ["a", "b"]
-        assert world.changed == ["b", "a"]
-        keeping.cancel()
-
-    run(main())
+async def test_a_start_that_hangs_delays_no_other_driver(kit: Any) -> None:
+    world = World()
+    executor = InlineExecutor(latency=lambda driver, what: (20.0 if (driver, what) == ("a", "start") else 0.0, 0.0))
+    drivers = registry(kit, world, "a", "b", executor=executor)
+    keeping = asyncio.ensure_future(drivers.keep())
+    began = asyncio.get_running_loop().time()
+    await drivers.started(within=2.0)
+    assert asyncio.get_running_loop().time() - began == 2.0
+    assert [driver.name for driver in drivers.ready()] == ["b"]
+    assert drivers.broken("a") == "driver a is starting"
+    await drivers.started(within=60.0)
+    assert asyncio.get_running_loop().time() - began == 20.0
+    assert [driver.name for driver in drivers.ready()] == ["a", "b"]
+    assert world.changed == ["b", "a"]
+    keeping.cancel()

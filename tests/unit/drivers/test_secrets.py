@@ -397,35 +397,31 @@ def test_a_key_that_is_missing_is_named_with_those_that_are_there() -> None:
         refreshed(ApiOfSecrets(ns__filer={"user": "u", "password": PASSWORD}), a="secret:ns/filer/pass")
 
 
-def test_a_driver_waits_for_its_secret_follows_its_rotation_and_outlives_its_loss(kit: Any) -> None:
-    async def main() -> None:
-        api = ApiOfSecrets()
-        driver = build_driver(NAME, kit.backend(Filer), {"password": "secret:ns/filer/password"})
-        refresh = ClusterSecrets(api).refresh  # type: ignore[arg-type]
-        drivers = DriverRegistry(LoadedDrivers(drivers=(driver,)), InlineExecutor(), refresh=refresh)
-        await drivers.start_all()
-        [status] = drivers.status()
-        assert (status.state, status.healthy) == (DriverState.UNAVAILABLE, False)
-        assert (
-            status.error
-            == "start failed: option password: Secret ns/filer does not exist; create it with the key password"
-        )
+async def test_a_driver_waits_for_its_secret_follows_its_rotation_and_outlives_its_loss(kit: Any) -> None:
+    api = ApiOfSecrets()
+    driver = build_driver(NAME, kit.backend(Filer), {"password": "secret:ns/filer/password"})
+    refresh = ClusterSecrets(api).refresh  # type: ignore[arg-type]
+    drivers = DriverRegistry(LoadedDrivers(drivers=(driver,)), InlineExecutor(), refresh=refresh)
+    await drivers.start_all()
+    [status] = drivers.status()
+    assert (status.state, status.healthy) == (DriverState.UNAVAILABLE, False)
+    assert (
+        status.error == "start failed: option password: Secret ns/filer does not exist; create it with the key password"
+    )
 
-        api.data["ns/filer"] = {"password": PASSWORD}
-        await drivers._start(drivers._entries[NAME])
-        secret = driver.secrets["option password"]
-        assert secret.reveal() == PASSWORD
-        assert drivers.get(NAME) is driver.view
+    api.data["ns/filer"] = {"password": PASSWORD}
+    await drivers._start(drivers._entries[NAME])
+    secret = driver.secrets["option password"]
+    assert secret.reveal() == PASSWORD
+    assert drivers.get(NAME) is driver.view
 
-        api.data["ns/filer"] = {"password": "rotated"}
-        assert await drivers.probe(NAME) == ""
-        assert secret.reveal() == "rotated"
+    api.data["ns/filer"] = {"password": "rotated"}
+    assert await drivers.probe(NAME) == ""
+    assert secret.reveal() == "rotated"
 
-        del api.data["ns/filer"]
-        assert await drivers.probe(NAME) == (
-            "probe failed: option password: Secret ns/filer does not exist; create it with the key password"
-        )
-        assert drivers.get(NAME) is driver.view, "what runs goes on with the last value"
-        assert secret.reveal() == "rotated"
-
-    run(main())
+    del api.data["ns/filer"]
+    assert await drivers.probe(NAME) == (
+        "probe failed: option password: Secret ns/filer does not exist; create it with the key password"
+    )
+    assert drivers.get(NAME) is driver.view, "what runs goes on with the last value"
+    assert secret.reveal() == "rotated"

@@ -8,7 +8,6 @@ import pytest
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeSpec
-from volplane_testing.clock import run
 
 
 def volume(name: str, version: int, *, uid: str = "", class_name: str = "") -> Volume:
@@ -96,31 +95,25 @@ def test_another_uid_under_the_same_name_is_a_deletion_and_a_new_object(cache: C
     assert "a" in cache
 
 
-def test_a_tombstone_outlives_the_longest_call_and_then_goes() -> None:
-    async def main() -> None:
-        cache = Cache(VOLUMES, remember=60)
-        cache.observe_deleted("a", "uid-a", 12)
-        await asyncio.sleep(59)
-        cache.observe_deleted("x", "uid-x", 12)
-        assert not cache.observe(volume("a", 11))
-        await asyncio.sleep(2)
-        cache.observe_deleted("y", "uid-y", 13)
-        assert cache._gone._stones.keys() == {"uid-x", "uid-y"}
-
-    run(main())
+async def test_a_tombstone_outlives_the_longest_call_and_then_goes() -> None:
+    cache = Cache(VOLUMES, remember=60)
+    cache.observe_deleted("a", "uid-a", 12)
+    await asyncio.sleep(59)
+    cache.observe_deleted("x", "uid-x", 12)
+    assert not cache.observe(volume("a", 11))
+    await asyncio.sleep(2)
+    cache.observe_deleted("y", "uid-y", 13)
+    assert cache._gone._stones.keys() == {"uid-x", "uid-y"}
 
 
-def test_a_tombstone_that_is_renewed_is_kept_for_its_new_time() -> None:
-    async def main() -> None:
-        cache = Cache(VOLUMES, remember=60)
-        cache.observe_deleted("a", "uid-a", 12)
-        await asyncio.sleep(50)
-        cache.observe_deleted("a", "uid-a", 20)
-        await asyncio.sleep(50)
-        cache.observe_deleted("b", "uid-b", 21)
-        assert not cache.observe(volume("a", 19))
-
-    run(main())
+async def test_a_tombstone_that_is_renewed_is_kept_for_its_new_time() -> None:
+    cache = Cache(VOLUMES, remember=60)
+    cache.observe_deleted("a", "uid-a", 12)
+    await asyncio.sleep(50)
+    cache.observe_deleted("a", "uid-a", 20)
+    await asyncio.sleep(50)
+    cache.observe_deleted("b", "uid-b", 21)
+    assert not cache.observe(volume("a", 19))
 
 
 def test_a_relist_removes_only_what_is_not_newer_than_the_list(cache: Cache[Volume]) -> None:
@@ -207,12 +200,9 @@ def test_equal_parts_of_objects_are_kept_once(cache: Cache[Volume]) -> None:
     assert [id(key) for key in one.metadata.annotations or {}] == [id(key) for key in other.metadata.annotations or {}]
 
 
-def test_waiting_for_the_first_list() -> None:
-    async def main() -> None:
-        cache = Cache(VOLUMES)
-        assert not cache.synced
-        asyncio.get_running_loop().call_later(5, cache.mark_synced)
-        await cache.wait_synced()
-        assert cache.synced
-
-    run(main())
+async def test_waiting_for_the_first_list() -> None:
+    cache = Cache(VOLUMES)
+    assert not cache.synced
+    asyncio.get_running_loop().call_later(5, cache.mark_synced)
+    await cache.wait_synced()
+    assert cache.synced

@@ -11,7 +11,6 @@ from volplane.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnav
 from volplane.kube.client import JSON_PATCH
 from volplane.kube.kinds import CLAIMS, NAMESPACES, PODS, VOLUMES
 from volplane.kube.transport import Response
-from volplane_testing.clock import run
 
 
 def volume(name: str, **metadata: Any) -> dict[str, Any]:
@@ -26,122 +25,99 @@ def volume(name: str, **metadata: Any) -> dict[str, Any]:
     )
 
 
-def test_an_object_is_created_read_changed_and_deleted(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        client = wire().client
-        made = await client.create(VOLUMES, volume("a"))
-        assert made.spec.capacity == {"storage": "1Gi"}
-        changed = await client.patch(VOLUMES, "a", {"metadata": {"labels": {"x": "y"}}})
-        assert changed.version > made.version
-        assert await client.get(VOLUMES, "a") == changed
-        patched = await client.patch(
-            VOLUMES,
-            "a",
-            [{"op": "replace", "path": "/spec/persistentVolumeReclaimPolicy", "value": "Delete"}],
-            content_type=JSON_PATCH,
-        )
-        assert patched.spec.persistent_volume_reclaim_policy == "Delete"
-        left = await client.delete(VOLUMES, "a", uid=made.uid)
-        assert left is not None
-        assert left.terminating
-        await client.patch(VOLUMES, "a", {"metadata": {"finalizers": None}})
-        with pytest.raises(ApiNotFound):
-            await client.get(VOLUMES, "a")
-
-    run(main())
+async def test_an_object_is_created_read_changed_and_deleted(wire: Callable[[], Any]) -> None:
+    client = wire().client
+    made = await client.create(VOLUMES, volume("a"))
+    assert made.spec.capacity == {"storage": "1Gi"}
+    changed = await client.patch(VOLUMES, "a", {"metadata": {"labels": {"x": "y"}}})
+    assert changed.version > made.version
+    assert await client.get(VOLUMES, "a") == changed
+    patched = await client.patch(
+        VOLUMES,
+        "a",
+        [{"op": "replace", "path": "/spec/persistentVolumeReclaimPolicy", "value": "Delete"}],
+        content_type=JSON_PATCH,
+    )
+    assert patched.spec.persistent_volume_reclaim_policy == "Delete"
+    left = await client.delete(VOLUMES, "a", uid=made.uid)
+    assert left is not None
+    assert left.terminating
+    await client.patch(VOLUMES, "a", {"metadata": {"finalizers": None}})
+    with pytest.raises(ApiNotFound):
+        await client.get(VOLUMES, "a")
 
 
-def test_deleting_what_nothing_holds_leaves_nothing(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        client = wire().client
+async def test_deleting_what_nothing_holds_leaves_nothing(wire: Callable[[], Any]) -> None:
+    client = wire().client
+    await client.create(VOLUMES, volume("a"))
+    await client.patch(VOLUMES, "a", {"metadata": {"finalizers": None}})
+    assert await client.delete(VOLUMES, "a", background=True) is None
+
+
+async def test_a_pod_with_a_grace_period_is_left_and_then_deleted(wire: Callable[[], Any]) -> None:
+    client = wire().client
+    pod = PODS.body(metadata={"name": "p", "namespace": "default"}, spec={"containers": [{"name": "c", "image": "i"}]})
+    await client.create(PODS, pod)
+    await client.post(
+        PODS,
+        "default/p",
+        "binding",
+        {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}},
+    )
+    left = await client.delete(PODS, "default/p")
+    assert left is not None
+    assert left.metadata.deletion_grace_period_seconds == 30
+    assert await client.delete(PODS, "default/p", grace_seconds=0) is None
+
+
+async def test_a_stale_write_is_a_conflict_and_a_second_create_is_not(wire: Callable[[], Any]) -> None:
+    client = wire().client
+    made = await client.create(VOLUMES, volume("a"))
+    await client.patch(VOLUMES, "a", {"metadata": {"labels": {"x": "y"}}})
+    stale = {"metadata": {"resourceVersion": made.metadata.resource_version, "labels": {"x": "z"}}}
+    with pytest.raises(ApiConflict):
+        await client.patch(VOLUMES, "a", stale)
+    with pytest.raises(ApiConflict):
+        await client.delete(VOLUMES, "a", resource_version=made.metadata.resource_version)
+    with pytest.raises(ApiConflict):
+        await client.delete(VOLUMES, "a", uid="another")
+    with pytest.raises(ApiError) as caught:
         await client.create(VOLUMES, volume("a"))
-        await client.patch(VOLUMES, "a", {"metadata": {"finalizers": None}})
-        assert await client.delete(VOLUMES, "a", background=True) is None
-
-    run(main())
+    assert caught.value.already_exists
+    assert not isinstance(caught.value, ApiConflict)
 
 
-def test_a_pod_with_a_grace_period_is_left_and_then_deleted(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        client = wire().client
-        pod = PODS.body(
-            metadata={"name": "p", "namespace": "default"}, spec={"containers": [{"name": "c", "image": "i"}]}
-        )
-        await client.create(PODS, pod)
-        await client.post(
-            PODS,
-            "default/p",
-            "binding",
-            {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}},
-        )
-        left = await client.delete(PODS, "default/p")
-        assert left is not None
-        assert left.metadata.deletion_grace_period_seconds == 30
-        assert await client.delete(PODS, "default/p", grace_seconds=0) is None
-
-    run(main())
+async def test_an_invalid_object_is_refused_with_the_servers_reason(wire: Callable[[], Any]) -> None:
+    with pytest.raises(ApiError, match="is invalid") as caught:
+        await wire().client.create(VOLUMES, VOLUMES.body(metadata={"name": "a"}, spec={}))
+    assert caught.value.status == 422
+    assert caught.value.reason == "Invalid"
 
 
-def test_a_stale_write_is_a_conflict_and_a_second_create_is_not(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        client = wire().client
-        made = await client.create(VOLUMES, volume("a"))
-        await client.patch(VOLUMES, "a", {"metadata": {"labels": {"x": "y"}}})
-        stale = {"metadata": {"resourceVersion": made.metadata.resource_version, "labels": {"x": "z"}}}
-        with pytest.raises(ApiConflict):
-            await client.patch(VOLUMES, "a", stale)
-        with pytest.raises(ApiConflict):
-            await client.delete(VOLUMES, "a", resource_version=made.metadata.resource_version)
-        with pytest.raises(ApiConflict):
-            await client.delete(VOLUMES, "a", uid="another")
-        with pytest.raises(ApiError) as caught:
-            await client.create(VOLUMES, volume("a"))
-        assert caught.value.already_exists
-        assert not isinstance(caught.value, ApiConflict)
-
-    run(main())
+async def test_lists_come_in_pages_of_one_snapshot(wire: Callable[[], Any]) -> None:
+    line = wire()
+    for number in range(7):
+        await line.client.create(VOLUMES, volume(f"v{number}"))
+    pages = [page async for page in line.client.pages(VOLUMES, limit=3)]
+    assert [len(page.items) for page in pages] == [3, 3, 1]
+    assert len({page.version for page in pages}) == 1
+    whole = await line.client.list(VOLUMES)
+    assert [v.name for v in whole.items] == [f"v{number}" for number in range(7)]
+    assert whole.version == pages[0].version
 
 
-def test_an_invalid_object_is_refused_with_the_servers_reason(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        with pytest.raises(ApiError, match="is invalid") as caught:
-            await wire().client.create(VOLUMES, VOLUMES.body(metadata={"name": "a"}, spec={}))
-        assert caught.value.status == 422
-        assert caught.value.reason == "Invalid"
-
-    run(main())
-
-
-def test_lists_come_in_pages_of_one_snapshot(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        for number in range(7):
-            await line.client.create(VOLUMES, volume(f"v{number}"))
-        pages = [page async for page in line.client.pages(VOLUMES, limit=3)]
-        assert [len(page.items) for page in pages] == [3, 3, 1]
-        assert len({page.version for page in pages}) == 1
-        whole = await line.client.list(VOLUMES)
-        assert [v.name for v in whole.items] == [f"v{number}" for number in range(7)]
-        assert whole.version == pages[0].version
-
-    run(main())
-
-
-def test_selectors_and_namespaces_choose_what_is_listed(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        client = wire().client
-        await client.create(VOLUMES, volume("a", labels={"x": "y"}))
-        await client.create(VOLUMES, volume("b"))
-        assert [v.name for v in (await client.list(VOLUMES, label_selector="x=y")).items] == ["a"]
-        assert [v.name for v in (await client.list(VOLUMES, field_selector="metadata.name=b")).items] == ["b"]
-        await client.create(NAMESPACES, NAMESPACES.body(metadata={"name": "other"}))
-        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-        for namespace in ("default", "other"):
-            await client.create(CLAIMS, CLAIMS.body(metadata={"name": "c", "namespace": namespace}, spec=spec))
-        assert [c.key for c in (await client.list(CLAIMS, namespace="other")).items] == ["other/c"]
-        assert len((await client.list(CLAIMS)).items) == 2
-
-    run(main())
+async def test_selectors_and_namespaces_choose_what_is_listed(wire: Callable[[], Any]) -> None:
+    client = wire().client
+    await client.create(VOLUMES, volume("a", labels={"x": "y"}))
+    await client.create(VOLUMES, volume("b"))
+    assert [v.name for v in (await client.list(VOLUMES, label_selector="x=y")).items] == ["a"]
+    assert [v.name for v in (await client.list(VOLUMES, field_selector="metadata.name=b")).items] == ["b"]
+    await client.create(NAMESPACES, NAMESPACES.body(metadata={"name": "other"}))
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    for namespace in ("default", "other"):
+        await client.create(CLAIMS, CLAIMS.body(metadata={"name": "c", "namespace": namespace}, spec=spec))
+    assert [c.key for c in (await client.list(CLAIMS, namespace="other")).items] == ["other/c"]
+    assert len((await client.list(CLAIMS)).items) == 2
 
 
 def _answer(code: int, *, body: bytes = b"", **headers: str) -> Response:
@@ -172,22 +148,19 @@ def _answer(code: int, *, body: bytes = b"", **headers: str) -> Response:
         (_answer(302, location="elsewhere"), ApiError, None, "GET /api/v1/persistentvolumes/a was answered 302"),
     ],
 )
-def test_a_refusal_becomes_the_error_of_its_code(
+async def test_a_refusal_becomes_the_error_of_its_code(
     wire: Callable[[], Any], answer: Response, error: type[ApiError], retry_after: float | None, message: str
 ) -> None:
-    async def main() -> None:
-        line = wire()
-        line.before = lambda _method, _path: answer
-        with pytest.raises(error, match=message) as caught:
-            await line.client.get(VOLUMES, "a")
-        assert type(caught.value) is error
-        assert caught.value.status == answer.status
-        assert caught.value.retry_after == retry_after
-
-    run(main())
+    line = wire()
+    line.before = lambda _method, _path: answer
+    with pytest.raises(error, match=message) as caught:
+        await line.client.get(VOLUMES, "a")
+    assert type(caught.value) is error
+    assert caught.value.status == answer.status
+    assert caught.value.retry_after == retry_after
 
 
-def test_one_object_that_cannot_be_read_does_not_spoil_the_list(
+async def test_one_object_that_cannot_be_read_does_not_spoil_the_list(
     wire: Callable[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     items = [
@@ -198,15 +171,12 @@ def test_one_object_that_cannot_be_read_does_not_spoil_the_list(
     ]
     body = msgspec.json.encode({"metadata": {"resourceVersion": "9"}, "items": items})
 
-    async def main() -> None:
-        line = wire()
-        line.before = lambda _method, _path: _answer(200, body=body)
-        listing = await line.client.list(VOLUMES)
-        assert [v.name for v in listing.items] == ["good"]
-        assert listing.unreadable == ["bad", "odd", ""]
-        assert listing.version == 9
-
-    run(main())
+    line = wire()
+    line.before = lambda _method, _path: _answer(200, body=body)
+    listing = await line.client.list(VOLUMES)
+    assert [v.name for v in listing.items] == ["good"]
+    assert listing.unreadable == ["bad", "odd", ""]
+    assert listing.version == 9
     assert "PersistentVolume bad could not be read and is skipped" in caplog.text
 
 
@@ -222,21 +192,18 @@ class _Counts:
         self.requests.append(("undecodable", resource, 0))
 
 
-def test_requests_are_counted_by_verb_resource_and_code(wire: Callable[[], Any]) -> None:
-    async def main() -> list[tuple[str, str, int]]:
-        line = wire()
-        counts = _Counts()
-        line.client._metrics = counts
-        await line.client.create(VOLUMES, volume("a"))
-        await line.client.patch(VOLUMES, "a", {"status": {"phase": "Available"}}, subresource="status")
-        with pytest.raises(ApiNotFound):
-            await line.client.get(VOLUMES, "b")
-        line.fail(("GET", "/api/v1"))
-        with pytest.raises(ApiUnavailable):
-            await line.client.list(VOLUMES)
-        return counts.requests
-
-    assert run(main()) == [
+async def test_requests_are_counted_by_verb_resource_and_code(wire: Callable[[], Any]) -> None:
+    line = wire()
+    counts = _Counts()
+    line.client._metrics = counts
+    await line.client.create(VOLUMES, volume("a"))
+    await line.client.patch(VOLUMES, "a", {"status": {"phase": "Available"}}, subresource="status")
+    with pytest.raises(ApiNotFound):
+        await line.client.get(VOLUMES, "b")
+    line.fail(("GET", "/api/v1"))
+    with pytest.raises(ApiUnavailable):
+        await line.client.list(VOLUMES)
+    assert counts.requests == [
         ("create", "persistentvolumes", 201),
         ("patch", "persistentvolumes/status", 200),
         ("get", "persistentvolumes", 404),
@@ -244,51 +211,42 @@ def test_requests_are_counted_by_verb_resource_and_code(wire: Callable[[], Any])
     ]
 
 
-def test_low_priority_calls_wait_while_writes_are_many_but_not_for_ever(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        gate = line.client._gate
-        order: list[str] = []
+async def test_low_priority_calls_wait_while_writes_are_many_but_not_for_ever(wire: Callable[[], Any]) -> None:
+    line = wire()
+    gate = line.client._gate
+    order: list[str] = []
 
-        async def write(seconds: float) -> None:
-            gate.enter()
-            await asyncio.sleep(seconds)
-            gate.leave()
-            order.append("write")
+    async def write(seconds: float) -> None:
+        gate.enter()
+        await asyncio.sleep(seconds)
+        gate.leave()
+        order.append("write")
 
-        async def event() -> None:
-            await line.client.create(VOLUMES, volume("a"), low_priority=True)
-            order.append(f"event at {asyncio.get_running_loop().time():.0f}")
+    async def event() -> None:
+        await line.client.create(VOLUMES, volume("a"), low_priority=True)
+        order.append(f"event at {asyncio.get_running_loop().time():.0f}")
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(4):
-                group.create_task(write(3))
-            await asyncio.sleep(0)
-            group.create_task(event())
-        assert order == ["write", "event at 3", "write", "write", "write"] or order[-1] == "event at 3"
-        order.clear()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(4):
-                group.create_task(write(60))
-            await asyncio.sleep(0)
-            await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"x": "y"}}}, low_priority=True)
-            assert asyncio.get_running_loop().time() == pytest.approx(8)
-
-    run(main())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(write(3))
+        await asyncio.sleep(0)
+        group.create_task(event())
+    assert order == ["write", "event at 3", "write", "write", "write"] or order[-1] == "event at 3"
+    order.clear()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(write(60))
+        await asyncio.sleep(0)
+        await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"x": "y"}}}, low_priority=True)
+        assert asyncio.get_running_loop().time() == pytest.approx(8)
 
 
-def test_raw_answers_with_bytes(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        assert msgspec.json.decode(await wire().client.raw("/version"))["major"] == "1"
-
-    run(main())
+async def test_raw_answers_with_bytes(wire: Callable[[], Any]) -> None:
+    assert msgspec.json.decode(await wire().client.raw("/version"))["major"] == "1"
 
 
-def test_a_closed_transport_refuses_calls(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        await line.client.close()
-        with pytest.raises(ApiUnavailable, match="closed"):
-            await line.client.get(VOLUMES, "a")
-
-    run(main())
+async def test_a_closed_transport_refuses_calls(wire: Callable[[], Any]) -> None:
+    line = wire()
+    await line.client.close()
+    with pytest.raises(ApiUnavailable, match="closed"):
+        await line.client.get(VOLUMES, "a")

@@ -13,7 +13,7 @@ from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
 from volplane.kube.objects import Claim, Metadata, Volume
 from volplane.kube.transport import Response
-from volplane_testing.clock import now, run
+from volplane_testing.clock import now
 
 CLAIM = Claim(metadata=Metadata(name="data", namespace="default", uid="u1", resource_version="7"))
 VOLUME = Volume(metadata=Metadata(name="pv", uid="u2", resource_version="8"))
@@ -44,191 +44,158 @@ async def quiet(recorder: EventRecorder) -> None:
         await asyncio.sleep(0)
 
 
-def test_an_event_says_who_tells_what_about_which_object(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        async with recording(line) as recorder:
-            recorder.record(failed())
-            recorder.record(Notice(VOLUMES, VOLUME, "Normal", "VolumeDeleted", "gone"))
-            await quiet(recorder)
-            about_claim, about_volume = sorted(await events(line), key=lambda event: str(event["reason"]))
-        assert about_claim["involvedObject"] == {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "namespace": "default",
-            "name": "data",
-            "uid": "u1",
-            "resourceVersion": "7",
-        }
-        assert about_claim["message"] == "no space"
-        assert about_claim["type"] == "Warning"
-        assert about_claim["count"] == 1
-        assert about_claim["source"] == {"component": "volplane"}
-        assert about_claim["reportingComponent"] == "volplane"
-        assert about_claim["reportingInstance"] == "volplane-0"
-        assert about_claim["firstTimestamp"] == about_claim["lastTimestamp"] == "2026-01-01T00:00:00Z"
-        assert about_claim["metadata"]["namespace"] == "default"
-        assert about_volume["metadata"]["namespace"] == "default"
-        assert "namespace" not in about_volume["involvedObject"]
-
-    run(main())
-
-
-def test_the_same_notice_again_is_counted_and_written_every_five_minutes(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        async with recording(line) as recorder:
-            for _ in range(600):
-                recorder.record(failed())
-                await asyncio.sleep(1)
-            await asyncio.sleep(301)
-            (event,) = await events(line)
-            assert event["count"] == 600
-            assert event["firstTimestamp"] == "2026-01-01T00:00:00Z"
-            assert event["lastTimestamp"] == "2026-01-01T00:09:59Z"
-            assert 3 <= len(line.writes()) <= 4
-
-    run(main())
-
-
-def test_what_is_not_counted_yet_is_written_at_the_end(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        async with recording(line) as recorder:
-            for _ in range(3):
-                recorder.record(failed())
-                await quiet(recorder)
-        (event,) = await events(line)
-        assert event["count"] == 3
-
-    run(main())
-
-
-def test_a_restarted_controller_goes_on_counting(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        for _ in range(3):
-            async with recording(line) as recorder:
-                recorder.record(failed())
-        (event,) = await events(line)
-        assert event["count"] == 3
-
-    run(main())
-
-
-def test_an_event_that_expired_is_made_anew(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        async with recording(line) as recorder:
-            recorder.record(failed())
-            await quiet(recorder)
-            (event,) = await events(line)
-            line.server.handle("DELETE", f"/api/v1/namespaces/default/events/{event['metadata']['name']}", {}, {}, b"")
-            await asyncio.sleep(3600)
-            recorder.record(failed())
-            await quiet(recorder)
-            (again,) = await events(line)
-            assert again["count"] == 2
-
-    run(main())
-
-
-def test_one_object_cannot_flood_the_server(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        async with recording(line) as recorder:
-            for number in range(100):
-                recorder.record(failed(f"error {number}"))
-                await quiet(recorder)
-            assert len(await events(line)) == 25
-            assert recorder.dropped == 75
-            other = Claim(metadata=Metadata(name="other", namespace="default", uid="u3"))
-            recorder.record(failed(about=other))
-            await quiet(recorder)
-            assert len(await events(line)) == 26
-            await asyncio.sleep(301)
-            recorder.record(failed("another"))
-            recorder.record(failed("and another"))
-            await quiet(recorder)
-            assert len(await events(line)) == 27
-
-    run(main())
-
-
-def test_a_full_queue_drops_and_counts(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        recorder = EventRecorder(line.client, instance="volplane-0", now=now)
-        for number in range(1010):
-            about = Claim(metadata=Metadata(name=f"c{number}", namespace="default", uid=f"u{number}"))
-            recorder.record(failed(about=about))
-        assert recorder.dropped == 10
-        task = asyncio.create_task(recorder.run())
+async def test_an_event_says_who_tells_what_about_which_object(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        recorder.record(failed())
+        recorder.record(Notice(VOLUMES, VOLUME, "Normal", "VolumeDeleted", "gone"))
         await quiet(recorder)
-        assert len(await events(line)) == 1000
-        await recorder.close()
-        await task
+        about_claim, about_volume = sorted(await events(line), key=lambda event: str(event["reason"]))
+    assert about_claim["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": "default",
+        "name": "data",
+        "uid": "u1",
+        "resourceVersion": "7",
+    }
+    assert about_claim["message"] == "no space"
+    assert about_claim["type"] == "Warning"
+    assert about_claim["count"] == 1
+    assert about_claim["source"] == {"component": "volplane"}
+    assert about_claim["reportingComponent"] == "volplane"
+    assert about_claim["reportingInstance"] == "volplane-0"
+    assert about_claim["firstTimestamp"] == about_claim["lastTimestamp"] == "2026-01-01T00:00:00Z"
+    assert about_claim["metadata"]["namespace"] == "default"
+    assert about_volume["metadata"]["namespace"] == "default"
+    assert "namespace" not in about_volume["involvedObject"]
 
-    run(main())
 
-
-def test_a_server_that_is_away_for_a_while_gets_the_event_later(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        async with recording(line) as recorder:
-            line.fail(("POST", "/"), times=3)
+async def test_the_same_notice_again_is_counted_and_written_every_five_minutes(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        for _ in range(600):
             recorder.record(failed())
-            await asyncio.sleep(20)
-            assert len(await events(line)) == 1
-            line.fail(("POST", "/"), times=1000)
-            recorder.record(failed("two"))
-            await asyncio.sleep(60)
-            assert recorder.dropped == 1
-            assert recorder.idle
-
-    run(main())
+            await asyncio.sleep(1)
+        await asyncio.sleep(301)
+        (event,) = await events(line)
+        assert event["count"] == 600
+        assert event["firstTimestamp"] == "2026-01-01T00:00:00Z"
+        assert event["lastTimestamp"] == "2026-01-01T00:09:59Z"
+        assert 3 <= len(line.writes()) <= 4
 
 
-def test_a_create_whose_answer_was_lost_is_not_repeated(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        async with recording(line) as recorder:
-            line.fail(("POST", "/"), after=True)
+async def test_what_is_not_counted_yet_is_written_at_the_end(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        for _ in range(3):
             recorder.record(failed())
-            await asyncio.sleep(20)
-            assert len(await events(line)) == 1
-
-    run(main())
-
-
-def test_an_event_in_a_namespace_that_goes_is_dropped_without_a_fuss(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        await line.client.create(NAMESPACES, NAMESPACES.body(metadata={"name": "other"}))
-        async with recording(line) as recorder:
-            line.before = lambda method, _path: (
-                Response(403, {}, b'{"message":"namespace is being terminated"}') if method == "POST" else None
-            )
-            recorder.record(failed(about=Claim(metadata=Metadata(name="x", namespace="other", uid="u9"))))
             await quiet(recorder)
-            assert recorder.dropped == 1
-            assert len(line.writes()) == 2
-
-    run(main())
+    (event,) = await events(line)
+    assert event["count"] == 3
 
 
-def test_long_names_and_messages_fit(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
+async def test_a_restarted_controller_goes_on_counting(wire: Callable[[], Any]) -> None:
+    line = wire()
+    for _ in range(3):
         async with recording(line) as recorder:
-            long = Claim(metadata=Metadata(name="n" * 253, namespace="default", uid="u4"))
-            recorder.record(failed("x" * 5000, about=long))
-            await quiet(recorder)
-            (event,) = await events(line)
-            assert len(event["metadata"]["name"]) == 253
-            assert len(event["message"].encode()) == 1024
+            recorder.record(failed())
+    (event,) = await events(line)
+    assert event["count"] == 3
 
-    run(main())
+
+async def test_an_event_that_expired_is_made_anew(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        recorder.record(failed())
+        await quiet(recorder)
+        (event,) = await events(line)
+        line.server.handle("DELETE", f"/api/v1/namespaces/default/events/{event['metadata']['name']}", {}, {}, b"")
+        await asyncio.sleep(3600)
+        recorder.record(failed())
+        await quiet(recorder)
+        (again,) = await events(line)
+        assert again["count"] == 2
+
+
+async def test_one_object_cannot_flood_the_server(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        for number in range(100):
+            recorder.record(failed(f"error {number}"))
+            await quiet(recorder)
+        assert len(await events(line)) == 25
+        assert recorder.dropped == 75
+        other = Claim(metadata=Metadata(name="other", namespace="default", uid="u3"))
+        recorder.record(failed(about=other))
+        await quiet(recorder)
+        assert len(await events(line)) == 26
+        await asyncio.sleep(301)
+        recorder.record(failed("another"))
+        recorder.record(failed("and another"))
+        await quiet(recorder)
+        assert len(await events(line)) == 27
+
+
+async def test_a_full_queue_drops_and_counts(wire: Callable[[], Any]) -> None:
+    line = wire()
+    recorder = EventRecorder(line.client, instance="volplane-0", now=now)
+    for number in range(1010):
+        about = Claim(metadata=Metadata(name=f"c{number}", namespace="default", uid=f"u{number}"))
+        recorder.record(failed(about=about))
+    assert recorder.dropped == 10
+    task = asyncio.create_task(recorder.run())
+    await quiet(recorder)
+    assert len(await events(line)) == 1000
+    await recorder.close()
+    await task
+
+
+async def test_a_server_that_is_away_for_a_while_gets_the_event_later(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        line.fail(("POST", "/"), times=3)
+        recorder.record(failed())
+        await asyncio.sleep(20)
+        assert len(await events(line)) == 1
+        line.fail(("POST", "/"), times=1000)
+        recorder.record(failed("two"))
+        await asyncio.sleep(60)
+        assert recorder.dropped == 1
+        assert recorder.idle
+
+
+async def test_a_create_whose_answer_was_lost_is_not_repeated(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        line.fail(("POST", "/"), after=True)
+        recorder.record(failed())
+        await asyncio.sleep(20)
+        assert len(await events(line)) == 1
+
+
+async def test_an_event_in_a_namespace_that_goes_is_dropped_without_a_fuss(wire: Callable[[], Any]) -> None:
+    line = wire()
+    await line.client.create(NAMESPACES, NAMESPACES.body(metadata={"name": "other"}))
+    async with recording(line) as recorder:
+        line.before = lambda method, _path: (
+            Response(403, {}, b'{"message":"namespace is being terminated"}') if method == "POST" else None
+        )
+        recorder.record(failed(about=Claim(metadata=Metadata(name="x", namespace="other", uid="u9"))))
+        await quiet(recorder)
+        assert recorder.dropped == 1
+        assert len(line.writes()) == 2
+
+
+async def test_long_names_and_messages_fit(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        long = Claim(metadata=Metadata(name="n" * 253, namespace="default", uid="u4"))
+        recorder.record(failed("x" * 5000, about=long))
+        await quiet(recorder)
+        (event,) = await events(line)
+        assert len(event["metadata"]["name"]) == 253
+        assert len(event["message"].encode()) == 1024
 
 
 @pytest.mark.parametrize(
@@ -243,50 +210,41 @@ def test_long_names_and_messages_fit(wire: Callable[[], Any]) -> None:
         ("é" * 600, "é" * 510 + "…"),
     ],
 )
-def test_hostile_text_becomes_one_legible_line_that_the_server_takes(
+async def test_hostile_text_becomes_one_legible_line_that_the_server_takes(
     wire: Callable[[], Any], said: str, told: str
 ) -> None:
-    async def main() -> None:
-        line = wire()
-        async with recording(line) as recorder:
-            recorder.record(failed(said))
-            recorder.record(failed(said))
-            await quiet(recorder)
-            (event,) = await events(line)
-            assert event["message"] == told
-            assert len(event["message"].encode()) <= 1024
-
-    run(main())
+    line = wire()
+    async with recording(line) as recorder:
+        recorder.record(failed(said))
+        recorder.record(failed(said))
+        await quiet(recorder)
+        (event,) = await events(line)
+        assert event["message"] == told
+        assert len(event["message"].encode()) <= 1024
 
 
-def test_a_fault_of_ours_at_one_event_does_not_end_the_writing_of_others(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
+async def test_a_fault_of_ours_at_one_event_does_not_end_the_writing_of_others(wire: Callable[[], Any]) -> None:
+    line = wire()
 
-        def broken(_method: str, _path: str) -> Response | None:
-            line.before = lambda _method, _path: None
-            raise RuntimeError("a bug")
+    def broken(_method: str, _path: str) -> Response | None:
+        line.before = lambda _method, _path: None
+        raise RuntimeError("a bug")
 
-        line.before = broken
-        async with recording(line) as recorder:
-            recorder.record(failed("the first"))
-            await quiet(recorder)
-            recorder.record(failed("the next"))
-            await quiet(recorder)
-            assert [event["message"] for event in await events(line)] == ["the next"]
-            assert recorder.dropped == 1
-
-    run(main())
+    line.before = broken
+    async with recording(line) as recorder:
+        recorder.record(failed("the first"))
+        await quiet(recorder)
+        recorder.record(failed("the next"))
+        await quiet(recorder)
+        assert [event["message"] for event in await events(line)] == ["the next"]
+        assert recorder.dropped == 1
 
 
-def test_closing_does_not_wait_for_a_server_that_is_away(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        async with recording(line) as recorder:
-            line.fail(("POST", "/"), times=1000)
-            recorder.record(failed())
-            await asyncio.sleep(1)
-            begun = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - begun < 4
-
-    run(main())
+async def test_closing_does_not_wait_for_a_server_that_is_away(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        line.fail(("POST", "/"), times=1000)
+        recorder.record(failed())
+        await asyncio.sleep(1)
+        begun = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - begun < 4

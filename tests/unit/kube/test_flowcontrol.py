@@ -12,7 +12,6 @@ from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.transport import Response
-from volplane_testing.clock import run
 
 
 def body(name: str) -> dict[str, Any]:
@@ -53,124 +52,100 @@ OUTAGES = {
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_a_minute_without_usable_answers_costs_few_requests_and_ends_for_everybody_at_once(
+async def test_a_minute_without_usable_answers_costs_few_requests_and_ends_for_everybody_at_once(
     wire: Callable[[], Any], outage: str
 ) -> None:
-    async def main() -> None:
-        line = wire()
-        await line.client.create(VOLUMES, body("v"))
-        line.calls.clear()
-        line.before = OUTAGES[outage]
-        callers = [asyncio.create_task(insist(line.client, "v")) for _ in range(500)]
-        await asyncio.sleep(1.0)
-        at_first = len(line.calls)
-        await asyncio.sleep(59.0)
-        assert at_first < 600, "everybody tries once"
-        assert len(line.calls) - at_first < 70, "then about one a second"
-        line.before = lambda _method, _path: None
-        begun = asyncio.get_running_loop().time()
-        await asyncio.gather(*callers)
-        assert asyncio.get_running_loop().time() - begun < 32.0, "the longest back-off of a caller"
-
-    run(main())
+    line = wire()
+    await line.client.create(VOLUMES, body("v"))
+    line.calls.clear()
+    line.before = OUTAGES[outage]
+    callers = [asyncio.create_task(insist(line.client, "v")) for _ in range(500)]
+    await asyncio.sleep(1.0)
+    at_first = len(line.calls)
+    await asyncio.sleep(59.0)
+    assert at_first < 600, "everybody tries once"
+    assert len(line.calls) - at_first < 70, "then about one a second"
+    line.before = lambda _method, _path: None
+    begun = asyncio.get_running_loop().time()
+    await asyncio.gather(*callers)
+    assert asyncio.get_running_loop().time() - begun < 32.0, "the longest back-off of a caller"
 
 
-def test_the_time_that_a_server_asks_for_is_kept_by_all(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        line.before = answering(429, retry_after="20")
-        loop = asyncio.get_running_loop()
-        callers = [asyncio.create_task(insist(line.client, "v")) for _ in range(50)]
-        await asyncio.sleep(19.0)
-        asked = len(line.calls)
-        assert asked <= 50
-        await asyncio.sleep(60.0)
-        assert len(line.calls) - asked <= 4
-        assert loop.time() == pytest.approx(79.0)
-        for caller in callers:
-            caller.cancel()
-
-    run(main())
+async def test_the_time_that_a_server_asks_for_is_kept_by_all(wire: Callable[[], Any]) -> None:
+    line = wire()
+    line.before = answering(429, retry_after="20")
+    loop = asyncio.get_running_loop()
+    callers = [asyncio.create_task(insist(line.client, "v")) for _ in range(50)]
+    await asyncio.sleep(19.0)
+    asked = len(line.calls)
+    assert asked <= 50
+    await asyncio.sleep(60.0)
+    assert len(line.calls) - asked <= 4
+    assert loop.time() == pytest.approx(79.0)
+    for caller in callers:
+        caller.cancel()
 
 
-def test_refusals_are_answers(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        line.before = answering(403)
-        for _ in range(50):
-            with pytest.raises(ApiError):
-                await line.client.get(VOLUMES, "v")
-        assert asyncio.get_running_loop().time() < 1.0
-
-    run(main())
-
-
-def test_a_few_failures_of_one_object_do_not_hold_up_the_others(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        await line.client.create(VOLUMES, body("v"))
-        line.before = lambda _method, path: Response(500, {}, b"") if path.endswith("/poisoned") else None
-        for _ in range(200):
-            with pytest.raises(ApiUnavailable):
-                await line.client.get(VOLUMES, "poisoned")
+async def test_refusals_are_answers(wire: Callable[[], Any]) -> None:
+    line = wire()
+    line.before = answering(403)
+    for _ in range(50):
+        with pytest.raises(ApiError):
             await line.client.get(VOLUMES, "v")
-        assert asyncio.get_running_loop().time() < 1.0
-
-    run(main())
+    assert asyncio.get_running_loop().time() < 1.0
 
 
-def test_a_call_with_a_limit_of_its_own_does_not_wait(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        line.before = lost
-        callers = [asyncio.create_task(insist(line.client, "v")) for _ in range(100)]
-        await asyncio.sleep(5.0)
-        begun, asked = asyncio.get_running_loop().time(), len(line.calls)
-        with pytest.raises(ApiUnavailable, match="was lost"):
-            await line.client.get(VOLUMES, "v", seconds=2.0)
-        assert len(line.calls) == asked + 1
-        assert asyncio.get_running_loop().time() == begun
-        for caller in callers:
-            caller.cancel()
-
-    run(main())
+async def test_a_few_failures_of_one_object_do_not_hold_up_the_others(wire: Callable[[], Any]) -> None:
+    line = wire()
+    await line.client.create(VOLUMES, body("v"))
+    line.before = lambda _method, path: Response(500, {}, b"") if path.endswith("/poisoned") else None
+    for _ in range(200):
+        with pytest.raises(ApiUnavailable):
+            await line.client.get(VOLUMES, "poisoned")
+        await line.client.get(VOLUMES, "v")
+    assert asyncio.get_running_loop().time() < 1.0
 
 
-def test_a_call_whose_turn_does_not_come_in_time_says_that_it_was_not_sent(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        client = Client(line, deadline=10.0)
-        line.before = answering(429, retry_after="300")
-        errors = []
-        for _ in range(11):
-            with pytest.raises(ApiUnavailable) as refused:
-                await client.get(VOLUMES, "v")
-            errors.append(str(refused.value))
-        assert ["answered 429" in text for text in errors] == [True] * 10 + [False]
-        assert errors[-1].endswith("persistentvolumes/v was not sent: the API server gives no usable answers")
+async def test_a_call_with_a_limit_of_its_own_does_not_wait(wire: Callable[[], Any]) -> None:
+    line = wire()
+    line.before = lost
+    callers = [asyncio.create_task(insist(line.client, "v")) for _ in range(100)]
+    await asyncio.sleep(5.0)
+    begun, asked = asyncio.get_running_loop().time(), len(line.calls)
+    with pytest.raises(ApiUnavailable, match="was lost"):
+        await line.client.get(VOLUMES, "v", seconds=2.0)
+    assert len(line.calls) == asked + 1
+    assert asyncio.get_running_loop().time() == begun
+    for caller in callers:
+        caller.cancel()
 
-    run(main())
+
+async def test_a_call_whose_turn_does_not_come_in_time_says_that_it_was_not_sent(wire: Callable[[], Any]) -> None:
+    line = wire()
+    client = Client(line, deadline=10.0)
+    line.before = answering(429, retry_after="300")
+    errors = []
+    for _ in range(11):
+        with pytest.raises(ApiUnavailable) as refused:
+            await client.get(VOLUMES, "v")
+        errors.append(str(refused.value))
+    assert ["answered 429" in text for text in errors] == [True] * 10 + [False]
+    assert errors[-1].endswith("persistentvolumes/v was not sent: the API server gives no usable answers")
 
 
 @pytest.mark.parametrize("told", ["soon", "-5", "0", "nan", "", "Wed, 21 Oct 2026 07:28:00 GMT"])
-def test_a_time_that_is_none_is_not_kept(wire: Callable[[], Any], told: str) -> None:
-    async def main() -> None:
-        line = wire()
-        line.before = answering(429, retry_after=told)
-        with pytest.raises(ApiUnavailable) as refused:
-            await line.client.get(VOLUMES, "v")
-        assert refused.value.retry_after is None
-
-    run(main())
+async def test_a_time_that_is_none_is_not_kept(wire: Callable[[], Any], told: str) -> None:
+    line = wire()
+    line.before = answering(429, retry_after=told)
+    with pytest.raises(ApiUnavailable) as refused:
+        await line.client.get(VOLUMES, "v")
+    assert refused.value.retry_after is None
 
 
 @pytest.mark.parametrize("told", ["86400", "inf", "1e300"])
-def test_a_time_that_is_too_long_is_cut(wire: Callable[[], Any], told: str) -> None:
-    async def main() -> None:
-        line = wire()
-        line.before = answering(429, retry_after=told)
-        with pytest.raises(ApiUnavailable) as refused:
-            await line.client.get(VOLUMES, "v")
-        assert refused.value.retry_after == 300.0
-
-    run(main())
+async def test_a_time_that_is_too_long_is_cut(wire: Callable[[], Any], told: str) -> None:
+    line = wire()
+    line.before = answering(429, retry_after=told)
+    with pytest.raises(ApiUnavailable) as refused:
+        await line.client.get(VOLUMES, "v")
+    assert refused.value.retry_after == 300.0

@@ -12,7 +12,6 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
-from volplane_testing.clock import run
 
 SPEC = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/tmp/x"}}
 
@@ -43,227 +42,196 @@ def versions(wire: Any) -> list[str]:
     return [query["resourceVersion"] for query in wire.queries if "watch" in query]
 
 
-def test_what_was_there_and_what_comes_is_in_the_cache(wire: Callable[[], Any], settle: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        await make(line, "a", "b")
-        async with reflecting(line) as cache:
-            await cache.wait_synced()
-            assert cache.keys() == ["a", "b"]
-            await settle()
-            await make(line, "c")
-            await remove(line, "a")
-            await line.client.patch(VOLUMES, "b", {"metadata": {"labels": {"x": "y"}}})
-            await settle()
-            assert cache.keys() == ["b", "c"]
-            found = cache.get("b")
-            assert found is not None
-            assert found.metadata.labels == {"x": "y"}
-            assert cache.reached == line.server.store.version
-        assert line.watches == 0
-
-    run(main())
-
-
-def test_a_watch_is_renewed_from_its_last_version_without_a_new_list(
+async def test_what_was_there_and_what_comes_is_in_the_cache(
     wire: Callable[[], Any], settle: Callable[[], Any]
 ) -> None:
-    async def main() -> None:
-        line = wire()
-        async with reflecting(line) as cache:
-            await cache.wait_synced()
+    line = wire()
+    await make(line, "a", "b")
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        assert cache.keys() == ["a", "b"]
+        await settle()
+        await make(line, "c")
+        await remove(line, "a")
+        await line.client.patch(VOLUMES, "b", {"metadata": {"labels": {"x": "y"}}})
+        await settle()
+        assert cache.keys() == ["b", "c"]
+        found = cache.get("b")
+        assert found is not None
+        assert found.metadata.labels == {"x": "y"}
+        assert cache.reached == line.server.store.version
+    assert line.watches == 0
+
+
+async def test_a_watch_is_renewed_from_its_last_version_without_a_new_list(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await settle()
+        for number in range(5):
+            await make(line, f"v{number}")
             await settle()
-            for number in range(5):
-                await make(line, f"v{number}")
-                await settle()
-                line.server.end_watches()
-                await asyncio.sleep(5)
-            assert len(cache) == 5
-        assert [call for call in line.calls if call[0] == "GET"] == [("GET", "/api/v1/persistentvolumes")]
-        assert len(set(versions(line))) == 6
-        assert all(query["allowWatchBookmarks"] == "true" for query in line.queries if "watch" in query)
-
-    run(main())
+            line.server.end_watches()
+            await asyncio.sleep(5)
+        assert len(cache) == 5
+    assert [call for call in line.calls if call[0] == "GET"] == [("GET", "/api/v1/persistentvolumes")]
+    assert len(set(versions(line))) == 6
+    assert all(query["allowWatchBookmarks"] == "true" for query in line.queries if "watch" in query)
 
 
-def test_changes_made_while_the_watch_was_down_are_replayed(wire: Callable[[], Any], settle: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
+async def test_changes_made_while_the_watch_was_down_are_replayed(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    await make(line, "a")
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await settle()
+        line.fail(("WATCH", "/"), times=3)
+        line.server.end_watches()
+        await settle()
+        await make(line, "b")
+        await remove(line, "a")
+        await asyncio.sleep(30)
+        assert cache.keys() == ["b"]
+
+
+async def test_a_version_too_old_leads_to_a_new_list_and_its_difference_is_told(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    await make(line, "stays", "goes")
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await settle()
+        told: list[tuple[bool, bool, str]] = []
+        cache.subscribe(lambda old, new: told.append((old is not None, new is not None, (new or old or Volume()).name)))
+        line.fail(("WATCH", "/"), times=2)
+        line.server.end_watches()
+        await settle()
+        await make(line, "comes")
+        await remove(line, "goes")
+        line.server.store.compact()
+        await asyncio.sleep(30)
+        assert cache.keys() == ["comes", "stays"]
+        assert told == [(False, True, "comes"), (True, False, "goes")]
+    assert len([call for call in line.calls if call == ("GET", "/api/v1/persistentvolumes")]) == 2
+
+
+async def test_a_silent_connection_is_given_up_after_ninety_seconds(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await settle()
+        for watch in tuple(line.server._open):
+            watch.push = lambda _event: None
         await make(line, "a")
-        async with reflecting(line) as cache:
-            await cache.wait_synced()
-            await settle()
-            line.fail(("WATCH", "/"), times=3)
-            line.server.end_watches()
-            await settle()
-            await make(line, "b")
-            await remove(line, "a")
-            await asyncio.sleep(30)
-            assert cache.keys() == ["b"]
-
-    run(main())
+        await asyncio.sleep(80)
+        assert cache.keys() == []
+        await asyncio.sleep(15)
+        assert cache.keys() == ["a"]
 
 
-def test_a_version_too_old_leads_to_a_new_list_and_its_difference_is_told(
+async def test_bookmarks_keep_a_quiet_watch_open_and_move_its_version(
     wire: Callable[[], Any], settle: Callable[[], Any]
 ) -> None:
-    async def main() -> None:
-        line = wire()
-        await make(line, "stays", "goes")
-        async with reflecting(line) as cache:
-            await cache.wait_synced()
-            await settle()
-            told: list[tuple[bool, bool, str]] = []
-            cache.subscribe(
-                lambda old, new: told.append((old is not None, new is not None, (new or old or Volume()).name))
-            )
-            line.fail(("WATCH", "/"), times=2)
-            line.server.end_watches()
-            await settle()
-            await make(line, "comes")
-            await remove(line, "goes")
-            line.server.store.compact()
-            await asyncio.sleep(30)
-            assert cache.keys() == ["comes", "stays"]
-            assert told == [(False, True, "comes"), (True, False, "goes")]
-        assert len([call for call in line.calls if call == ("GET", "/api/v1/persistentvolumes")]) == 2
-
-    run(main())
+    line = wire()
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await settle()
+        before = cache.reached
+        await line.client.create(
+            VOLUMES, VOLUMES.body(metadata={"name": "x"}, spec=SPEC)
+        )  # any write moves the server's version
+        await asyncio.sleep(200)
+        assert cache.reached > before
+    assert len(versions(line)) == 1
 
 
-def test_a_silent_connection_is_given_up_after_ninety_seconds(
-    wire: Callable[[], Any], settle: Callable[[], Any]
-) -> None:
-    async def main() -> None:
-        line = wire()
-        async with reflecting(line) as cache:
-            await cache.wait_synced()
-            await settle()
-            for watch in tuple(line.server._open):
-                watch.push = lambda _event: None
-            await make(line, "a")
-            await asyncio.sleep(80)
-            assert cache.keys() == []
-            await asyncio.sleep(15)
-            assert cache.keys() == ["a"]
-
-    run(main())
-
-
-def test_bookmarks_keep_a_quiet_watch_open_and_move_its_version(
-    wire: Callable[[], Any], settle: Callable[[], Any]
-) -> None:
-    async def main() -> None:
-        line = wire()
-        async with reflecting(line) as cache:
-            await cache.wait_synced()
-            await settle()
-            before = cache.reached
-            await line.client.create(
-                VOLUMES, VOLUMES.body(metadata={"name": "x"}, spec=SPEC)
-            )  # any write moves the server's version
-            await asyncio.sleep(200)
-            assert cache.reached > before
-        assert len(versions(line)) == 1
-
-    run(main())
-
-
-def test_an_object_that_cannot_be_read_is_skipped_and_its_old_state_kept(
+async def test_an_object_that_cannot_be_read_is_skipped_and_its_old_state_kept(
     wire: Callable[[], Any], settle: Callable[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        line = wire()
-        await make(line, "a", "b")
-        async with reflecting(line) as cache:
-            await cache.wait_synced()
-            await settle()
-            stored = line.server.store.get("persistentvolumes", "a").decode()
-            line.server.store.put("persistentvolumes", "a", {**stored, "spec": {"capacity": 7}})
-            await make(line, "c")
-            await settle()
-            assert cache.keys() == ["a", "b", "c"]
-            line.server.store.compact()
-            line.server.end_watches()
-            await asyncio.sleep(10)
-            assert cache.keys() == ["a", "b", "c"]
-            line.server.store.delete("persistentvolumes", "a")
-            await settle()
-            assert cache.keys() == ["b", "c"]
-
-    run(main())
+    line = wire()
+    await make(line, "a", "b")
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await settle()
+        stored = line.server.store.get("persistentvolumes", "a").decode()
+        line.server.store.put("persistentvolumes", "a", {**stored, "spec": {"capacity": 7}})
+        await make(line, "c")
+        await settle()
+        assert cache.keys() == ["a", "b", "c"]
+        line.server.store.compact()
+        line.server.end_watches()
+        await asyncio.sleep(10)
+        assert cache.keys() == ["a", "b", "c"]
+        line.server.store.delete("persistentvolumes", "a")
+        await settle()
+        assert cache.keys() == ["b", "c"]
     assert "PersistentVolume a could not be read" in caplog.text
 
 
-def test_a_server_that_is_away_is_asked_ever_less_often(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        line.fail(("GET", "/"), times=10_000)
-        async with reflecting(line) as cache:
-            await asyncio.sleep(600)
-            assert 20 < len(line.calls) < 60
-            line.before = lambda _method, _path: None
-            await make(line, "a")
-            await asyncio.sleep(31)
-            assert cache.keys() == ["a"]
-
-    run(main())
+async def test_a_server_that_is_away_is_asked_ever_less_often(wire: Callable[[], Any]) -> None:
+    line = wire()
+    line.fail(("GET", "/"), times=10_000)
+    async with reflecting(line) as cache:
+        await asyncio.sleep(600)
+        assert 20 < len(line.calls) < 60
+        line.before = lambda _method, _path: None
+        await make(line, "a")
+        await asyncio.sleep(31)
+        assert cache.keys() == ["a"]
 
 
-def test_a_server_that_was_put_back_is_believed(wire: Callable[[], Any], settle: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line, other = wire(), wire()
-        await make(other, "b", "c")
-        await make(line, "a", "b")
-        for number in range(20):
-            await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"n": str(number)}}})
-        heard: list[tuple[str, bool]] = []
-        async with reflecting(line) as cache:
-            await cache.wait_synced()
-            await settle()
-            cache.subscribe(lambda old, new: heard.append(((new or old or Volume()).name, new is not None)))
-            line.inner = other.inner
-            line.server.end_watches()
-            await asyncio.sleep(120)  # two bookmarks
-            assert cache.keys() == ["b", "c"]
-            assert {cache.get(key).uid for key in "bc"} == {(await other.client.get(VOLUMES, key)).uid for key in "bc"}
-            assert ("a", False) in heard
-            await make(other, "d")
-            await settle()
-            assert cache.keys() == ["b", "c", "d"]
-
-    run(main())
+async def test_a_server_that_was_put_back_is_believed(wire: Callable[[], Any], settle: Callable[[], Any]) -> None:
+    line, other = wire(), wire()
+    await make(other, "b", "c")
+    await make(line, "a", "b")
+    for number in range(20):
+        await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"n": str(number)}}})
+    heard: list[tuple[str, bool]] = []
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await settle()
+        cache.subscribe(lambda old, new: heard.append(((new or old or Volume()).name, new is not None)))
+        line.inner = other.inner
+        line.server.end_watches()
+        await asyncio.sleep(120)  # two bookmarks
+        assert cache.keys() == ["b", "c"]
+        assert {cache.get(key).uid for key in "bc"} == {(await other.client.get(VOLUMES, key)).uid for key in "bc"}
+        assert ("a", False) in heard
+        await make(other, "d")
+        await settle()
+        assert cache.keys() == ["b", "c", "d"]
 
 
-def test_what_leaves_the_selection_leaves_the_cache_and_may_come_back(
+async def test_what_leaves_the_selection_leaves_the_cache_and_may_come_back(
     wire: Callable[[], Any], settle: Callable[[], Any]
 ) -> None:
-    async def main() -> None:
-        line = wire()
-        await make(line, "a", labels={"node": "one"})
-        await make(line, "b", labels={"node": "two"})
-        async with reflecting(line, label_selector="node=one") as cache:
-            await cache.wait_synced()
-            await settle()
-            assert cache.keys() == ["a"]
-            await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"node": "two"}}})
-            await line.client.patch(VOLUMES, "b", {"metadata": {"labels": {"node": "one"}}})
-            await settle()
-            assert cache.keys() == ["b"]
-            await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"node": "one"}}})
-            await settle()
-            assert cache.keys() == ["a", "b"]
-
-    run(main())
+    line = wire()
+    await make(line, "a", labels={"node": "one"})
+    await make(line, "b", labels={"node": "two"})
+    async with reflecting(line, label_selector="node=one") as cache:
+        await cache.wait_synced()
+        await settle()
+        assert cache.keys() == ["a"]
+        await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"node": "two"}}})
+        await line.client.patch(VOLUMES, "b", {"metadata": {"labels": {"node": "one"}}})
+        await settle()
+        assert cache.keys() == ["b"]
+        await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"node": "one"}}})
+        await settle()
+        assert cache.keys() == ["a", "b"]
 
 
-def test_a_list_of_many_pages_is_taken_in_whole(wire: Callable[[], Any]) -> None:
-    async def main() -> None:
-        line = wire()
-        await make(line, *(f"v{number:04}" for number in range(1201)))
-        async with reflecting(line) as cache:
-            await cache.wait_synced()
-            assert len(cache) == 1201
-        assert len([call for call in line.calls if call[0] == "GET"]) == 3
-
-    run(main())
+async def test_a_list_of_many_pages_is_taken_in_whole(wire: Callable[[], Any]) -> None:
+    line = wire()
+    await make(line, *(f"v{number:04}" for number in range(1201)))
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        assert len(cache) == 1201
+    assert len([call for call in line.calls if call[0] == "GET"]) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -39,13 +39,13 @@ from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
-from volplane.lifecycle.adoption import Adoption
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.leak_check import LeakCheck
-from volplane.lifecycle.leak_repair import LeakRepair
-from volplane.lifecycle.world import Settings
+from volplane.leaks.adoption import Adoption
+from volplane.leaks.check import LeakCheck
+from volplane.leaks.repair import LeakRepair
 from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ControlPlane, Parts
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
@@ -164,9 +164,9 @@ class Cluster:
         )
         controllers = frozenset({"binder", "provisioner", "reclaimer", "protection"})
         self.plane = ControlPlane(Settings(cluster_id=CLUSTER), controllers, parts)
-        self.check = LeakCheck(self.plane.world, self.client, [DRIVER], random=Random(7), metrics=self.metrics)
-        self.repair = LeakRepair(self.check, self.client, self.plane.dispatcher, fence=lambda: "1/test")
-        self.adoption = Adoption(self.plane.world, self.client, [DRIVER], self.plane.dispatcher, fence=lambda: "1/test")
+        self.check = LeakCheck(self.plane.deps, [DRIVER], random=Random(7), metrics=self.metrics)
+        self.repair = LeakRepair(self.check, self.plane.deps, self.plane.dispatcher)
+        self.adoption = Adoption(self.plane.deps, [DRIVER], self.plane.dispatcher)
 
     def record(self, notice: Notice) -> None:
         self.notices.append(notice)
@@ -175,13 +175,17 @@ class Cluster:
     async def running(self) -> AsyncIterator[None]:
         await self.drivers.start_all()
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.plane.run()), group.create_task(self.check.run())]
+            self._tasks = [group.create_task(self.plane.run()), group.create_task(self.check.run())]
             await self.plane.wait_synced()
             try:
                 yield
             finally:
-                for task in tasks:
-                    task.cancel()
+                await self.stop()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
 
     async def make_class(self, name: str = "shelves", policy: str = "Delete") -> None:
         await self.client.create(
@@ -227,28 +231,14 @@ class Clock:
         return asyncio.get_running_loop().time()
 
 
-Story = Callable[[Cluster, Any], Coroutine[Any, Any, None]]
-
-
 @pytest.fixture
 def shelf() -> Shelf:
     return Shelf()
 
 
 @pytest.fixture
-def tell(shelf: Shelf) -> Callable[[Story], Cluster]:
-    """Run a story on a fresh cluster with a running controller, in virtual time."""
-
-    def run(story: Story) -> Cluster:
-        made: list[Cluster] = []
-
-        async def main() -> None:
-            cluster = Cluster(shelf)
-            made.append(cluster)
-            async with cluster.running():
-                await story(cluster, shelf)
-
-        clock.run(main())
-        return made[0]
-
-    return run
+async def cluster(shelf: Shelf) -> AsyncIterator[Cluster]:
+    """A fresh cluster with a running controller."""
+    cluster = Cluster(shelf)
+    async with cluster.running():
+        yield cluster

@@ -9,7 +9,7 @@ from unit.binding.objects import claim
 from unit.lifecycle.decisions import world
 from volplane.controller.actions import Reads, Wait
 from volplane.kube.objects import Claim, KubeObject
-from volplane.lifecycle.claims import decide_claim
+from volplane.reconcile.claims import decide_claim
 
 DRIVER = "disk.example.com"
 

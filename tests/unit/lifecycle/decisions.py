@@ -15,10 +15,10 @@ from volplane.drivers.view import DriverView
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Pod, StorageClass, Volume
-from volplane.lifecycle.indexes import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.world import Settings, World
 from volplane.requests import Context, OwnsRequest
+from volplane.state.cluster_state import ClusterState, Settings
+from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
+from volplane.state.records import Sealer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -51,13 +51,13 @@ class Drivers:
         return hook(self._drivers[driver.name], request)
 
 
-def bare_world(*backends: ScriptedBackend, broken: Mapping[str, str] | None = None, **settings: Any) -> World:
+def bare_world(*backends: ScriptedBackend, broken: Mapping[str, str] | None = None, **settings: Any) -> ClusterState:
     """A world without objects; nothing follows its caches."""
     drivers = Drivers(*backends, broken=broken)
-    return World(
+    return ClusterState(
         settings=Settings(cluster_id="test", **settings),
         claims=Cache(CLAIMS, CLAIM_INDEXES),
-        volumes=Cache(VOLUMES, VOLUME_INDEXES),
+        volumes=Cache(VOLUMES),
         classes=Cache(STORAGE_CLASSES),
         pods=Cache(PODS, POD_INDEXES),
         nodes=Cache(NODES),
@@ -68,7 +68,7 @@ def bare_world(*backends: ScriptedBackend, broken: Mapping[str, str] | None = No
     )
 
 
-def world(*objects: KubeObject, backends: tuple[ScriptedBackend, ...] = (), **more: Any) -> World:
+def world(*objects: KubeObject, backends: tuple[ScriptedBackend, ...] = (), **more: Any) -> ClusterState:
     """A world in which these objects exist."""
     made = bare_world(*backends, **more)
     made.volumes.subscribe(made.free.changed)
@@ -76,7 +76,7 @@ def world(*objects: KubeObject, backends: tuple[ScriptedBackend, ...] = (), **mo
     return made
 
 
-def put(into: World, *objects: KubeObject) -> None:
+def put(into: ClusterState, *objects: KubeObject) -> None:
     for item in objects:
         match item:
             case Claim():

@@ -27,28 +27,25 @@ async def restored(cluster: Any, shelf: Any) -> None:
     await asyncio.sleep(1)
 
 
-def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await restored(cluster, shelf)
-        plan = await cluster.adoption.plan("old")
-        assert [(each.handle, each.obstacle) for each in plan] == [
-            ("shelf/pvc-u1", ""),
-            ("shelf/pvc-u2", "no volume of this cluster has its name"),
-        ]
-        assert "adopt" not in shelf.calls
-        plan = await cluster.adoption.start("old")
-        await asyncio.sleep(1)
-        ((each, status),) = cluster.adoption.statuses()
-        assert each == plan[0]
-        assert (status.state, status.detail) == ("done", "carries the marks of cluster here")
-        assert {uid: shelf.assets[f"shelf/pvc-{uid}"].owner.cluster_id for uid in ("u1", "u2", "u3")} == {
-            "u1": "here",
-            "u2": "old",
-            "u3": "third",
-        }
-        assert [each.handle for each in await cluster.adoption.plan("old")] == ["shelf/pvc-u2"]
-
-    tell(story)
+async def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(cluster: Any, shelf: Any) -> None:
+    await restored(cluster, shelf)
+    plan = await cluster.adoption.plan("old")
+    assert [(each.handle, each.obstacle) for each in plan] == [
+        ("shelf/pvc-u1", ""),
+        ("shelf/pvc-u2", "no volume of this cluster has its name"),
+    ]
+    assert "adopt" not in shelf.calls
+    plan = await cluster.adoption.start("old")
+    await asyncio.sleep(1)
+    ((each, status),) = cluster.adoption.statuses()
+    assert each == plan[0]
+    assert (status.state, status.detail) == ("done", "carries the marks of cluster here")
+    assert {uid: shelf.assets[f"shelf/pvc-{uid}"].owner.cluster_id for uid in ("u1", "u2", "u3")} == {
+        "u1": "here",
+        "u2": "old",
+        "u3": "third",
+    }
+    assert [each.handle for each in await cluster.adoption.plan("old")] == ["shelf/pvc-u2"]
 
 
 @pytest.mark.parametrize(
@@ -59,57 +56,47 @@ def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(tell: 
         ({**OURS, names.HANDLE: "shelf/x"}, "volume pvc-u1 points at shelf/x"),
     ],
 )
-def test_another_volume_of_that_name_is_no_reason(tell: Tell, annotations: Any, obstacle: str) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1", cluster="old")
-        await cluster.volume("pvc-u1", annotations=annotations)
-        await asyncio.sleep(1)
-        (each,) = await cluster.adoption.start("old")
-        assert each.obstacle == obstacle
-        await asyncio.sleep(1)
-        assert "adopt" not in shelf.calls
-
-    tell(story)
-
-
-def test_a_volume_that_goes_meanwhile_is_no_reason(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await restored(cluster, shelf)
-        for name in ("a", "b"):
-            run = Run(verb="delete", key=name, uid=name, driver="shelf.example.com", asset=name)
-            cluster.registry.start(run, lambda: asyncio.sleep(30), lambda: None)
-        await cluster.adoption.start("old")
-        ((_, status),) = cluster.adoption.statuses()
-        assert status.state == "running"
-        await cluster.client.delete(VOLUMES, "pvc-u1")
-        await asyncio.sleep(60)
-        ((_, status),) = cluster.adoption.statuses()
-        assert status.detail == "volume pvc-u1 is gone"
-        assert "adopt" not in shelf.calls
-
-    tell(story)
+async def test_another_volume_of_that_name_is_no_reason(
+    cluster: Any, shelf: Any, annotations: Any, obstacle: str
+) -> None:
+    shelf.put("u1", cluster="old")
+    await cluster.volume("pvc-u1", annotations=annotations)
+    await asyncio.sleep(1)
+    (each,) = await cluster.adoption.start("old")
+    assert each.obstacle == obstacle
+    await asyncio.sleep(1)
+    assert "adopt" not in shelf.calls
 
 
-def test_a_failure_is_told(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await restored(cluster, shelf)
-        shelf.answers["adopt"] = [Unavailable("the shelf is away")]
-        await cluster.adoption.start("old")
-        await asyncio.sleep(0.2)
-        ((_, status),) = cluster.adoption.statuses()
-        assert status.detail == "the shelf is away"
+async def test_a_volume_that_goes_meanwhile_is_no_reason(cluster: Any, shelf: Any) -> None:
+    await restored(cluster, shelf)
+    for name in ("a", "b"):
+        run = Run(verb="delete", key=name, uid=name, driver="shelf.example.com", asset=name)
+        cluster.registry.start(run, lambda: asyncio.sleep(30), lambda: None)
+    await cluster.adoption.start("old")
+    ((_, status),) = cluster.adoption.statuses()
+    assert status.state == "running"
+    await cluster.client.delete(VOLUMES, "pvc-u1")
+    await asyncio.sleep(60)
+    ((_, status),) = cluster.adoption.statuses()
+    assert status.detail == "volume pvc-u1 is gone"
+    assert "adopt" not in shelf.calls
 
-    tell(story)
+
+async def test_a_failure_is_told(cluster: Any, shelf: Any) -> None:
+    await restored(cluster, shelf)
+    shelf.answers["adopt"] = [Unavailable("the shelf is away")]
+    await cluster.adoption.start("old")
+    await asyncio.sleep(0.2)
+    ((_, status),) = cluster.adoption.statuses()
+    assert status.detail == "the shelf is away"
 
 
-def test_what_cannot_be_asked_is_refused_with_what_would_be_right(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        with pytest.raises(ConfigurationError, match='--from is "here"; it must be the id of another cluster'):
-            await cluster.adoption.plan("here")
-        with pytest.raises(ConfigurationError, match='--driver: "x" is not configured here; drivers are shelf'):
-            await cluster.adoption.plan("old", "x")
-        await cluster.drivers.stop_all()
-        with pytest.raises(Unavailable, match=r"driver shelf\.example\.com cannot be asked"):
-            await cluster.adoption.plan("old")
-
-    tell(story)
+async def test_what_cannot_be_asked_is_refused_with_what_would_be_right(cluster: Any, shelf: Any) -> None:
+    with pytest.raises(ConfigurationError, match='--from is "here"; it must be the id of another cluster'):
+        await cluster.adoption.plan("here")
+    with pytest.raises(ConfigurationError, match='--driver: "x" is not configured here; drivers are shelf'):
+        await cluster.adoption.plan("old", "x")
+    await cluster.drivers.stop_all()
+    with pytest.raises(Unavailable, match=r"driver shelf\.example\.com cannot be asked"):
+        await cluster.adoption.plan("old")

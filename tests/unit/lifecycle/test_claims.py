@@ -13,7 +13,7 @@ from unit.lifecycle.decisions import world
 from volplane.controller.actions import Done, Patch, Reads, Wait
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Pod
-from volplane.lifecycle.claims import decide_claim
+from volplane.reconcile.claims import decide_claim
 
 DEFAULT = {"storageclass.kubernetes.io/is-default-class": "true"}
 BETA_DEFAULT = {"storageclass.beta.kubernetes.io/is-default-class": "true"}

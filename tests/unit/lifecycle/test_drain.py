@@ -6,8 +6,8 @@ from typing import Any
 
 from volplane.kube import names
 from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeSpec, VolumeStatus
-from volplane.lifecycle.drain import driver_of_claim, held_claims, held_volumes, release_claim, release_volume
-from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent, Sealer
+from volplane.reclaim.drain import driver_of_claim, held_claims, held_volumes, release_claim, release_volume
+from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer
 
 
 def volume(

@@ -11,8 +11,8 @@ from unit.binding.objects import claim, storage_class, volume
 from unit.lifecycle.decisions import world
 from volplane.controller.actions import Run
 from volplane.kube.objects import Claim, KubeObject
-from volplane.lifecycle.explain import Explanation, explain_claim
 from volplane.operations import OperationState, Phase
+from volplane.reconcile.explain import Explanation, explain_claim
 
 DRIVER = "disk.example.com"
 KEY = "default/c"

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from volplane.assets import AccessMode
+from volplane.intents.requests import volume_identity
 from volplane.kube.objects import Volume
-from volplane.lifecycle.delete import asset_key
-from volplane.lifecycle.identity import volume_identity
+from volplane.state.naming import asset_key
 
 OURS = {"pv.kubernetes.io/provisioned-by": "disk.example.com"}
 

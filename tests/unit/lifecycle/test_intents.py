@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volplane.lifecycle.intents import (
+from volplane.state.records import (
     INTENT_VERSION,
     ClaimIntent,
     DeleteIntent,

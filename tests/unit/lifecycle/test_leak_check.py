@@ -13,7 +13,7 @@ from volplane import AssetPage, Unavailable
 from volplane.errors import ApiUnavailable
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
-from volplane.lifecycle.leak_check import INTERVAL
+from volplane.leaks.check import INTERVAL
 
 Tell = Callable[[Any], Any]
 ROUND = INTERVAL * 1.1 + 1
@@ -24,260 +24,213 @@ def value(cluster: Any, metric: str, **labels: str) -> float | None:
     return found
 
 
-def test_what_a_whole_life_cycle_leaves_is_nothing(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        for number in range(5):
-            await cluster.claim(f"c{number}")
-        await asyncio.sleep(ROUND)
-        assert len(shelf.assets) == 5
-        assert cluster.found() == []
-        for number in range(5):
-            await cluster.client.delete(CLAIMS, f"default/c{number}")
-        await asyncio.sleep(ROUND)
-        assert shelf.assets == {}
-        assert cluster.found() == []
-        assert value(cluster, "volplane_leak_checks_total", driver="shelf.example.com", result="complete") == 3
-
-    tell(story)
+async def test_what_a_whole_life_cycle_leaves_is_nothing(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    for number in range(5):
+        await cluster.claim(f"c{number}")
+    await asyncio.sleep(ROUND)
+    assert len(shelf.assets) == 5
+    assert cluster.found() == []
+    for number in range(5):
+        await cluster.client.delete(CLAIMS, f"default/c{number}")
+    await asyncio.sleep(ROUND)
+    assert shelf.assets == {}
+    assert cluster.found() == []
+    assert value(cluster, "volplane_leak_checks_total", driver="shelf.example.com", result="complete") == 3
 
 
-def test_an_orphan_is_found_counted_confirmed_by_the_next_check_and_said_once(
-    tell: Tell, caplog: pytest.LogCaptureFixture
+async def test_an_orphan_is_found_counted_confirmed_by_the_next_check_and_said_once(
+    cluster: Any, shelf: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await asyncio.sleep(1)
-        (finding,) = cluster.check.observations.findings()
-        assert (finding.verdict, finding.handle) == ("orphan", "shelf/pvc-u1")
-        assert not cluster.check.observations.confirmed(finding)
-        assert not [record for record in caplog.records if record.levelno == logging.WARNING]
-        await asyncio.sleep(3 * ROUND)
-        assert cluster.check.observations.confirmed(finding)
-        warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert warnings == ["orphan shelf/pvc-u1: no volume and no claim leads to it"]
-        counted = {
-            verdict: value(cluster, "volplane_leak_findings", driver="shelf.example.com", verdict=verdict)
-            for verdict in ("orphan", "ghost", "drifted", "foreign")
-        }
-        assert counted == {"orphan": 1, "ghost": 0, "drifted": 0, "foreign": 0}
-
-    tell(story)
+    shelf.put("u1")
+    await asyncio.sleep(1)
+    (finding,) = cluster.check.observations.findings()
+    assert (finding.verdict, finding.handle) == ("orphan", "shelf/pvc-u1")
+    assert not cluster.check.observations.confirmed(finding)
+    assert not [record for record in caplog.records if record.levelno == logging.WARNING]
+    await asyncio.sleep(3 * ROUND)
+    assert cluster.check.observations.confirmed(finding)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == ["orphan shelf/pvc-u1: no volume and no claim leads to it"]
+    counted = {
+        verdict: value(cluster, "volplane_leak_findings", driver="shelf.example.com", verdict=verdict)
+        for verdict in ("orphan", "ghost", "drifted", "foreign")
+    }
+    assert counted == {"orphan": 1, "ghost": 0, "drifted": 0, "foreign": 0}
 
 
-def test_what_vanishes_between_two_checks_starts_anew(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        asset = shelf.put("u1")
-        await asyncio.sleep(ROUND)
-        del shelf.assets[asset.handle]
-        await asyncio.sleep(ROUND)
-        assert cluster.found() == []
-        shelf.put("u1")
-        await asyncio.sleep(ROUND)
-        (finding,) = cluster.check.observations.findings()
-        assert not cluster.check.observations.confirmed(finding)
-
-    tell(story)
+async def test_what_vanishes_between_two_checks_starts_anew(cluster: Any, shelf: Any) -> None:
+    asset = shelf.put("u1")
+    await asyncio.sleep(ROUND)
+    del shelf.assets[asset.handle]
+    await asyncio.sleep(ROUND)
+    assert cluster.found() == []
+    shelf.put("u1")
+    await asyncio.sleep(ROUND)
+    (finding,) = cluster.check.observations.findings()
+    assert not cluster.check.observations.confirmed(finding)
 
 
-def test_a_volume_whose_asset_is_gone_is_a_ghost(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        uid = await cluster.claim()
-        await asyncio.sleep(5)
-        shelf.assets.clear()
-        await asyncio.sleep(ROUND)
-        assert cluster.found() == [("ghost", f"shelf/pvc-{uid}")]
-
-    tell(story)
+async def test_a_volume_whose_asset_is_gone_is_a_ghost(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    uid = await cluster.claim()
+    await asyncio.sleep(5)
+    shelf.assets.clear()
+    await asyncio.sleep(ROUND)
+    assert cluster.found() == [("ghost", f"shelf/pvc-{uid}")]
 
 
-def test_an_asset_that_shrank_has_drifted(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        uid = await cluster.claim()
-        await asyncio.sleep(5)
-        shelf.put(uid, size=1)
-        await asyncio.sleep(ROUND)
-        (finding,) = cluster.check.observations.findings()
-        assert (finding.verdict, finding.volume) == ("drifted", f"pvc-{uid}")
-        assert finding.detail == "holds 1 bytes where the volume promises 1048576"
-
-    tell(story)
+async def test_an_asset_that_shrank_has_drifted(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    uid = await cluster.claim()
+    await asyncio.sleep(5)
+    shelf.put(uid, size=1)
+    await asyncio.sleep(ROUND)
+    (finding,) = cluster.check.observations.findings()
+    assert (finding.verdict, finding.volume) == ("drifted", f"pvc-{uid}")
+    assert finding.detail == "holds 1 bytes where the volume promises 1048576"
 
 
-def test_what_others_made_is_foreign_and_no_reason_to_read_the_cluster(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await asyncio.sleep(1)
-        shelf.put("u1", cluster="elsewhere")
-        shelf.put("u2", cluster=None)
-        pages, read = cluster.client.pages, []
+async def test_what_others_made_is_foreign_and_no_reason_to_read_the_cluster(cluster: Any, shelf: Any) -> None:
+    await asyncio.sleep(1)
+    shelf.put("u1", cluster="elsewhere")
+    shelf.put("u2", cluster=None)
+    pages, read = cluster.client.pages, []
 
-        def counting(kind: Any, **options: Any) -> Any:
-            read.append(kind.plural)
-            return pages(kind, **options)
+    def counting(kind: Any, **options: Any) -> Any:
+        read.append(kind.plural)
+        return pages(kind, **options)
 
-        cluster.client.pages = counting
-        assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
-        assert cluster.found() == [("foreign", "shelf/pvc-u1"), ("foreign", "shelf/pvc-u2")]
-        assert read == []
-        shelf.put("u3")
-        assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
-        assert read == ["persistentvolumeclaims", "persistentvolumes"]
-
-    tell(story)
+    cluster.client.pages = counting
+    assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert cluster.found() == [("foreign", "shelf/pvc-u1"), ("foreign", "shelf/pvc-u2")]
+    assert read == []
+    shelf.put("u3")
+    assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert read == ["persistentvolumeclaims", "persistentvolumes"]
 
 
-def test_a_volume_that_only_the_server_knows_explains_its_asset(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        # The cache is told late: what counts is what the server has.
-        cluster.plane.volumes.observe = lambda _volume: False
-        await cluster.volume("restored", "/shelves/pvc-u1/")
-        await cluster.check.check(cluster.drivers.get("shelf.example.com"))
-        assert cluster.found() == []
-
-    tell(story)
+async def test_a_volume_that_only_the_server_knows_explains_its_asset(cluster: Any, shelf: Any) -> None:
+    shelf.put("u1")
+    # The cache is told late: what counts is what the server has.
+    cluster.plane.volumes.observe = lambda _volume: False
+    await cluster.volume("restored", "/shelves/pvc-u1/")
+    await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert cluster.found() == []
 
 
-def test_an_asset_made_while_the_check_looks_is_no_orphan(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        await asyncio.sleep(1)
-        for number in range(200):
-            await cluster.claim(f"c{number}")
-            if number % 20 == 0:
-                assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
-                assert cluster.found() == []
-        await asyncio.sleep(5)
-        assert len(shelf.assets) == 200
-        for number in range(200):
-            await cluster.client.delete(CLAIMS, f"default/c{number}")
-            if number % 20 == 0:
-                assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
-                assert [found for found in cluster.found() if found[0] != "orphan"] == []
-        await asyncio.sleep(5)
-        assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
-        assert cluster.found() == []
-
-    tell(story)
+async def test_an_asset_made_while_the_check_looks_is_no_orphan(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    await asyncio.sleep(1)
+    for number in range(200):
+        await cluster.claim(f"c{number}")
+        if number % 20 == 0:
+            assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+            assert cluster.found() == []
+    await asyncio.sleep(5)
+    assert len(shelf.assets) == 200
+    for number in range(200):
+        await cluster.client.delete(CLAIMS, f"default/c{number}")
+        if number % 20 == 0:
+            assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+            assert [found for found in cluster.found() if found[0] != "orphan"] == []
+    await asyncio.sleep(5)
+    assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert cluster.found() == []
 
 
-def test_a_listing_that_fails_changes_nothing_and_is_tried_again_soon(
-    tell: Tell, caplog: pytest.LogCaptureFixture
+async def test_a_listing_that_fails_changes_nothing_and_is_tried_again_soon(
+    cluster: Any, shelf: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await asyncio.sleep(1)
-        shelf.answers["list_assets"] = [Unavailable("the shelf is away")]
-        await asyncio.sleep(ROUND)
-        (status,) = cluster.check.status()
-        assert status.error == "the shelf is away"
-        assert cluster.found() == [("orphan", "shelf/pvc-u1")]
-        await asyncio.sleep(70)
-        (status,) = cluster.check.status()
-        assert status.error == ""
-        (finding,) = cluster.check.observations.findings()
-        assert cluster.check.observations.confirmed(finding)
-
-    cluster = tell(story)
+    shelf.put("u1")
+    await asyncio.sleep(1)
+    shelf.answers["list_assets"] = [Unavailable("the shelf is away")]
+    await asyncio.sleep(ROUND)
+    (status,) = cluster.check.status()
+    assert status.error == "the shelf is away"
+    assert cluster.found() == [("orphan", "shelf/pvc-u1")]
+    await asyncio.sleep(70)
+    (status,) = cluster.check.status()
+    assert status.error == ""
+    (finding,) = cluster.check.observations.findings()
+    assert cluster.check.observations.confirmed(finding)
     assert "the leak check failed: the shelf is away" in caplog.text
     assert value(cluster, "volplane_leak_checks_total", driver="shelf.example.com", result="failed") == 1
 
 
-def test_a_listing_that_never_ends_is_a_failure(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await asyncio.sleep(1)
-        shelf.answers["list_assets"] = [AssetPage(assets=(), next_page="again")] * 3
-        assert not await cluster.check.check(cluster.drivers.get("shelf.example.com"))
-        assert "names page 'again' twice" in cluster.check.status()[0].error
-
-    tell(story)
+async def test_a_listing_that_never_ends_is_a_failure(cluster: Any, shelf: Any) -> None:
+    await asyncio.sleep(1)
+    shelf.answers["list_assets"] = [AssetPage(assets=(), next_page="again")] * 3
+    assert not await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert "names page 'again' twice" in cluster.check.status()[0].error
 
 
-def test_an_api_server_that_is_away_is_a_failure(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await asyncio.sleep(1)
-        shelf.put("u1")
+async def test_an_api_server_that_is_away_is_a_failure(cluster: Any, shelf: Any) -> None:
+    await asyncio.sleep(1)
+    shelf.put("u1")
 
-        async def away(*_: Any, **__: Any) -> Any:
-            raise ApiUnavailable("no answer", status=0)
-            yield
+    async def away(*_: Any, **__: Any) -> Any:
+        raise ApiUnavailable("no answer", status=0)
+        yield
 
-        cluster.client.pages = away
-        assert not await cluster.check.check(cluster.drivers.get("shelf.example.com"))
-        assert cluster.check.status()[0].error == "no answer"
-        assert cluster.found() == []
-
-    tell(story)
+    cluster.client.pages = away
+    assert not await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert cluster.check.status()[0].error == "no answer"
+    assert cluster.found() == []
 
 
-def test_a_claim_that_cannot_be_read_may_lead_to_anything(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await asyncio.sleep(1)
-        shelf.put("u1")
-        await cluster.claim("odd", storage_class="none")
-        pages = cluster.client.pages
+async def test_a_claim_that_cannot_be_read_may_lead_to_anything(cluster: Any, shelf: Any) -> None:
+    await asyncio.sleep(1)
+    shelf.put("u1")
+    await cluster.claim("odd", storage_class="none")
+    pages = cluster.client.pages
 
-        async def damaged(kind: Any, **options: Any) -> Any:
-            async for page in pages(kind, **options):
-                if kind is CLAIMS:
-                    page.unreadable.append("default/odd")
-                yield page
+    async def damaged(kind: Any, **options: Any) -> Any:
+        async for page in pages(kind, **options):
+            if kind is CLAIMS:
+                page.unreadable.append("default/odd")
+            yield page
 
-        cluster.client.pages = damaged
-        assert not await cluster.check.check(cluster.drivers.get("shelf.example.com"))
-        assert "PersistentVolumeClaim default/odd cannot be read" in cluster.check.status()[0].error
-        assert cluster.found() == []
-
-    tell(story)
+    cluster.client.pages = damaged
+    assert not await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert "PersistentVolumeClaim default/odd cannot be read" in cluster.check.status()[0].error
+    assert cluster.found() == []
 
 
-def test_the_counts_are_taken_back_when_another_process_leads(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await asyncio.sleep(1)
-        cluster.check.forget()
-        assert value(cluster, "volplane_leak_findings", driver="shelf.example.com", verdict="orphan") == 0
-
-    tell(story)
+async def test_the_counts_are_taken_back_when_another_process_leads(cluster: Any, shelf: Any) -> None:
+    shelf.put("u1")
+    await asyncio.sleep(1)
+    cluster.check.forget()
+    assert value(cluster, "volplane_leak_findings", driver="shelf.example.com", verdict="orphan") == 0
 
 
-def test_a_claim_whose_finalizer_a_tenant_took_away_leaves_an_orphan_only_once_it_is_bound_elsewhere(
-    tell: Tell,
+async def test_a_claim_whose_finalizer_a_tenant_took_away_leaves_an_orphan_only_once_it_is_bound_elsewhere(
+    cluster: Any,
+    shelf: Any,
 ) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        uid = await cluster.claim(storage_class="none")
-        shelf.put(uid)
-        await asyncio.sleep(ROUND)
-        assert cluster.found() == []
-        await cluster.client.patch(CLAIMS, "default/data", {"spec": {"volumeName": "other"}})
-        await asyncio.sleep(ROUND)
-        (finding,) = cluster.check.observations.findings()
-        assert finding.detail == "claim default/data is bound to other instead"
-
-    tell(story)
+    uid = await cluster.claim(storage_class="none")
+    shelf.put(uid)
+    await asyncio.sleep(ROUND)
+    assert cluster.found() == []
+    await cluster.client.patch(CLAIMS, "default/data", {"spec": {"volumeName": "other"}})
+    await asyncio.sleep(ROUND)
+    (finding,) = cluster.check.observations.findings()
+    assert finding.detail == "claim default/data is bound to other instead"
 
 
-def test_a_claim_whose_volume_object_was_lost_keeps_its_asset(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        uid = await cluster.claim()
-        await asyncio.sleep(5)
-        volume = f"pvc-{uid}"
-        await cluster.client.patch(VOLUMES, volume, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
-        await cluster.client.patch(VOLUMES, volume, {"metadata": {"finalizers": None}})
-        await cluster.client.delete(VOLUMES, volume)
-        await asyncio.sleep(ROUND)
-        (finding,) = cluster.check.observations.findings()
-        assert finding.verdict == "drifted"
-        assert (
-            finding.detail
-            == f"claim default/data is bound to volume {volume}, which does not exist; restore the volume"
-        )
-        assert names.PROVISIONING_FINALIZER not in (
-            (await cluster.client.get(CLAIMS, "default/data")).metadata.finalizers or []
-        )
-        assert (await cluster.client.list(PODS)).items == []
-
-    tell(story)
+async def test_a_claim_whose_volume_object_was_lost_keeps_its_asset(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    uid = await cluster.claim()
+    await asyncio.sleep(5)
+    volume = f"pvc-{uid}"
+    await cluster.client.patch(VOLUMES, volume, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+    await cluster.client.patch(VOLUMES, volume, {"metadata": {"finalizers": None}})
+    await cluster.client.delete(VOLUMES, volume)
+    await asyncio.sleep(ROUND)
+    (finding,) = cluster.check.observations.findings()
+    assert finding.verdict == "drifted"
+    assert finding.detail == f"claim default/data is bound to volume {volume}, which does not exist; restore the volume"
+    assert names.PROVISIONING_FINALIZER not in (
+        (await cluster.client.get(CLAIMS, "default/data")).metadata.finalizers or []
+    )
+    assert (await cluster.client.list(PODS)).items == []

@@ -11,7 +11,7 @@ import pytest
 
 from volplane import InProgress, Unavailable
 from volplane.controller.actions import Run
-from volplane.lifecycle.leak_check import INTERVAL
+from volplane.leaks.check import INTERVAL
 
 Tell = Callable[[Any], Any]
 ROUND = INTERVAL * 1.1 + 1
@@ -27,180 +27,154 @@ def outcomes(cluster: Any, findings: Any) -> dict[str, tuple[str, str]]:
     return {finding.handle: told[finding.handle] for finding in findings}
 
 
-def test_a_confirmed_orphan_is_deleted_and_no_finding_any_more(tell: Tell, caplog: pytest.LogCaptureFixture) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        for uid in ("u1", "u2", "u3"):
-            shelf.put(uid)
-        await confirmed(cluster)
-        findings = cluster.repair.start()
-        assert len(findings) == 3
-        await asyncio.sleep(1)
-        assert set(outcomes(cluster, findings).values()) == {("done", "deleted")}
-        assert shelf.assets == {}
-        assert cluster.found() == []
-        labels = {"driver": "shelf.example.com", "verdict": "orphan"}
-        assert cluster.metrics.registry.get_sample_value("volplane_leak_findings", labels) == 0
-        assert cluster.repair.start() == []
-
-    tell(story)
+async def test_a_confirmed_orphan_is_deleted_and_no_finding_any_more(
+    cluster: Any, shelf: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for uid in ("u1", "u2", "u3"):
+        shelf.put(uid)
+    await confirmed(cluster)
+    findings = cluster.repair.start()
+    assert len(findings) == 3
+    await asyncio.sleep(1)
+    assert set(outcomes(cluster, findings).values()) == {("done", "deleted")}
+    assert shelf.assets == {}
+    assert cluster.found() == []
+    labels = {"driver": "shelf.example.com", "verdict": "orphan"}
+    assert cluster.metrics.registry.get_sample_value("volplane_leak_findings", labels) == 0
+    assert cluster.repair.start() == []
     assert "deleted the orphan shelf/pvc-u1" in caplog.text
 
 
-def test_an_orphan_seen_once_is_left_alone(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await asyncio.sleep(ROUND / 2)
-        assert cluster.found() == [("orphan", "shelf/pvc-u1")]
-        assert cluster.repair.start() == []
-        await asyncio.sleep(1)
-        assert "delete" not in shelf.calls
-
-    tell(story)
+async def test_an_orphan_seen_once_is_left_alone(cluster: Any, shelf: Any) -> None:
+    shelf.put("u1")
+    await asyncio.sleep(ROUND / 2)
+    assert cluster.found() == [("orphan", "shelf/pvc-u1")]
+    assert cluster.repair.start() == []
+    await asyncio.sleep(1)
+    assert "delete" not in shelf.calls
 
 
-def test_what_is_not_an_orphan_is_never_touched(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        ghost, drifted = await cluster.claim("a"), await cluster.claim("b")
-        await asyncio.sleep(5)
-        del shelf.assets[f"shelf/pvc-{ghost}"]
-        shelf.put(drifted, size=1)
-        shelf.put("u1", cluster="elsewhere")
-        shelf.put("u2", cluster=None)
-        await confirmed(cluster)
-        assert sorted(verdict for verdict, _ in cluster.found()) == ["drifted", "foreign", "foreign", "ghost"]
-        assert cluster.repair.start() == []
-        assert "delete" not in shelf.calls
-
-    tell(story)
+async def test_what_is_not_an_orphan_is_never_touched(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    ghost, drifted = await cluster.claim("a"), await cluster.claim("b")
+    await asyncio.sleep(5)
+    del shelf.assets[f"shelf/pvc-{ghost}"]
+    shelf.put(drifted, size=1)
+    shelf.put("u1", cluster="elsewhere")
+    shelf.put("u2", cluster=None)
+    await confirmed(cluster)
+    assert sorted(verdict for verdict, _ in cluster.found()) == ["drifted", "foreign", "foreign", "ghost"]
+    assert cluster.repair.start() == []
+    assert "delete" not in shelf.calls
 
 
 @pytest.mark.parametrize("name", ["pvc-u1", "mine"])
-def test_a_volume_that_came_meanwhile_keeps_the_asset(tell: Tell, name: str) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await confirmed(cluster)
-        await cluster.volume(name, "/shelves/pvc-u1")
-        findings = cluster.repair.start()
-        await asyncio.sleep(1)
-        ((state, detail),) = outcomes(cluster, findings).values()
-        assert state == "failed"
-        assert detail.startswith("it is no orphan any more")
-        assert "delete" not in shelf.calls
-        await asyncio.sleep(ROUND)
-        assert cluster.found() == []
-
-    tell(story)
+async def test_a_volume_that_came_meanwhile_keeps_the_asset(cluster: Any, shelf: Any, name: str) -> None:
+    shelf.put("u1")
+    await confirmed(cluster)
+    await cluster.volume(name, "/shelves/pvc-u1")
+    findings = cluster.repair.start()
+    await asyncio.sleep(1)
+    ((state, detail),) = outcomes(cluster, findings).values()
+    assert state == "failed"
+    assert detail.startswith("it is no orphan any more")
+    assert "delete" not in shelf.calls
+    await asyncio.sleep(ROUND)
+    assert cluster.found() == []
 
 
-def test_a_volume_that_comes_after_the_look_and_before_the_hook_keeps_the_asset(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await confirmed(cluster)
-        get = cluster.client.get
+async def test_a_volume_that_comes_after_the_look_and_before_the_hook_keeps_the_asset(cluster: Any, shelf: Any) -> None:
+    shelf.put("u1")
+    await confirmed(cluster)
+    get = cluster.client.get
 
-        async def late(kind: Any, key: str, **options: Any) -> Any:
-            cluster.client.get = get
-            await cluster.volume("pvc-u1", "/shelves/pvc-u1")
-            return await get(kind, key, **options)
+    async def late(kind: Any, key: str, **options: Any) -> Any:
+        cluster.client.get = get
+        await cluster.volume("pvc-u1", "/shelves/pvc-u1")
+        return await get(kind, key, **options)
 
-        cluster.client.get = late
-        findings = cluster.repair.start()
-        await asyncio.sleep(1)
-        assert list(outcomes(cluster, findings).values()) == [
-            ("failed", "it is no orphan any more: volume pvc-u1 leads to it")
-        ]
-        assert "delete" not in shelf.calls
-
-    tell(story)
+    cluster.client.get = late
+    findings = cluster.repair.start()
+    await asyncio.sleep(1)
+    assert list(outcomes(cluster, findings).values()) == [
+        ("failed", "it is no orphan any more: volume pvc-u1 leads to it")
+    ]
+    assert "delete" not in shelf.calls
 
 
-def test_a_long_deletion_goes_on_by_itself(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await confirmed(cluster)
-        shelf.answers["delete"] = [InProgress(retry_after=30, state={"at": number}) for number in range(5)]
-        findings = cluster.repair.start()
-        await asyncio.sleep(1)
-        assert list(outcomes(cluster, findings).values()) == [("running", "")]
-        assert cluster.repair.start() == findings
-        await asyncio.sleep(200)
-        assert list(outcomes(cluster, findings).values()) == [("done", "deleted")]
-        assert shelf.calls.count("delete") == 6
-        assert shelf.assets == {}
-
-    tell(story)
+async def test_a_long_deletion_goes_on_by_itself(cluster: Any, shelf: Any) -> None:
+    shelf.put("u1")
+    await confirmed(cluster)
+    shelf.answers["delete"] = [InProgress(retry_after=30, state={"at": number}) for number in range(5)]
+    findings = cluster.repair.start()
+    await asyncio.sleep(1)
+    assert list(outcomes(cluster, findings).values()) == [("running", "")]
+    assert cluster.repair.start() == findings
+    await asyncio.sleep(200)
+    assert list(outcomes(cluster, findings).values()) == [("done", "deleted")]
+    assert shelf.calls.count("delete") == 6
+    assert shelf.assets == {}
 
 
-def test_a_failed_deletion_is_told_and_not_repeated_by_itself(tell: Tell, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_deletion_is_told_and_not_repeated_by_itself(
+    cluster: Any, shelf: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
 
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await confirmed(cluster)
-        shelf.answers["delete"] = [Unavailable("the shelf is away")]
-        findings = cluster.repair.start()
-        await asyncio.sleep(0.2)
-        assert list(outcomes(cluster, findings).values()) == [("failed", "the shelf is away")]
-        cluster.repair.start()
-        ((state, detail),) = outcomes(cluster, findings).values()
-        assert state == "refused"
-        assert "next try in" in detail
-        await asyncio.sleep(60)
-        assert shelf.calls.count("delete") == 1
-        cluster.repair.start()
-        await asyncio.sleep(1)
-        assert list(outcomes(cluster, findings).values()) == [("done", "deleted")]
-
-    tell(story)
+    shelf.put("u1")
+    await confirmed(cluster)
+    shelf.answers["delete"] = [Unavailable("the shelf is away")]
+    findings = cluster.repair.start()
+    await asyncio.sleep(0.2)
+    assert list(outcomes(cluster, findings).values()) == [("failed", "the shelf is away")]
+    cluster.repair.start()
+    ((state, detail),) = outcomes(cluster, findings).values()
+    assert state == "refused"
+    assert "next try in" in detail
+    await asyncio.sleep(60)
+    assert shelf.calls.count("delete") == 1
+    cluster.repair.start()
+    await asyncio.sleep(1)
+    assert list(outcomes(cluster, findings).values()) == [("done", "deleted")]
 
 
-def test_an_asset_that_another_operation_holds_is_not_touched(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await confirmed(cluster)
-        run = Run(verb="provision", key="default/c", uid="u1", driver="shelf.example.com", asset="pvc-u1")
-        cluster.registry.start(run, lambda: asyncio.sleep(60), lambda: None)
-        findings = cluster.repair.start()
-        ((state, detail),) = outcomes(cluster, findings).values()
-        assert state == "refused"
-        assert "waits for provision-default/c[u1]" in detail
-        await asyncio.sleep(100)
-        assert "delete" not in shelf.calls
-
-    tell(story)
+async def test_an_asset_that_another_operation_holds_is_not_touched(cluster: Any, shelf: Any) -> None:
+    shelf.put("u1")
+    await confirmed(cluster)
+    run = Run(verb="provision", key="default/c", uid="u1", driver="shelf.example.com", asset="pvc-u1")
+    cluster.registry.start(run, lambda: asyncio.sleep(60), lambda: None)
+    findings = cluster.repair.start()
+    ((state, detail),) = outcomes(cluster, findings).values()
+    assert state == "refused"
+    assert "waits for provision-default/c[u1]" in detail
+    await asyncio.sleep(100)
+    assert "delete" not in shelf.calls
 
 
-def test_one_look_at_the_cluster_serves_many_repairs(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        for number in range(40):
-            shelf.put(f"u{number}")
-        await confirmed(cluster)
-        pages, read = cluster.client.pages, []
+async def test_one_look_at_the_cluster_serves_many_repairs(cluster: Any, shelf: Any) -> None:
+    for number in range(40):
+        shelf.put(f"u{number}")
+    await confirmed(cluster)
+    pages, read = cluster.client.pages, []
 
-        def counting(kind: Any, **options: Any) -> Any:
-            read.append(kind.plural)
-            return pages(kind, **options)
+    def counting(kind: Any, **options: Any) -> Any:
+        read.append(kind.plural)
+        return pages(kind, **options)
 
-        cluster.client.pages = counting
-        cluster.repair.start()
-        await asyncio.sleep(5)
-        assert shelf.assets == {}
-        assert read == ["persistentvolumeclaims", "persistentvolumes"]
-
-    tell(story)
+    cluster.client.pages = counting
+    cluster.repair.start()
+    await asyncio.sleep(5)
+    assert shelf.assets == {}
+    assert read == ["persistentvolumeclaims", "persistentvolumes"]
 
 
-def test_a_driver_that_cannot_be_used_is_said(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.put("u1")
-        await confirmed(cluster)
-        await cluster.drivers.stop_all()
-        findings = cluster.repair.start(driver="shelf.example.com")
-        await asyncio.sleep(1)
-        ((state, detail),) = outcomes(cluster, findings).values()
-        assert (state, "driver shelf.example.com cannot be used" in detail) == ("failed", True)
-        assert cluster.repair.start(driver="another") == []
-        assert cluster.repair.start(handle="another") == []
-
-    tell(story)
+async def test_a_driver_that_cannot_be_used_is_said(cluster: Any, shelf: Any) -> None:
+    shelf.put("u1")
+    await confirmed(cluster)
+    await cluster.drivers.stop_all()
+    findings = cluster.repair.start(driver="shelf.example.com")
+    await asyncio.sleep(1)
+    ((state, detail),) = outcomes(cluster, findings).values()
+    assert (state, "driver shelf.example.com cannot be used" in detail) == ("failed", True)
+    assert cluster.repair.start(driver="another") == []
+    assert cluster.repair.start(handle="another") == []

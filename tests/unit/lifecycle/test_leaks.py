@@ -10,7 +10,7 @@ import pytest
 from volplane import ListedAsset, Ownership, VolumeSource
 from volplane.kube import names
 from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeSpec
-from volplane.lifecycle.leaks import Comparison, Finding, Observations, Verdict
+from volplane.leaks.comparison import Comparison, Finding, Observations, Verdict
 
 HERE = "here"
 MIB = 2**20

@@ -26,158 +26,142 @@ def values(cluster: Any, *metrics: str) -> list[float | None]:
     return found
 
 
-def test_a_life_cycle_is_counted_once_under_every_name(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        for name in ("a", "b"):
-            await cluster.claim(name)
-        await asyncio.sleep(5)
-        await cluster.client.delete(CLAIMS, "default/a")
-        await asyncio.sleep(30)
-        provision, delete = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
-        assert values(
-            cluster,
-            f"{provision}_total{{class=shelves,source=}}",
-            f"{provision}_duration_seconds_count{{class=shelves,source=}}",
-            f"{provision}_failed_total{{class=shelves,source=}}",
-            f"{delete}_total{{class=shelves}}",
-            f"{delete}_duration_seconds_count{{class=shelves}}",
-            f"{delete}_failed_total{{class=shelves}}",
-            f"volume_operation_total_seconds_count{{plugin_name={PLUGIN},operation_name=provision}}",
-            f"volume_operation_total_seconds_count{{plugin_name={PLUGIN},operation_name=delete}}",
-            "pv_collector_total_pv_count{plugin_name=kubernetes.io/host-path,volume_mode=Filesystem}",
-            "pv_collector_bound_pv_count{storage_class=shelves}",
-            "pv_collector_unbound_pv_count{storage_class=shelves}",
-            "pv_collector_bound_pvc_count{namespace=default,storage_class=shelves,volume_attributes_class=}",
-        ) == [2, 2, None, 1, 1, None, 2, 1, 1, 1, 0, 1]
-
-    tell(story)
+async def test_a_life_cycle_is_counted_once_under_every_name(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    for name in ("a", "b"):
+        await cluster.claim(name)
+    await asyncio.sleep(5)
+    await cluster.client.delete(CLAIMS, "default/a")
+    await asyncio.sleep(30)
+    provision, delete = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
+    assert values(
+        cluster,
+        f"{provision}_total{{class=shelves,source=}}",
+        f"{provision}_duration_seconds_count{{class=shelves,source=}}",
+        f"{provision}_failed_total{{class=shelves,source=}}",
+        f"{delete}_total{{class=shelves}}",
+        f"{delete}_duration_seconds_count{{class=shelves}}",
+        f"{delete}_failed_total{{class=shelves}}",
+        f"volume_operation_total_seconds_count{{plugin_name={PLUGIN},operation_name=provision}}",
+        f"volume_operation_total_seconds_count{{plugin_name={PLUGIN},operation_name=delete}}",
+        "pv_collector_total_pv_count{plugin_name=kubernetes.io/host-path,volume_mode=Filesystem}",
+        "pv_collector_bound_pv_count{storage_class=shelves}",
+        "pv_collector_unbound_pv_count{storage_class=shelves}",
+        "pv_collector_bound_pvc_count{namespace=default,storage_class=shelves,volume_attributes_class=}",
+    ) == [2, 2, None, 1, 1, None, 2, 1, 1, 1, 0, 1]
 
 
-def test_a_wait_counts_from_the_first_attempt_and_only_the_last_one_is_a_success(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        shelf.answers["provision"] = [Unavailable("away", retry_after=100), Unavailable("away", retry_after=100)]
-        shelf.answers["delete"] = [InProgress(retry_after=50)]
-        await cluster.claim()
-        await asyncio.sleep(250)
-        await cluster.client.delete(CLAIMS, "default/data")
-        await asyncio.sleep(100)
-        operation = "volume_operation_total_seconds_sum"
-        provisioned, deleted = values(
-            cluster,
-            f"{operation}{{plugin_name={PLUGIN},operation_name=provision}}",
-            f"{operation}{{plugin_name={PLUGIN},operation_name=delete}}",
-        )
-        assert provisioned is not None
-        assert 200 <= provisioned < 201
-        assert deleted is not None
-        assert 50 <= deleted < 52
-        assert values(
-            cluster,
-            "controller_persistentvolumeclaim_provision_total{class=shelves,source=}",
-            "controller_persistentvolumeclaim_provision_failed_total{class=shelves,source=}",
-            "controller_persistentvolume_delete_total{class=shelves}",
-            "controller_persistentvolume_delete_failed_total{class=shelves}",
-        ) == [1, 2, 1, None]
-
-    tell(story)
-
-
-def test_an_asset_that_is_too_small_is_a_failure(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        source = VolumeSource(kind="hostPath", fields={"path": "/shelves/small"})
-        shelf.answers["provision"] = [Asset(handle="shelf/small", source=source, capacity_bytes=1)]
-        await cluster.claim()
-        await asyncio.sleep(5)
-        shape = "controller_persistentvolumeclaim_provision{}_total{{class=shelves,source=}}"
-        assert values(cluster, shape.format("_failed"), shape.format("")) == [1, 1]
-
-    tell(story)
+async def test_a_wait_counts_from_the_first_attempt_and_only_the_last_one_is_a_success(
+    cluster: Any, shelf: Any
+) -> None:
+    await cluster.make_class()
+    shelf.answers["provision"] = [Unavailable("away", retry_after=100), Unavailable("away", retry_after=100)]
+    shelf.answers["delete"] = [InProgress(retry_after=50)]
+    await cluster.claim()
+    await asyncio.sleep(250)
+    await cluster.client.delete(CLAIMS, "default/data")
+    await asyncio.sleep(100)
+    operation = "volume_operation_total_seconds_sum"
+    provisioned, deleted = values(
+        cluster,
+        f"{operation}{{plugin_name={PLUGIN},operation_name=provision}}",
+        f"{operation}{{plugin_name={PLUGIN},operation_name=delete}}",
+    )
+    assert provisioned is not None
+    assert 200 <= provisioned < 201
+    assert deleted is not None
+    assert 50 <= deleted < 52
+    assert values(
+        cluster,
+        "controller_persistentvolumeclaim_provision_total{class=shelves,source=}",
+        "controller_persistentvolumeclaim_provision_failed_total{class=shelves,source=}",
+        "controller_persistentvolume_delete_total{class=shelves}",
+        "controller_persistentvolume_delete_failed_total{class=shelves}",
+    ) == [1, 2, 1, None]
 
 
-def test_cleaning_up_after_a_claim_is_no_attempt(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.make_class()
-        shelf.answers["provision"] = [Unavailable("away", retry_after=100)]
-        await cluster.claim()
-        await asyncio.sleep(1)
-        await cluster.client.delete(CLAIMS, "default/data")
-        await asyncio.sleep(200)
-        assert (await cluster.client.list(CLAIMS)).items == []
-        assert values(
-            cluster,
-            "controller_persistentvolumeclaim_provision_failed_total{class=shelves,source=}",
-            "controller_persistentvolume_delete_total{class=shelves}",
-            f"volume_operation_total_seconds_count{{plugin_name={PLUGIN},operation_name=provision}}",
-        ) == [1, None, None]
-
-    tell(story)
+async def test_an_asset_that_is_too_small_is_a_failure(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    source = VolumeSource(kind="hostPath", fields={"path": "/shelves/small"})
+    shelf.answers["provision"] = [Asset(handle="shelf/small", source=source, capacity_bytes=1)]
+    await cluster.claim()
+    await asyncio.sleep(5)
+    shape = "controller_persistentvolumeclaim_provision{}_total{{class=shelves,source=}}"
+    assert values(cluster, shape.format("_failed"), shape.format("")) == [1, 1]
 
 
-def test_claims_that_get_the_default_class_later_are_counted_and_so_are_refusals(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        body = CLAIMS.body(
-            metadata={"name": "data", "namespace": "default"},
-            spec={"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
-        )
-        await cluster.client.create(CLAIMS, body)
-        await asyncio.sleep(1)
-        patch, refusals = cluster.client.patch, 2
-
-        async def refusing(kind: Any, key: str, body: Any, **options: Any) -> Any:
-            nonlocal refusals
-            if kind is CLAIMS and "storageClassName" in body.get("spec", {}) and refusals:
-                refusals -= 1
-                raise ApiConflict("somebody was faster", status=409)
-            return await patch(kind, key, body, **options)
-
-        cluster.client.patch = refusing
-        await cluster.make_class()
-        default = {"metadata": {"annotations": {DEFAULT_CLASS: "true"}}}
-        await cluster.client.patch(STORAGE_CLASSES, "shelves", default)
-        await asyncio.sleep(60)
-        assert (await cluster.client.get(CLAIMS, "default/data")).spec.storage_class_name == "shelves"
-        assert values(cluster, "retroactive_storageclass_total", "retroactive_storageclass_errors_total") == [1, 2]
-
-    tell(story)
+async def test_cleaning_up_after_a_claim_is_no_attempt(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    shelf.answers["provision"] = [Unavailable("away", retry_after=100)]
+    await cluster.claim()
+    await asyncio.sleep(1)
+    await cluster.client.delete(CLAIMS, "default/data")
+    await asyncio.sleep(200)
+    assert (await cluster.client.list(CLAIMS)).items == []
+    assert values(
+        cluster,
+        "controller_persistentvolumeclaim_provision_failed_total{class=shelves,source=}",
+        "controller_persistentvolume_delete_total{class=shelves}",
+        f"volume_operation_total_seconds_count{{plugin_name={PLUGIN},operation_name=provision}}",
+    ) == [1, None, None]
 
 
-def test_what_a_stopped_controller_counted_of_its_caches_is_void(tell: Tell) -> None:
-    async def story(cluster: Any, shelf: Any) -> None:
-        await cluster.volume("v")
-        await asyncio.sleep(1)
-        assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [1]
-        assert (await cluster.client.get(VOLUMES, "v")).status.phase == "Available"
+async def test_claims_that_get_the_default_class_later_are_counted_and_so_are_refusals(
+    cluster: Any, shelf: Any
+) -> None:
+    body = CLAIMS.body(
+        metadata={"name": "data", "namespace": "default"},
+        spec={"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+    )
+    await cluster.client.create(CLAIMS, body)
+    await asyncio.sleep(1)
+    patch, refusals = cluster.client.patch, 2
 
-    cluster = tell(story)
+    async def refusing(kind: Any, key: str, body: Any, **options: Any) -> Any:
+        nonlocal refusals
+        if kind is CLAIMS and "storageClassName" in body.get("spec", {}) and refusals:
+            refusals -= 1
+            raise ApiConflict("somebody was faster", status=409)
+        return await patch(kind, key, body, **options)
+
+    cluster.client.patch = refusing
+    await cluster.make_class()
+    default = {"metadata": {"annotations": {DEFAULT_CLASS: "true"}}}
+    await cluster.client.patch(STORAGE_CLASSES, "shelves", default)
+    await asyncio.sleep(60)
+    assert (await cluster.client.get(CLAIMS, "default/data")).spec.storage_class_name == "shelves"
+    assert values(cluster, "retroactive_storageclass_total", "retroactive_storageclass_errors_total") == [1, 2]
+
+
+async def test_what_a_stopped_controller_counted_of_its_caches_is_void(cluster: Any, shelf: Any) -> None:
+    await cluster.volume("v")
+    await asyncio.sleep(1)
+    assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [1]
+    assert (await cluster.client.get(VOLUMES, "v")).status.phase == "Available"
+    await cluster.stop()
     assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [None]
 
 
-def test_what_a_hook_logs_carries_operation_driver_and_object(tell: Tell) -> None:
+async def test_what_a_hook_logs_carries_operation_driver_and_object(cluster: Any, shelf: Any) -> None:
     seen: dict[str, dict[str, str]] = {}
 
-    async def story(cluster: Any, shelf: Any) -> None:
-        shelf.before = lambda hook: seen.setdefault(hook, dict(logs.fields()))
-        await cluster.make_class()
-        uid = await cluster.claim()
-        await asyncio.sleep(5)
-        volume = (await cluster.client.get(VOLUMES, f"pvc-{uid}")).uid
-        await cluster.client.delete(CLAIMS, "default/data")
-        await asyncio.sleep(30)
-        assert seen["list_assets"] == {"driver": PLUGIN}
-        assert seen["provision"] == {
-            "controller": "claims",
-            "object": "default/data",
-            "operation": f"provision-default/data[{uid}]",
-            "driver": PLUGIN,
-        }
-        assert seen["delete"] == {
-            "controller": "volumes",
-            "object": f"pvc-{uid}",
-            "operation": f"delete-pvc-{uid}[{volume}]",
-            "driver": PLUGIN,
-        }
-
-    tell(story)
+    shelf.before = lambda hook: seen.setdefault(hook, dict(logs.fields()))
+    await cluster.make_class()
+    uid = await cluster.claim()
+    await asyncio.sleep(5)
+    volume = (await cluster.client.get(VOLUMES, f"pvc-{uid}")).uid
+    await cluster.client.delete(CLAIMS, "default/data")
+    await asyncio.sleep(30)
+    assert seen["list_assets"] == {"driver": PLUGIN}
+    assert seen["provision"] == {
+        "controller": "claims",
+        "object": "default/data",
+        "operation": f"provision-default/data[{uid}]",
+        "driver": PLUGIN,
+    }
+    assert seen["delete"] == {
+        "controller": "volumes",
+        "object": f"pvc-{uid}",
+        "operation": f"delete-pvc-{uid}[{volume}]",
+        "driver": PLUGIN,
+    }

@@ -16,9 +16,10 @@ from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, Done, Patch, Read, Reads, Run
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node
-from volplane.lifecycle.claims import decide_claim
-from volplane.lifecycle.intents import INTENT_VERSION, ClaimIntent
-from volplane.lifecycle.world import Pending, Reschedule, World
+from volplane.reconcile.claims import decide_claim
+from volplane.state.cluster_state import ClusterState
+from volplane.state.progress import Full, Made, Pending
+from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 DYING = "2026-01-01T00:00:00Z"
 INTENT = "volplane.dev/intent"
@@ -51,7 +52,7 @@ def test_the_intent_comes_before_everything_in_one_write() -> None:
     assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER)
 
 
-def with_intent(made: World, item: Claim, **intent: Any) -> Claim:
+def with_intent(made: ClusterState, item: Claim, **intent: Any) -> Claim:
     """The claim as it is once its intent is declared."""
     sealed = made.sealer.seal(item.uid, ClaimIntent(v=INTENT_VERSION, driver=DRIVER, **intent))
     body = msgspec.to_builtins(item)
@@ -63,13 +64,13 @@ def with_intent(made: World, item: Claim, **intent: Any) -> Claim:
 
 def prepared(
     *others: KubeObject, item: Claim | None = None, backend: ScriptedBackend | None = None, **intent: Any
-) -> World:
+) -> ClusterState:
     made = world(storage_class(), *others, backends=(backend or disk(),))
     made.claims.observe(with_intent(made, item or fast(), **intent))
     return made
 
 
-def next_step(made: World) -> Any:
+def next_step(made: ClusterState) -> Any:
     return decide_claim("default/c", made, Reads())
 
 
@@ -99,7 +100,7 @@ ASSET = Asset(handle="h", source=VolumeSource(kind="hostPath", fields={"path": "
 
 def test_the_asset_becomes_a_volume_that_is_reserved_for_the_claim() -> None:
     made = prepared()
-    made.outcomes.made["uid-c"] = ASSET
+    made.progress.track_claim("uid-c").step = Made(ASSET)
     step = next_step(made)
     assert isinstance(step, Create)
     meta, spec = step.body["metadata"], step.body["spec"]
@@ -127,7 +128,7 @@ def test_a_volume_of_an_in_tree_name_looks_as_stock_tools_know_it(handle: str, n
     sealed = made.sealer.seal(item.uid, ClaimIntent(v=INTENT_VERSION, driver=name))
     marks = {"volume.kubernetes.io/storage-provisioner": name, INTENT: sealed}
     made.claims.observe(fast(annotations=marks, finalizers=[HELD]))
-    made.outcomes.made["uid-c"] = Asset(handle=handle, source=ASSET.source, capacity_bytes=2**30)
+    made.progress.track_claim("uid-c").step = Made(Asset(handle=handle, source=ASSET.source, capacity_bytes=2**30))
     step = next_step(made)
     assert step.body["metadata"]["finalizers"] == ["kubernetes.io/pv-controller"]
     assert step.body["metadata"]["annotations"] == {
@@ -139,20 +140,20 @@ def test_a_volume_of_an_in_tree_name_looks_as_stock_tools_know_it(handle: str, n
 
 def test_long_work_is_written_down_and_waited_for() -> None:
     made = prepared()
-    made.outcomes.made["uid-c"] = Pending({"job": 1}, due=1005.0)
+    made.progress.track_claim("uid-c").step = Pending({"job": 1}, due=1005.0)
     kept = next_step(made)
     assert isinstance(kept, Patch)
     assert json.loads(kept.body["metadata"]["annotations"][INTENT])["intent"]["state"] == {"job": 1}
     noted = prepared(state={"job": 1})
-    noted.outcomes.made["uid-c"] = Pending({"job": 1}, due=1005.0)
+    noted.progress.track_claim("uid-c").step = Pending({"job": 1}, due=1005.0)
     assert next_step(noted).seconds == 5.0
-    noted.outcomes.made["uid-c"] = Pending({"job": 1}, due=999.0)
+    noted.progress.track_claim("uid-c").step = Pending({"job": 1}, due=999.0)
     assert isinstance(next_step(noted), Run)
 
 
 def test_a_full_place_gives_the_claim_back_and_forgets_the_place() -> None:
     made = prepared(item=fast(annotations={SELECTED: "n"}), segment={"zone": "a"})
-    made.outcomes.made["uid-c"] = Reschedule()
+    made.progress.track_claim("uid-c").step = Full()
     step = next_step(made)
     annotations = step.body["metadata"]["annotations"]
     assert annotations[SELECTED] is None
@@ -248,11 +249,11 @@ def test_a_volume_of_that_name_that_belongs_to_somebody_else_is_in_the_way() -> 
 
 def test_a_dying_claim_never_gets_a_volume_its_asset_goes_first() -> None:
     made = prepared(item=fast(deletionTimestamp=DYING))
-    made.outcomes.made["uid-c"] = ASSET
+    made.progress.track_claim("uid-c").step = Made(ASSET)
     run = next_step(made)
     assert isinstance(run, Run)
     assert run.name == "discard-default/c[uid-c]"
-    made.outcomes.discarded.add("uid-c")
+    made.progress.track_claim("uid-c").discarded()
     freed = next_step(made)
     assert freed.body["metadata"] == {"annotations": {INTENT: None}, "finalizers": None}
 
@@ -261,14 +262,14 @@ def test_a_damaged_record_of_a_dying_claim_is_restored_before_its_asset_goes() -
     """Found by the simulation: after a crash nobody knew any more in which place the asset was."""
     made = world(storage_class(), backends=(disk(),))
     item = with_intent(made, fast(deletionTimestamp=DYING))
-    made.outcomes.intents[item.uid] = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "a"})
+    made.progress.track_claim(item.uid).intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "a"})
     item.metadata.annotations = {**(item.metadata.annotations or {}), INTENT: "not an intent"}
     made.claims.observe(item)
     step = next_step(made)
     assert isinstance(step, Patch)
     assert list(step.body["metadata"]) == ["annotations"]
     restored = made.sealer.open(item.uid, step.body["metadata"]["annotations"][INTENT])
-    assert restored == made.outcomes.intents[item.uid]
+    assert restored == made.progress.claim(item.uid).intent
 
 
 def test_a_record_that_nobody_knows_is_presumed_once_and_written_before_its_asset_is_looked_for() -> None:

@@ -15,7 +15,8 @@ from volplane.binding.matching import capacity_of, demand_of, place_of
 from volplane.controller.actions import Patch, Read, Reads
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
-from volplane.lifecycle.reconciling import ClaimReconciler, VolumeReconciler, Wakeups
+from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
+from volplane.state.handlers import EventHandlers
 
 ONE_MODE, TWO_MODES = ["ReadWriteOnce"], ["ReadWriteOnce", "ReadOnlyMany"]
 
@@ -37,7 +38,9 @@ class Bench:
         self.world = bare_world()
         self.claims, self.volumes = Queue(), Queue()
         self.forgotten: list[tuple[str, str, str]] = []
-        Wakeups(self.world, self.claims, self.volumes, lambda *operation: self.forgotten.append(operation)).subscribe()
+        EventHandlers(
+            self.world, self.claims, self.volumes, lambda *operation: self.forgotten.append(operation)
+        ).subscribe()
         self.decide = {
             "claims": ClaimReconciler(self.world, self.claims.enqueue),
             "volumes": VolumeReconciler(self.world),
@@ -287,12 +290,11 @@ def test_outcomes_of_what_is_gone_are_forgotten() -> None:
     bench = Bench()
     item, made = volume(), claim()
     put(bench.world, item, made)
-    bench.world.outcomes.failed[item.uid] = "broken"
-    bench.world.outcomes.attempted[made.uid] = 1.0
+    bench.world.progress.track_volume(item.uid).failed("broken")
+    bench.world.progress.track_claim(made.uid).attempted = 1.0
     bench.delete(item)
     bench.delete(made)
-    assert not bench.world.outcomes.failed
-    assert not bench.world.outcomes.attempted
+    assert len(bench.world.progress) == 0
 
 
 def test_a_volume_that_was_kept_for_a_claim_in_vain_goes_to_the_next() -> None:

@@ -17,10 +17,11 @@ from volplane.controller.actions import Create, Delete, Patch, Read, Reads, Run,
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
-from volplane.lifecycle.intents import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_volume_intent
-from volplane.lifecycle.scrubber import SCRUB_GATE, Unmountable, pod_body, pod_name, scrub_deadline
-from volplane.lifecycle.volumes import decide_volume
-from volplane.lifecycle.world import ScrubPlan, World
+from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, pod_body, pod_name, scrub_deadline
+from volplane.reconcile.volumes import decide_volume
+from volplane.state.cluster_state import ClusterState
+from volplane.state.progress import ScrubPlan
+from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_volume_intent
 
 INTENT = "volplane.dev/intent"
 GONE = claim("gone")
@@ -53,7 +54,7 @@ def pod_of(item: Volume, *, gated: bool = False, phase: str = "Pending", **chang
     return msgspec.convert({**body, "status": {"phase": phase}}, Pod)
 
 
-def decided(item: Volume, *pods: Pod, reads: Reads | None = None, made: World | None = None) -> Any:
+def decided(item: Volume, *pods: Pod, reads: Reads | None = None, made: ClusterState | None = None) -> Any:
     into = made or world(backends=(DISK,))
     put(into, item, *pods)
     known = reads or Reads()
@@ -81,9 +82,9 @@ def test_first_the_driver_says_how() -> None:
     assert run.name == "recycle-v[uid-v]"
 
 
-def planned() -> World:
+def planned() -> ClusterState:
     made = world(backends=(DISK,))
-    made.outcomes.scrubs["uid-v"] = ScrubPlan(PodScrub().volume)
+    made.progress.track_volume("uid-v").step = ScrubPlan(PodScrub().volume)
     return made
 
 

@@ -12,7 +12,8 @@ from unit.lifecycle.decisions import read, world
 from volplane.controller.actions import Delete, Done, Patch, Read, Reads, Run, Wait
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import KubeObject, Volume
-from volplane.lifecycle.volumes import decide_volume, promised
+from volplane.reconcile.volumes import decide_volume, promised
+from volplane.state.progress import Deleted
 
 DYING = "2026-01-01T00:00:00Z"
 CHOSEN = {"pv.kubernetes.io/bound-by-controller": "yes"}
@@ -193,7 +194,7 @@ def test_delete_goes_by_finalizer_object_hook_and_finalizer() -> None:
     assert isinstance(run, Run)
     assert run.name == "delete-v[uid-v]"
     after = world(item, backends=(DISK,))
-    after.outcomes.deleted[item.uid] = None
+    after.progress.track_volume(item.uid).succeeded(Deleted())
     freed = decide_volume("v", after, read(CLAIMS, "default/gone"))
     assert freed.body == {"metadata": {"finalizers": None}}
 

@@ -1,12 +1,10 @@
 """A registry under test in virtual time, and operations that fail or take long."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from volplane.controller.actions import Run
 from volplane.operations import DriverLimits, Ended, OperationRegistry, Phase
-from volplane_testing.clock import run
 
 Work = Callable[[], Awaitable[None]]
 
@@ -60,17 +58,6 @@ def an_operation(name: str, *, asset: str = "a", driver: str = "d", node: str = 
 
 def now() -> float:
     return round(asyncio.get_running_loop().time(), 3)
-
-
-def during(main: Callable[[Bench], Coroutine[Any, Any, None]], limits: dict[str, DriverLimits] | None = None) -> Bench:
-    bench: list[Bench] = []
-
-    async def outer() -> None:
-        bench.append(Bench(limits))
-        await main(bench[0])
-
-    run(outer())
-    return bench[0]
 
 
 def failing(error: Exception) -> Work:

@@ -4,203 +4,183 @@ import asyncio
 
 import pytest
 
-from unit.operations.bench import Bench, an_operation, during, failing, now, sleeping
+from unit.operations.bench import Bench, an_operation, failing, now, sleeping
 from volplane.errors import BackoffError, InvalidArgument, Throttled, Unavailable
 from volplane.operations import Again
 
 # --- back-off ---------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_refuses_the_name_until_its_back_off_ends_and_then_queues_the_object() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("provision", failing(Unavailable("the filer is down")))
-        await asyncio.sleep(0.2)
-        with pytest.raises(BackoffError, match="the filer is down") as refused:
-            bench.start("provision")
-        assert refused.value.until == 0.5
-        await asyncio.sleep(1)
-
-    bench = during(main)
+async def test_a_failure_refuses_the_name_until_its_back_off_ends_and_then_queues_the_object() -> None:
+    bench = Bench()
+    bench.start("provision", failing(Unavailable("the filer is down")))
+    await asyncio.sleep(0.2)
+    with pytest.raises(BackoffError, match="the filer is down") as refused:
+        bench.start("provision")
+    assert refused.value.until == 0.5
+    await asyncio.sleep(1)
     assert bench.requeued == [("provision", 0.5)]
     assert len(bench.ran) == 1
 
 
-def test_failures_in_a_row_double_the_back_off_and_a_success_ends_that() -> None:
-    async def main(bench: Bench) -> None:
-        tries = 0
+async def test_failures_in_a_row_double_the_back_off_and_a_success_ends_that() -> None:
+    bench = Bench()
+    tries = 0
 
-        def again() -> None:
-            bench.requeued.append(("p", now()))
-            bench.start("p", work, requeue=again)
-
-        async def work() -> None:
-            nonlocal tries
-            tries += 1
-            if tries < 4 or tries == 5:
-                raise Unavailable("down")
-            if tries == 6:
-                await asyncio.sleep(1000)
-
+    def again() -> None:
+        bench.requeued.append(("p", now()))
         bench.start("p", work, requeue=again)
-        await asyncio.sleep(100)
 
-    bench = during(main)
+    async def work() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 4 or tries == 5:
+            raise Unavailable("down")
+        if tries == 6:
+            await asyncio.sleep(1000)
+
+    bench.start("p", work, requeue=again)
+    await asyncio.sleep(100)
     assert [at for _, at in bench.requeued] == [0.5, 1.5, 3.5, 3.5, 4.0]
 
 
-def test_another_operation_on_the_asset_does_not_inherit_the_back_off_and_ends_it() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("provision", failing(InvalidArgument("bad class")))
-        await asyncio.sleep(1)
-        bench.start("delete", sleeping(1))
-        await asyncio.sleep(2)
-        bench.start("provision")
-        await asyncio.sleep(1)
-
-    bench = during(main)
+async def test_another_operation_on_the_asset_does_not_inherit_the_back_off_and_ends_it() -> None:
+    bench = Bench()
+    bench.start("provision", failing(InvalidArgument("bad class")))
+    await asyncio.sleep(1)
+    bench.start("delete", sleeping(1))
+    await asyncio.sleep(2)
+    bench.start("provision")
+    await asyncio.sleep(1)
     assert bench.requeued == [("delete", 2.0), ("provision", 2.0), ("provision", 3.0)]
 
 
-def test_another_operation_does_not_cut_short_what_is_in_progress() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("provision", failing(Again(after=60)))
-        await asyncio.sleep(1)
-        bench.start("check", sleeping(1))
-        await asyncio.sleep(100)
-
-    assert during(main).requeued == [("check", 2.0), ("provision", 60.0)]
-
-
-def test_a_failure_on_one_node_does_not_touch_another_nodes() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("attach-1", failing(InvalidArgument("no")), node="n1")
-        await asyncio.sleep(1)
-        bench.start("attach-2", sleeping(1), node="n2")
-        await asyncio.sleep(5)
-        with pytest.raises(BackoffError):
-            bench.start("attach-1", node="n1")
-
-    during(main)
+async def test_another_operation_does_not_cut_short_what_is_in_progress() -> None:
+    bench = Bench()
+    bench.start("provision", failing(Again(after=60)))
+    await asyncio.sleep(1)
+    bench.start("check", sleeping(1))
+    await asyncio.sleep(100)
+    assert bench.requeued == [("check", 2.0), ("provision", 60.0)]
 
 
-def test_again_is_no_failure_releases_the_asset_and_queues_the_object_later() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("provision", failing(Unavailable("down")))
-        await asyncio.sleep(0.6)
-        bench.start("provision", failing(Again(after=30)))
-        await asyncio.sleep(1)
-        with pytest.raises(BackoffError, match="in progress") as refused:
-            bench.start("provision")
-        assert refused.value.until == pytest.approx(30.6)
-        assert bench.holder("a") is None
-        await asyncio.sleep(30)
-        bench.start("provision", failing(Unavailable("down")))
-        await asyncio.sleep(0.6)
+async def test_a_failure_on_one_node_does_not_touch_another_nodes() -> None:
+    bench = Bench()
+    bench.start("attach-1", failing(InvalidArgument("no")), node="n1")
+    await asyncio.sleep(1)
+    bench.start("attach-2", sleeping(1), node="n2")
+    await asyncio.sleep(5)
+    with pytest.raises(BackoffError):
+        bench.start("attach-1", node="n1")
 
-    bench = during(main)
+
+async def test_again_is_no_failure_releases_the_asset_and_queues_the_object_later() -> None:
+    bench = Bench()
+    bench.start("provision", failing(Unavailable("down")))
+    await asyncio.sleep(0.6)
+    bench.start("provision", failing(Again(after=30)))
+    await asyncio.sleep(1)
+    with pytest.raises(BackoffError, match="in progress") as refused:
+        bench.start("provision")
+    assert refused.value.until == pytest.approx(30.6)
+    assert bench.holder("a") is None
+    await asyncio.sleep(30)
+    bench.start("provision", failing(Unavailable("down")))
+    await asyncio.sleep(0.6)
     assert [at for _, at in bench.requeued] == [0.5, 30.6, 32.1]
     assert [type(e.error) for e in bench.ended] == [Unavailable, type(None), Unavailable]
 
 
-def test_what_is_queued_at_the_end_of_a_pause_may_start_even_if_the_timer_rang_a_tick_early() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("provision", failing(Again(after=30)), requeue=lambda: bench.start("provision"))
-        await asyncio.sleep(1)
-        # asyncio runs what is due within its clock's resolution together with what is due now.
-        asyncio.get_running_loop().call_at(30 - 5e-7, lambda: None)
-        await asyncio.sleep(60)
-
-    assert [at for _, at in during(main).ran] == [0.0, 30.0]
-
-
-def test_errors_that_ask_for_a_time_get_it() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("one", failing(Throttled("slow", retry_after=7)), asset="1")
-        bench.start("two", failing(InvalidArgument("never")), asset="2")
-        await asyncio.sleep(400)
-
-    assert during(main).requeued == [("one", 7.0), ("two", 300.0)]
+async def test_what_is_queued_at_the_end_of_a_pause_may_start_even_if_the_timer_rang_a_tick_early() -> None:
+    bench = Bench()
+    bench.start("provision", failing(Again(after=30)), requeue=lambda: bench.start("provision"))
+    await asyncio.sleep(1)
+    # asyncio runs what is due within its clock's resolution together with what is due now.
+    asyncio.get_running_loop().call_at(30 - 5e-7, lambda: None)
+    await asyncio.sleep(60)
+    assert [at for _, at in bench.ran] == [0.0, 30.0]
 
 
-def test_forgetting_lets_a_name_run_at_once_with_a_fresh_count() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("provision", failing(InvalidArgument("bad class")))
-        await asyncio.sleep(1)
-        bench.registry.forget("provision", "data", "uid")
-        bench.registry.forget("unknown", "data", "uid")
-        bench.start("provision", failing(Unavailable("down")))
-        await asyncio.sleep(1)
-
-    assert during(main).requeued == [("provision", 1.5)]
+async def test_errors_that_ask_for_a_time_get_it() -> None:
+    bench = Bench()
+    bench.start("one", failing(Throttled("slow", retry_after=7)), asset="1")
+    bench.start("two", failing(InvalidArgument("never")), asset="2")
+    await asyncio.sleep(400)
+    assert bench.requeued == [("one", 7.0), ("two", 300.0)]
 
 
-def test_forgetting_what_runs_makes_its_failure_the_first() -> None:
-    async def main(bench: Bench) -> None:
-        for _ in range(4):
-            bench.start("p", failing(Unavailable("down")))
-            await asyncio.sleep(10)
+async def test_forgetting_lets_a_name_run_at_once_with_a_fresh_count() -> None:
+    bench = Bench()
+    bench.start("provision", failing(InvalidArgument("bad class")))
+    await asyncio.sleep(1)
+    bench.registry.forget("provision", "data", "uid")
+    bench.registry.forget("unknown", "data", "uid")
+    bench.start("provision", failing(Unavailable("down")))
+    await asyncio.sleep(1)
+    assert bench.requeued == [("provision", 1.5)]
 
-        async def work() -> None:
-            bench.registry.forget("p", "data", "uid")
-            raise Unavailable("down")
 
-        bench.start("p", work)
+async def test_forgetting_what_runs_makes_its_failure_the_first() -> None:
+    bench = Bench()
+    for _ in range(4):
+        bench.start("p", failing(Unavailable("down")))
         await asyncio.sleep(10)
 
-    assert during(main).requeued[-1] == ("p", 40.5)
+    async def work() -> None:
+        bench.registry.forget("p", "data", "uid")
+        raise Unavailable("down")
+
+    bench.start("p", work)
+    await asyncio.sleep(10)
+    assert bench.requeued[-1] == ("p", 40.5)
 
 
-def test_failures_that_nobody_follows_up_are_forgotten() -> None:
-    async def main(bench: Bench) -> None:
-        for _ in range(3):
-            bench.start("p", failing(Unavailable("down")))
-            await asyncio.sleep(10)
-        assert bench.registry.next_delay(an_operation("p"), Unavailable("down")) == 4.0
-        await asyncio.sleep(700)
-        assert bench.registry.next_delay(an_operation("p"), Unavailable("down")) == 0.5
-        assert bench.registry.snapshot() == ()
-
-    during(main)
+async def test_failures_that_nobody_follows_up_are_forgotten() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.start("p", failing(Unavailable("down")))
+        await asyncio.sleep(10)
+    assert bench.registry.next_delay(an_operation("p"), Unavailable("down")) == 4.0
+    await asyncio.sleep(700)
+    assert bench.registry.next_delay(an_operation("p"), Unavailable("down")) == 0.5
+    assert bench.registry.snapshot() == ()
 
 
-def test_an_event_can_name_the_next_try_while_the_operation_still_runs() -> None:
-    async def main(bench: Bench) -> None:
-        delays = []
+async def test_an_event_can_name_the_next_try_while_the_operation_still_runs() -> None:
+    bench = Bench()
+    delays = []
 
-        async def work() -> None:
-            error = Unavailable("down")
-            delays.append(bench.registry.next_delay(an_operation("p"), error))
-            raise error
+    async def work() -> None:
+        error = Unavailable("down")
+        delays.append(bench.registry.next_delay(an_operation("p"), error))
+        raise error
 
-        for _ in range(3):
-            bench.start("p", work)
-            await asyncio.sleep(5)
-        assert delays == [0.5, 1.0, 2.0]
-
-    during(main)
-
-
-def test_a_bug_in_a_run_is_a_failure_like_others() -> None:
-    async def main(bench: Bench) -> None:
-        bench.start("p", failing(ZeroDivisionError("division by zero")))
-        await asyncio.sleep(0.1)
-        assert bench.registry.snapshot()[0].error == "division by zero"
-        await asyncio.sleep(1)
-
-    assert during(main).requeued == [("p", 0.5)]
-
-
-def test_a_cancelled_operation_releases_its_asset_and_backs_off() -> None:
-    async def main(bench: Bench) -> None:
-        async def work() -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
-            await asyncio.sleep(1)
-
+    for _ in range(3):
         bench.start("p", work)
-        await asyncio.sleep(0.1)
-        assert bench.holder("a") is None
+        await asyncio.sleep(5)
+    assert delays == [0.5, 1.0, 2.0]
+
+
+async def test_a_bug_in_a_run_is_a_failure_like_others() -> None:
+    bench = Bench()
+    bench.start("p", failing(ZeroDivisionError("division by zero")))
+    await asyncio.sleep(0.1)
+    assert bench.registry.snapshot()[0].error == "division by zero"
+    await asyncio.sleep(1)
+    assert bench.requeued == [("p", 0.5)]
+
+
+async def test_a_cancelled_operation_releases_its_asset_and_backs_off() -> None:
+    bench = Bench()
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
         await asyncio.sleep(1)
 
-    assert during(main).requeued == [("p", 0.5)]
+    bench.start("p", work)
+    await asyncio.sleep(0.1)
+    assert bench.holder("a") is None
+    await asyncio.sleep(1)
+    assert bench.requeued == [("p", 0.5)]

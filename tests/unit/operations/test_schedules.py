@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from schedules import schedules
 from unit.operations.bench import an_operation
 from volplane.errors import InvalidArgument, OperationError, Throttled, Unavailable
 from volplane.operations import Again, DriverLimits, OperationRegistry
-from volplane_testing.clock import run
 from volplane_testing.executor import InlineExecutor
 
 LIMITS = {"d": DriverLimits(concurrency=3), "e": DriverLimits(concurrency=2, rate=1.5)}
@@ -90,21 +90,17 @@ def actors(world: World) -> list[Actor]:
     return made
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_assets_are_never_shared_and_every_object_reaches_its_goal(seed: int) -> None:
-    async def main() -> World:
-        world = World(seed)
-        everybody = actors(world)
-        for actor in everybody:
-            actor.queued()
-        while any(actor.goal > 0 for actor in everybody):
-            await asyncio.sleep(1)
-        await asyncio.sleep(2000)
-        registry = world.registry
-        assert not any((registry._operations, registry._holders, registry._pauses, registry._paused))
-        return world
-
-    world = run(main(), seed=seed, limit=200_000)
+@pytest.mark.parametrize("seed", schedules(range(40), limit=200_000))
+async def test_assets_are_never_shared_and_every_object_reaches_its_goal(seed: int) -> None:
+    world = World(seed)
+    everybody = actors(world)
+    for actor in everybody:
+        actor.queued()
+    while any(actor.goal > 0 for actor in everybody):
+        await asyncio.sleep(1)
+    await asyncio.sleep(2000)
+    registry = world.registry
+    assert not any((registry._operations, registry._holders, registry._pauses._by_name, registry._pauses._by_asset))
     assert world.shared == []
     assert world.refusals > 0
     assert world.overruns > 0

@@ -14,9 +14,9 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.lifecycle.indexes import POD_INDEXES, claims_of_pod
 from volplane.protection.claims import BELIEVED, LivePods, ProtectionWorld, decide_claim_protection
 from volplane.protection.wakeups import ProtectionWakeups
+from volplane.state.indexes import POD_INDEXES, claims_of_pod
 
 DYING = "2026-01-01T00:00:00Z"
 FOREIGN = "example.com/hold"

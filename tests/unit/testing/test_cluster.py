@@ -20,8 +20,8 @@ from volplane_testing import (
     MemoryBackend,
     MemoryStorage,
     Slow,
-    run,
 )
+from volplane_testing.clock import run
 from volplane_testing.memory import ZONE
 
 
@@ -40,16 +40,8 @@ class Witness:
 Story = Callable[[Cluster], Coroutine[Any, Any, None]]
 
 
-def play(story: Story, *arguments: Any, **options: Any) -> None:
-    async def main() -> None:
-        async with Cluster(*arguments, **options) as cluster:
-            await story(cluster)
-
-    run(main())
-
-
-def test_a_volume_lives_its_life() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_volume_lives_its_life() -> None:
+    async with Cluster() as cluster:
         await cluster.create_class("fast", parameters={"colour": "red"})
         claim = await cluster.create_claim("data", storage_class="fast", capacity="2Gi")
         volume = await cluster.wait_bound(claim)
@@ -61,29 +53,23 @@ def test_a_volume_lives_its_life() -> None:
         assert volume not in cluster.api
         assert cluster.backend.storage.assets == {}
 
-    play(story)
 
-
-def test_the_default_class_serves_claims_without_one() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_the_default_class_serves_claims_without_one() -> None:
+    async with Cluster() as cluster:
         await cluster.create_class("fast", default=True)
         volume = await cluster.wait_bound(await cluster.create_claim("data", namespace="elsewhere"))
         assert volume["spec"]["storageClassName"] == "fast"
 
-    play(story)
 
-
-def test_a_volume_made_by_hand_is_bound() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_volume_made_by_hand_is_bound() -> None:
+    async with Cluster() as cluster:
         made = await cluster.create_volume("by-hand", {"hostPath": {"path": "/srv/data"}})
         volume = await cluster.wait_bound(await cluster.create_claim("data", storage_class=""))
         assert volume["metadata"]["uid"] == made["metadata"]["uid"]
 
-    play(story)
 
-
-def test_failures_of_the_api_are_survived() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_failures_of_the_api_are_survived() -> None:
+    async with Cluster() as cluster:
         await cluster.create_class("fast")
         claim = await cluster.create_claim("data", storage_class="fast")
         volume = await cluster.wait_bound(claim)
@@ -97,11 +83,9 @@ def test_failures_of_the_api_are_survived() -> None:
         assert told[:2] == [409, 409]
         assert told[-1] == 200
 
-    play(story)
 
-
-def test_a_lost_answer_of_the_api_makes_no_second_asset() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_lost_answer_of_the_api_makes_no_second_asset() -> None:
+    async with Cluster() as cluster:
         await cluster.create_class("fast")
         cluster.fail("create", "persistentvolumes", status=0, after=True)
         await cluster.wait_bound(await cluster.create_claim("data", storage_class="fast"))
@@ -109,11 +93,9 @@ def test_a_lost_answer_of_the_api_makes_no_second_asset() -> None:
         assert cluster.backend.storage.made == 1
         assert len(cluster.api.all("persistentvolumes")) == 1
 
-    play(story)
 
-
-def test_dropped_watches_and_a_compacted_history_are_survived() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_dropped_watches_and_a_compacted_history_are_survived() -> None:
+    async with Cluster() as cluster:
         await cluster.create_class("fast")
         for number in range(3):
             cluster.drop_watches()
@@ -124,11 +106,9 @@ def test_dropped_watches_and_a_compacted_history_are_survived() -> None:
         await cluster.settle()
         assert len(cluster.backend.storage.assets) == 3
 
-    play(story)
 
-
-def test_a_slow_api_is_waited_for() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_slow_api_is_waited_for() -> None:
+    async with Cluster() as cluster:
         await cluster.create_class("fast")
         cluster.delay("create", "persistentvolumes", seconds=7)
         begun = asyncio.get_running_loop().time()
@@ -137,11 +117,11 @@ def test_a_slow_api_is_waited_for() -> None:
         assert 7 <= asyncio.get_running_loop().time() - begun < 8
         assert cluster.api.all("persistentvolumes")[0]["status"]["phase"] == "Bound"
 
-    play(story)
 
-
-def test_settling_does_not_wait_for_what_comes_later() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_settling_does_not_wait_for_what_comes_later() -> None:
+    async with Cluster(
+        [FaultyBackend(MemoryBackend(), {"provision": [FailBefore(Unavailable("the filer is rebooting"))]})]
+    ) as cluster:
         await cluster.create_class("fast")
         claim = await cluster.create_claim("data", storage_class="fast")
         begun = asyncio.get_running_loop().time()
@@ -155,11 +135,9 @@ def test_settling_does_not_wait_for_what_comes_later() -> None:
         assert cluster.backend.asked["provision"] == 2
         assert len(cluster.api.all("persistentvolumes")) == 1
 
-    play(story, [FaultyBackend(MemoryBackend(), {"provision": [FailBefore(Unavailable("the filer is rebooting"))]})])
 
-
-def test_settling_waits_for_operations_in_flight() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_settling_waits_for_operations_in_flight() -> None:
+    async with Cluster([FaultyBackend(MemoryBackend(), {"provision": [Slow(before=10, after=20)]})]) as cluster:
         await cluster.create_class("fast")
         begun = asyncio.get_running_loop().time()
         await cluster.create_claim("data", storage_class="fast")
@@ -167,22 +145,18 @@ def test_settling_waits_for_operations_in_flight() -> None:
         assert 30 <= asyncio.get_running_loop().time() - begun < 30.2
         assert len(cluster.api.all("persistentvolumes")) == 1
 
-    play(story, [FaultyBackend(MemoryBackend(), {"provision": [Slow(before=10, after=20)]})])
 
-
-def test_an_answer_that_came_after_the_deadline_makes_no_second_asset() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_an_answer_that_came_after_the_deadline_makes_no_second_asset() -> None:
+    async with Cluster([FaultyBackend(MemoryBackend(), {"provision": [Slow(after=200)]})]) as cluster:
         await cluster.create_class("fast")
         await cluster.wait_bound(await cluster.create_claim("data", storage_class="fast"), seconds=1000)
         await cluster.settle()
         assert cluster.backend.backend.storage.made == 1
         assert cluster.backend.asked["provision"] > 1
 
-    play(story, [FaultyBackend(MemoryBackend(), {"provision": [Slow(after=200)]})])
 
-
-def test_a_hook_that_hangs_for_ever_leaves_the_rest_running() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_hook_that_hangs_for_ever_leaves_the_rest_running() -> None:
+    async with Cluster([FaultyBackend(MemoryBackend(), {"provision": [Hang()]})]) as cluster:
         await cluster.create_class("fast")
         stuck = await cluster.create_claim("stuck", storage_class="fast")
         await cluster.settle()
@@ -190,12 +164,10 @@ def test_a_hook_that_hangs_for_ever_leaves_the_rest_running() -> None:
         with pytest.raises(TimeoutError, match=r"claim default/stuck is bound.*provision-default/stuck.*is overrun"):
             await cluster.wait_bound(stuck, seconds=300)
 
-    play(story, [FaultyBackend(MemoryBackend(), {"provision": [Hang()]})])
-
 
 @pytest.mark.parametrize("fault", [FailAfter(), Answer(None), Answer("done"), FailAfter(Unavailable("gone"))])
-def test_whatever_a_backend_answers_there_is_one_asset_in_the_end(fault: Any) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_whatever_a_backend_answers_there_is_one_asset_in_the_end(fault: Any) -> None:
+    async with Cluster([FaultyBackend(MemoryBackend(), {"provision": [fault], "delete": [fault]})]) as cluster:
         await cluster.create_class("fast")
         claim = await cluster.create_claim("data", storage_class="fast")
         await cluster.wait_bound(claim)
@@ -204,13 +176,11 @@ def test_whatever_a_backend_answers_there_is_one_asset_in_the_end(fault: Any) ->
         await cluster.advance(60)
         assert cluster.backend.backend.storage.assets == {}
 
-    play(story, [FaultyBackend(MemoryBackend(), {"provision": [fault], "delete": [fault]})])
 
-
-def test_a_restart_in_the_middle_goes_on_where_it_was() -> None:
+async def test_a_restart_in_the_middle_goes_on_where_it_was() -> None:
     storage = MemoryStorage()
 
-    async def story(cluster: Cluster) -> None:
+    async with Cluster({"memory.volplane.dev": lambda: MemoryBackend(storage=storage)}) as cluster:
         storage.clock = asyncio.get_running_loop().time
         storage.delay = 40.0
         await cluster.create_class("fast")
@@ -228,11 +198,11 @@ def test_a_restart_in_the_middle_goes_on_where_it_was() -> None:
         assert volume not in cluster.api
         assert storage.assets == {}
 
-    play(story, {"memory.volplane.dev": lambda: MemoryBackend(storage=storage)})
 
-
-def test_several_backends_and_extensions_work_side_by_side() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_several_backends_and_extensions_work_side_by_side() -> None:
+    witness = Witness()
+    backends = {"one.example.com": MemoryBackend(), "two.example.com": MemoryBackend()}
+    async with Cluster(backends, extensions=[witness]) as cluster:
         await cluster.create_class("one", driver="one.example.com")
         await cluster.create_class("two", driver="two.example.com")
         first = await cluster.wait_bound(await cluster.create_claim("first", storage_class="one"))
@@ -242,52 +212,39 @@ def test_several_backends_and_extensions_work_side_by_side() -> None:
 
         assert sorted(witness.seen) == ["one.example.com", "two.example.com"]
 
-    witness = Witness()
-    backends = {"one.example.com": MemoryBackend(), "two.example.com": MemoryBackend()}
-    play(story, backends, extensions=[witness])
 
-
-def test_waiting_in_vain_says_why() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_waiting_in_vain_says_why() -> None:
+    async with Cluster() as cluster:
         claim = await cluster.create_claim("data", storage_class="no-such-class")
         with pytest.raises(
             TimeoutError, match=r'claims default/data: storageclass\.storage\.k8s\.io "no-such-class" not found'
         ):
             await cluster.wait_bound(claim, seconds=5)
 
-    play(story)
-
 
 def test_equal_runs_are_equal() -> None:
-    def story_of_one_run() -> list[tuple[str, str, str, int]]:
-        told: list[tuple[str, str, str, int]] = []
-
-        async def story(cluster: Cluster) -> None:
+    async def requests_of_one_run() -> list[tuple[str, str, str, int]]:
+        async with Cluster() as cluster:
             await cluster.create_class("fast")
             for number in range(5):
                 await cluster.create_claim(f"data-{number}", storage_class="fast")
             await cluster.settle()
-            told.extend((each.verb, each.resource, each.name, each.status) for each in cluster.requests)
+            return [(each.verb, each.resource, each.name, each.status) for each in cluster.requests]
 
-        play(story)
-        return told
-
-    assert story_of_one_run() == story_of_one_run()
+    assert run(requests_of_one_run()) == run(requests_of_one_run())
 
 
-def test_it_works_in_real_time_too() -> None:
-    async def main() -> None:
-        async with Cluster() as cluster:
-            await cluster.create_class("fast")
-            claim = await cluster.create_claim("data", storage_class="fast")
-            await cluster.wait_bound(claim, seconds=10)
-            await cluster.settle(10)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_it_works_in_real_time_too() -> None:
+    async with Cluster() as cluster:
+        await cluster.create_class("fast")
+        claim = await cluster.create_claim("data", storage_class="fast")
+        await cluster.wait_bound(claim, seconds=10)
+        await cluster.settle(10)
 
 
-def test_a_claim_that_waits_for_its_consumer_goes_where_the_scheduler_says() -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_claim_that_waits_for_its_consumer_goes_where_the_scheduler_says() -> None:
+    async with Cluster([MemoryBackend(storage=MemoryStorage(zones=("a", "b")))]) as cluster:
         cluster.api.create("nodes", {"metadata": {"name": "node-1", "labels": {ZONE: "b"}}})
         await cluster.create_class("zonal", binding_mode="WaitForFirstConsumer")
         claim = await cluster.create_claim("data", storage_class="zonal")
@@ -299,15 +256,13 @@ def test_a_claim_that_waits_for_its_consumer_goes_where_the_scheduler_says() -> 
         [term] = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
         assert term["matchExpressions"] == [{"key": ZONE, "operator": "In", "values": ["b"]}]
 
-    play(story, [MemoryBackend(storage=MemoryStorage(zones=("a", "b")))])
 
-
-def test_a_warm_pool_volume_is_scrubbed_by_a_pod_and_offered_again(tmp_path: Path) -> None:
+async def test_a_warm_pool_volume_is_scrubbed_by_a_pod_and_offered_again(tmp_path: Path) -> None:
     hostpath = pytest.importorskip("volplane_hostpath")
     options = {option.name: option.default for option in hostpath.HostPathBackend.options_schema.parameters}
     options |= {"root": str(tmp_path), "node_name": "node-1", "overcommit_percent": 100_000}
 
-    async def story(cluster: Cluster) -> None:
+    async with Cluster([hostpath.HostPathBackend(options)]) as cluster:
         await cluster.create_class("pool", parameters={"volplane.dev/on-release": "recycle"})
         claim = await cluster.create_claim("data", storage_class="pool")
         volume = await cluster.wait_bound(claim)
@@ -321,5 +276,3 @@ def test_a_warm_pool_volume_is_scrubbed_by_a_pod_and_offered_again(tmp_path: Pat
         assert there is not None
         assert there["status"]["phase"] == "Available"
         assert cluster.api.all("pods") == []
-
-    play(story, [hostpath.HostPathBackend(options)])

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from volplane.kube.quantity import parse
-from volplane_embedded.apiserver.kinds.claims import requested
-from volplane_embedded.apiserver.kinds.classes import is_default
-from volplane_embedded.apiserver.kinds.volumes import BETA_CLASS
+from volplane_embedded.apiserver.kinds.persistentvolumeclaims import requested
+from volplane_embedded.apiserver.kinds.persistentvolumes import BETA_CLASS
+from volplane_embedded.apiserver.kinds.storageclasses import is_default
 from volplane_embedded.apiserver.resources import Json, Resource
 
 __all__ = ["PLUGINS", "Admission"]

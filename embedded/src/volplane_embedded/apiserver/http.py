@@ -1,22 +1,23 @@
-"""The HTTP face of an `ApiServer`: authentication, limits, streams."""
+"""The HTTP server in front of an `ApiServer`: sockets, authentication, limits, streams."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from aiohttp import web
 
-from volplane_embedded.apiserver.failures import Failure
-from volplane_embedded.apiserver.rendering import failed
+from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.responses import error_answer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.watch import Watch
 
-__all__ = ["MAX_BODY_BYTES", "HttpFace"]
+__all__ = ["MAX_BODY_BYTES", "HttpHandler", "Listener", "serve"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ _GATHER_SECONDS: Final = 0.005
 """Between two pieces of a watch: under load a piece holds many events, which costs both sides a tenth; else none waits."""
 
 
-class HttpFace:
+class HttpHandler:
     """Turns HTTP requests into calls of the server. One instance per listening server."""
 
     def __init__(self, server: ApiServer, token: str) -> None:
@@ -38,7 +39,7 @@ class HttpFace:
         """The handler of an aiohttp low-level server."""
         path = request.path
         if not self._admitted(request, path):
-            return _response(failed(Failure(401, "Unauthorized", "Unauthorized")))
+            return _response(error_answer(StatusError(401, "Unauthorized", "Unauthorized")))
         query = list(request.query.items())
         if request.method == "GET":
             if path.endswith("/log"):
@@ -91,8 +92,8 @@ class HttpFace:
             return _response(opened)
         try:
             first = await anext(opened, b"")
-        except Failure as failure:
-            return _response(failed(failure))
+        except StatusError as failure:
+            return _response(error_answer(failure))
         response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
         response.enable_chunked_encoding()
         try:
@@ -122,8 +123,82 @@ async def _end(source: AsyncIterator[bytes]) -> None:
 
 def _too_large() -> web.Response:
     message = f"Request entity too large: limit is {MAX_BODY_BYTES}"
-    return _response(failed(Failure(413, "RequestEntityTooLarge", message)))
+    return _response(error_answer(StatusError(413, "RequestEntityTooLarge", message)))
 
 
 def _response(answer: Answer) -> web.Response:
     return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+
+
+_LINE_BYTES = 128 * 1024
+_SHUTDOWN_SECONDS = 1.0
+
+
+class Listener:
+    """A listening server; `url` is what clients connect to."""
+
+    def __init__(self, server: ApiServer, runner: web.ServerRunner, url: str) -> None:
+        self._server = server
+        self._runner = runner
+        self.url = url
+
+    async def close(self) -> None:
+        """End all watches and stop listening. The `ApiServer` and its store stay open."""
+        self._server.end_watches()
+        await self._runner.cleanup()
+
+
+async def serve(
+    server: ApiServer,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 6443,
+    token: str,
+    tls: ssl.SSLContext | None = None,
+    ready: Callable[[str], None] | None = None,
+) -> Listener:
+    """Listen on `host` and `port` (0: any free one) and call `ready` with the URL once connections are accepted.
+
+    Every request but /version and the health checks needs the bearer `token`. Without `tls` kubectl, which sends no
+    credentials in clear text, cannot be used. Raises OSError where the address cannot be had.
+    """
+    face = HttpHandler(server, token)
+    loop = asyncio.get_running_loop()
+
+    def request_of(message: object, payload: object, protocol: object, writer: object, task: object) -> web.BaseRequest:
+        return web.BaseRequest(
+            message,  # type: ignore[arg-type]
+            payload,  # type: ignore[arg-type]
+            protocol,  # type: ignore[arg-type]
+            writer,  # type: ignore[arg-type]
+            task,  # type: ignore[arg-type]
+            loop,
+            client_max_size=MAX_BODY_BYTES,
+        )
+
+    low_level = web.Server(
+        face.handle,
+        request_factory=request_of,
+        handler_cancellation=True,
+        access_log=None,
+        max_line_size=_LINE_BYTES,
+        max_field_size=_LINE_BYTES,
+    )
+    runner = web.ServerRunner(low_level, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, ssl_context=tls, reuse_address=True)
+        await site.start()
+    except BaseException:
+        await runner.cleanup()
+        raise
+    shown = f"[{host}]" if ":" in host else host
+    url = f"{'https' if tls is not None else 'http'}://{shown}:{_bound_port(runner)}"
+    if ready is not None:
+        ready(url)
+    return Listener(server, runner, url)
+
+
+def _bound_port(runner: web.ServerRunner) -> int:
+    port: int = runner.addresses[0][1]
+    return port

@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause, bad_request
+from volplane_embedded.apiserver.errors import Cause, bad_request
+from volplane_embedded.apiserver.requests import Request
 from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.scalars import format_time
 
 __all__ = [
     "begin",
@@ -20,7 +22,8 @@ __all__ = [
     "clean",
     "generate_name",
     "mark_deleting",
-    "timestamp",
+    "match_name",
+    "match_namespace",
     "validate",
     "validate_update",
 ]
@@ -61,15 +64,10 @@ class _Meta(msgspec.Struct, rename="camel", gc=False):
 _KNOWN: Final = frozenset(_Meta.__struct_encode_fields__)
 
 
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC with whole seconds, as `metav1.Time` is written."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def clean(obj: Json) -> Json:
     """Bring `obj["metadata"]` into the stored form and give it: known fields only, nothing empty.
 
-    Raises Failure (400) where a field is of the wrong type. managedFields and selfLink are dropped.
+    Raises StatusError (400) where a field is of the wrong type. managedFields and selfLink are dropped.
     """
     meta = obj.get("metadata")
     if meta is None:
@@ -103,7 +101,7 @@ def begin(meta: Json, resource: Resource, now: datetime, source: random.Random) 
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
         meta.pop(field, None)
     meta["uid"] = str(uuid.UUID(int=source.getrandbits(128), version=4))
-    meta["creationTimestamp"] = timestamp(now)
+    meta["creationTimestamp"] = format_time(now)
     if resource.generation:
         meta["generation"] = 1
 
@@ -130,7 +128,7 @@ def mark_deleting(meta: Json, now: datetime) -> None:
     """Begin the deletion of an object that waits for its finalizers."""
     if "deletionTimestamp" not in meta and meta.get("generation"):
         meta["generation"] += 1
-    moment = timestamp(now)
+    moment = format_time(now)
     if meta.get("deletionTimestamp", "~") > moment:  # "~" sorts after every digit
         meta["deletionTimestamp"] = moment
     meta["deletionGracePeriodSeconds"] = 0
@@ -209,3 +207,24 @@ def validate_update(new: Json, old: Json) -> list[Cause]:
             why = "no new finalizers can be added if the object is being deleted, found new finalizers"
             causes.append(Cause.forbidden("metadata.finalizers", f"{why} []string{{{shown}}}"))
     return causes
+
+
+def match_namespace(resource: Resource, meta: Json, namespace: str) -> None:
+    """Raise StatusError (400) if the namespace of a body differs from that of the path; fill it in."""
+    if not resource.namespaced:
+        if meta.get("namespace"):
+            raise bad_request("namespace may not be set on an object that has none")
+        return
+    if meta.get("namespace", namespace) != namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    meta["namespace"] = namespace
+
+
+def match_name(request: Request, meta: Json) -> None:
+    """Raise StatusError (400) if name or namespace of a body differ from those of the path; fill them in."""
+    name = meta.get("name", request.name)
+    if name != request.name:
+        message = f"the name of the object ({name}) does not match the name on the URL ({request.name})"
+        raise bad_request(message)
+    meta["name"] = request.name
+    match_namespace(request.resource, meta, request.namespace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["json_patch", "merge_patch"]
@@ -32,13 +32,13 @@ def merge_patch(target: Any, patch: Any) -> Any:
 def json_patch(target: Json, operations: object) -> Json:
     """`target` after the operations; `target` is changed in place.
 
-    Raises Failure: 400 for what is no JSON patch, 422 when an operation cannot be done or a test fails.
+    Raises StatusError: 400 for what is no JSON patch, 422 when an operation cannot be done or a test fails.
     """
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise bad_request("error decoding JSON patch: a JSON patch is a list of operations")
     if len(operations) > _MAX_OPERATIONS:
         message = f"The allowed maximum operations in a JSON patch is {_MAX_OPERATIONS}, got {len(operations)}"
-        raise Failure(413, "RequestEntityTooLarge", message)
+        raise StatusError(413, "RequestEntityTooLarge", message)
     document: Any = target
     for operation in operations:
         document = _apply(document, operation)
@@ -47,8 +47,8 @@ def json_patch(target: Json, operations: object) -> Json:
     return document
 
 
-def _refused(why: str) -> Failure:
-    return Failure(422, "Invalid", f"the server rejected our request due to an error in our request: {why}")
+def _refused(why: str) -> StatusError:
+    return StatusError(422, "Invalid", f"the server rejected our request due to an error in our request: {why}")
 
 
 def _apply(document: Any, operation: Json) -> Any:

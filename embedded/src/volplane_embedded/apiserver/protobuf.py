@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from volplane_embedded.apiserver.failures import bad_request
+from volplane_embedded.apiserver.errors import bad_request
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["MEDIA_TYPE", "decode_protobuf"]
@@ -193,7 +193,7 @@ _TYPE: Final = _texts("apiVersion", "kind")
 def decode_protobuf(body: bytes) -> Json | None:
     """The object in an envelope, with its kind and apiVersion; None for a kind that is not read in this form.
 
-    Raises Failure (400) for what is no such envelope.
+    Raises StatusError (400) for what is no such envelope.
     """
     try:
         if not body.startswith(_MAGIC):

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Resource
 
-__all__ = ["Answer", "Query", "Request", "Routes", "not_served", "wrong_method"]
+__all__ = ["Answer", "Query", "Request", "Routes", "not_served", "parse_media_type", "wrong_method"]
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Query:
         return value is not None and value.lower() not in ("false", "0")
 
     def number(self, name: str) -> int | None:
-        """Raises Failure (400) for what is no integer."""
+        """Raises StatusError (400) for what is no integer."""
         value = self._values.get(name, "")
         if not value:
             return None
@@ -64,13 +64,20 @@ class Request:
     """With lower-case names."""
 
 
-def not_served() -> Failure:
+def parse_media_type(choice: str) -> tuple[str, dict[str, str]]:
+    """Media type (lower case) and parameters of a Content-Type header, or of one choice of an Accept header."""
+    media_type, *rest = (part.strip() for part in choice.split(";"))
+    pairs = (part.partition("=") for part in rest)
+    return media_type.lower(), {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def not_served() -> StatusError:
     """404 for a path below a served group version."""
-    return Failure(404, "NotFound", "the server could not find the requested resource")
+    return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
-def wrong_method() -> Failure:
-    return Failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+def wrong_method() -> StatusError:
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 class Routes:
@@ -82,7 +89,7 @@ class Routes:
             self._by_version.setdefault((resource.group, resource.version), {})[resource.plural] = resource
 
     def find(self, path: str, query: Query, headers: Mapping[str, str]) -> Request | None:
-        """None for a path that is not below a served group version. Raises Failure (404) where one is unknown there."""
+        """None for a path that is not below a served group version. Raises StatusError (404) where one is unknown there."""
         parts = path.strip("/").split("/")
         if "%" in path:
             parts = [unquote(part) for part in parts]

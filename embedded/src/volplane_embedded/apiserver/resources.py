@@ -1,18 +1,19 @@
 """What the embedded API server knows about a kind: its names, its rules, its columns.
 
-`Resource` is the seam between the machinery (store, verbs, watch: knows no kind) and the kinds (know no request).
+`Resource` separates the machinery (store, verbs, watch), which knows no kind, from the kinds, which know no request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause
+from volplane_embedded.apiserver.errors import Cause
 
-__all__ = ["Column", "Json", "Resource", "Since", "Strategy"]
+__all__ = ["Clock", "Column", "Json", "Resource", "Since", "StatusStrategy", "Strategy", "keep_metadata"]
 
 Json = dict[str, Any]
 """A decoded JSON object. Machinery hands strategies objects they own and may change in place."""
@@ -127,3 +128,34 @@ class Resource:
     def prefix(self) -> str:
         """Path of the group version: /api/v1 or /apis/<group>/<version>."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+
+Clock = Callable[[], datetime]
+"""Wall time: aware, UTC."""
+
+_CLIENT_METADATA: Final = ("labels", "annotations", "finalizers", "ownerReferences")
+
+
+def keep_metadata(new: Json, old: Json) -> None:
+    """Put back the metadata that a status endpoint may not change, for the kinds that refuse it there."""
+    kept, target = old["metadata"], new["metadata"]
+    for key in _CLIENT_METADATA:
+        if key in kept:
+            target[key] = kept[key]
+        else:
+            target.pop(key, None)
+
+
+class StatusStrategy(Strategy):
+    """A kind with a status subresource: the main endpoint writes everything else, the subresource only status."""
+
+    def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
+        if subresource == "status":
+            if "spec" in old:
+                new["spec"] = old["spec"]
+            else:
+                new.pop("spec", None)
+        elif "status" in old:
+            new["status"] = old["status"]
+        else:
+            new.pop("status", None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from volplane_embedded.apiserver import bodies
-from volplane_embedded.apiserver.failures import bad_request
-from volplane_embedded.apiserver.rendering import json_answer
+from volplane_embedded.apiserver import decoding
+from volplane_embedded.apiserver.errors import bad_request
 from volplane_embedded.apiserver.requests import Answer, wrong_method
 from volplane_embedded.apiserver.resources import Json
+from volplane_embedded.apiserver.responses import json_answer
 
 __all__ = ["REVIEWS", "review"]
 
@@ -39,11 +39,11 @@ REVIEWS: Final[dict[str, tuple[str, str, Json]]] = {
 
 
 def review(method: str, path: str, body: bytes, content_type: str) -> Answer:
-    """Answer a POST to one of REVIEWS. Raises Failure (400, 405, 415)."""
+    """Answer a POST to one of REVIEWS. Raises StatusError (400, 405, 415)."""
     if method != "POST":
         raise wrong_method()
     version, kind, status = REVIEWS[path]
-    value = bodies.decode(body, content_type)
+    value = decoding.decode(body, content_type)
     if not isinstance(value, dict) or value.get("kind", kind) != kind or value.get("apiVersion", version) != version:
         raise bad_request(f"the object provided is unrecognized (must be of type {kind})")
     spec = {"spec": value["spec"]} if "spec" in value else {}

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from volplane.kube.quantity import parse
 
-__all__ = ["READERS", "ZERO", "read_micro_time", "read_time"]
+__all__ = ["READERS", "ZERO", "format_time", "read_micro_time", "read_time"]
 
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)", re.ASCII)
@@ -103,6 +103,11 @@ def read_micro_time(value: Any) -> Any:
         raise _unreadable(value, _MICRO_LAYOUT, ".000000" if _ANY_TIME.fullmatch(value) else "2006")
     moment = _moment(value, _MICRO_LAYOUT)
     return value if value.endswith("Z") else f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z"
+
+
+def format_time(moment: datetime) -> str:
+    """RFC 3339 in UTC with whole seconds, as `metav1.Time` is written."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 READERS: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -7,17 +7,16 @@ dropped, times are brought into canonical form. Schemas are compiled into closur
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane_embedded.apiserver import scalars
 from volplane_embedded.apiserver.definitions import Definition, Field, Type, definition, definition_of
-from volplane_embedded.apiserver.duplicates import duplicate_fields
 from volplane_embedded.apiserver.resources import Json, Resource
-from volplane_embedded.apiserver.strategic import strategic_merge
 
-__all__ = ["SchemaReport", "check", "duplicate_fields", "strategic_merge"]
+__all__ = ["SchemaReport", "check", "duplicate_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,3 +254,59 @@ def _map(kind: Type, element: _Decoder) -> _Decoder:
         return _Problems(problems) if problems else value
 
     return decode
+
+
+class _Twice(dict[str, Any]):
+    """An object some of whose keys stood more than once."""
+
+    repeated: tuple[str, ...] = ()
+
+
+class _Found(Exception):
+    """Some object has a key twice."""
+
+
+def _look(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) != len(pairs):
+        raise _Found
+
+
+def _build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    built = dict(pairs)
+    if len(built) == len(pairs):
+        return built
+    marked = _Twice(built)
+    keys = [key for key, _ in pairs]
+    marked.repeated = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+    return marked
+
+
+_look_over = json.JSONDecoder(object_pairs_hook=_look).decode
+
+
+def duplicate_fields(body: bytes) -> tuple[str, ...]:
+    """Paths of the fields that stand more than once, as the stock server words them (`spec.containers[0].name`).
+
+    What is no JSON has none.
+    """
+    try:
+        _look_over(body.decode())
+    except _Found:
+        found: list[str] = []
+        _collect(json.loads(body, object_pairs_hook=_build), "", found)
+        return tuple(found)
+    except (ValueError, RecursionError):
+        return ()
+    return ()
+
+
+def _collect(value: Any, path: str, found: list[str]) -> None:
+    if isinstance(value, dict):
+        prefix = f"{path}." if path else ""
+        if isinstance(value, _Twice):
+            found.extend(f"{prefix}{key}" for key in value.repeated)
+        for key, item in value.items():
+            _collect(item, f"{prefix}{key}", found)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _collect(item, f"{path}[{index}]", found)

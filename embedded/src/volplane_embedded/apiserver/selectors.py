@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import bad_request
+from volplane_embedded.apiserver.errors import bad_request
 from volplane_embedded.apiserver.resources import Json, Resource
 
 __all__ = ["Requirement", "Selection", "Term", "parse_fields", "parse_labels", "select"]
@@ -82,7 +82,7 @@ class _Tokens:
 
 
 def parse_labels(text: str) -> Sequence[Requirement]:
-    """The requirements of a label selector; empty selects everything. Raises Failure (400)."""
+    """The requirements of a label selector; empty selects everything. Raises StatusError (400)."""
     tokens = _Tokens(text)
     requirements: list[Requirement] = []
     while tokens.peek()[0]:
@@ -155,7 +155,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def parse_fields(text: str) -> Sequence[Term]:
-    r"""The terms of a field selector; `\`, `,` and `=` in values are escaped by `\`. Raises Failure (400)."""
+    r"""The terms of a field selector; `\`, `,` and `=` in values are escaped by `\`. Raises StatusError (400)."""
     terms: list[Term] = []
     for piece in _FIELD_TERM.findall(text):
         parts = _FIELD_PARTS.fullmatch(piece)
@@ -207,7 +207,7 @@ class Selection:
 
 
 def select(resource: Resource, labels: str, fields: str) -> Selection | None:
-    """The parsed selectors, None when they select everything. Raises Failure (400), also for an unknown field."""
+    """The parsed selectors, None when they select everything. Raises StatusError (400), also for an unknown field."""
     requirements = parse_labels(labels) if labels else ()
     readers: list[tuple[Callable[[Json], str], Term]] = []
     name = ""

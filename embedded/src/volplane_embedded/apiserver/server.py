@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import logging
 import random as random_module
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from volplane_embedded.apiserver import rendering
-from volplane_embedded.apiserver.deletion import Deletion, Options
-from volplane_embedded.apiserver.failures import Failure, bad_request
+import msgspec
+
+from volplane_embedded.apiserver import responses
+from volplane_embedded.apiserver.admission import Admission
+from volplane_embedded.apiserver.deletion import Deletion
+from volplane_embedded.apiserver.discovery import Discovery
+from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.kinds import resources as all_resources
 from volplane_embedded.apiserver.lists import Lists
-from volplane_embedded.apiserver.logs import LogSource, open_log
-from volplane_embedded.apiserver.namespaces import INITIAL, Namespaces
-from volplane_embedded.apiserver.negotiation import negotiate
-from volplane_embedded.apiserver.registry import Registry, unwritable
+from volplane_embedded.apiserver.namespace_lifecycle import INITIAL, NamespaceLifecycle
+from volplane_embedded.apiserver.openapi import OpenApi
+from volplane_embedded.apiserver.options import DeleteOptions
+from volplane_embedded.apiserver.pod_subresources import LogSource, bind, open_log
 from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes, wrong_method
 from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.responses import negotiate
 from volplane_embedded.apiserver.reviews import REVIEWS, review
-from volplane_embedded.apiserver.seams import Kinds
 from volplane_embedded.apiserver.selectors import select
+from volplane_embedded.apiserver.storage import ObjectStorage, storage_of, unwritable
 from volplane_embedded.apiserver.store import Store
+from volplane_embedded.apiserver.tables import table
 from volplane_embedded.apiserver.verbs import Verbs, Written
 from volplane_embedded.apiserver.watch import Watch, Watches
 
@@ -60,14 +66,15 @@ class ApiServer:
         self.log_source: LogSource | None = None
         """Set by the node agent that runs containers."""
         source = random if random is not None else random_module.SystemRandom()
-        self._registry = Registry(self.store, now, source, served)
-        self._kinds = Kinds(self._registry, disabled_admission)
-        self._namespaces = Namespaces(self._registry, self._delete)
-        self._deletion = Deletion(self._registry, self._namespaces)
-        self._verbs = Verbs(self._registry, self._namespaces, self._kinds.admission)
-        self._lists = Lists(self._registry)
-        self._renderer = rendering.Renderer(self._kinds.table)
-        self._watches = Watches(self._registry, self._renderer, watch_buffer)
+        self._objects = ObjectStorage(self.store, now, source, served)
+        self._discovery = Discovery(served)
+        self._openapi = OpenApi(served)
+        self._namespaces = NamespaceLifecycle(self._objects, self._delete)
+        self._deletion = Deletion(self._objects, self._namespaces)
+        self._verbs = Verbs(self._objects, self._namespaces, Admission(self._storage_classes, disabled_admission))
+        self._lists = Lists(self._objects)
+        self._renderer = responses.Renderer(self._table)
+        self._watches = Watches(self._objects, self._renderer, watch_buffer)
         self._open: set[Watch] = set()
         self._routes = Routes(served)
         self._begin()
@@ -84,6 +91,14 @@ class ApiServer:
     def _delete(self, resource: Resource, namespace: str, name: str) -> None:
         self._deletion.by_name(resource, namespace, name)
 
+    def _storage_classes(self) -> Iterator[Json]:
+        for resource in self._objects.resources:
+            if resource.plural == "storageclasses":
+                yield from (stored.decode() for stored in self.store.all(storage_of(resource)))
+
+    def _table(self, resource: Resource, objects: Sequence[Json], metadata: Json, include: str) -> Json:
+        return table(resource, objects, metadata, include, now=self._objects.now())
+
     # Requests
 
     def handle(self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -92,7 +107,7 @@ class ApiServer:
         try:
             self.store.flush()
         except OSError as why:
-            return rendering.failed(unwritable(why))
+            return responses.error_answer(unwritable(why))
         return answer
 
     async def answer(
@@ -103,17 +118,19 @@ class ApiServer:
         try:
             await self.store.settled()
         except OSError as why:
-            return rendering.failed(unwritable(why))
+            return responses.error_answer(unwritable(why))
         return answer
 
     def _answered(self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes) -> Answer:
         try:
             return self._handle(method, path, Query(query), _lower(headers), body)
-        except Failure as failure:
-            return rendering.failed(failure)
+        except StatusError as failure:
+            return responses.error_answer(failure)
         except Exception:  # noqa: BLE001 - the last resort of a server; the log has the trace
             _log.exception("%s %s failed: this is a bug of the embedded API server", method, path)
-            return rendering.failed(Failure(500, "InternalError", "Internal error occurred: see the server's log"))
+            return responses.error_answer(
+                StatusError(500, "InternalError", "Internal error occurred: see the server's log")
+            )
 
     def watch(self, path: str, query: Parameters, headers: Mapping[str, str]) -> Watch | Answer:
         """Open a watch (GET with watch=true). Needs a running event loop. A refusal is an Answer."""
@@ -127,8 +144,8 @@ class ApiServer:
             selectors = ",".join(part for part in fields if part)
             selection = select(request.resource, request.query.text("labelSelector"), selectors)
             watch = self._watches.open(request, selection, negotiate(request.headers.get("accept", "")))
-        except Failure as failure:
-            return rendering.failed(failure)
+        except StatusError as failure:
+            return responses.error_answer(failure)
         self._open.add(watch)
         watch.on_close(lambda: self._open.discard(watch))
         return watch
@@ -137,9 +154,9 @@ class ApiServer:
         """Open the output of a container (GET of pods/log). A refusal is an Answer."""
         try:
             request = self._request(path, Query(query), _lower(headers))
-            return open_log(self._registry, request, self.log_source)
-        except Failure as failure:
-            return rendering.failed(failure)
+            return open_log(self._objects, request, self.log_source)
+        except StatusError as failure:
+            return responses.error_answer(failure)
 
     @property
     def open_watches(self) -> int:
@@ -162,7 +179,7 @@ class ApiServer:
     def _request(self, path: str, query: Query, headers: Mapping[str, str]) -> Request:
         request = self._routes.find(path, query, headers)
         if request is None:
-            raise Failure(404, "NotFound", "the server could not find the requested resource")
+            raise StatusError(404, "NotFound", "the server could not find the requested resource")
         return request
 
     def _handle(self, method: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -191,9 +208,14 @@ class ApiServer:
         if method not in ("GET", "HEAD"):
             raise wrong_method()
         if path.rstrip("/") in _HEALTH:
-            return rendering.text_answer(200, "ok")
-        found = self._kinds.document(path, headers.get("accept", ""))
-        return found if found is not None else rendering.text_answer(404, "404 page not found\n")
+            return responses.text_answer(200, "ok")
+        accept = headers.get("accept", "")
+        found = self._discovery.document(path, accept)
+        published = (msgspec.json.encode(found[0]), found[1]) if found else self._openapi.document(path, accept)
+        if published is None:
+            return responses.text_answer(404, "404 page not found\n")
+        body, content_type = published
+        return Answer(200, {"Content-Type": content_type, "Vary": "Accept"}, body)
 
     def _get(self, request: Request) -> Answer:
         if request.subresource not in ("", "status"):
@@ -209,8 +231,8 @@ class ApiServer:
 
     def _post(self, request: Request, body: bytes) -> Answer:
         if request.subresource == "binding":
-            self._verbs.bind(request, body)
-            return rendering.json_answer(201, _success(201))
+            bind(self._objects, request, body)
+            return responses.json_answer(201, _success(201))
         if request.name or request.subresource or (request.resource.namespaced and not request.namespace):
             raise wrong_method()
         return self._changed(request, self._verbs.create(request, body), 201)
@@ -225,14 +247,14 @@ class ApiServer:
 
     def _deleted(self, request: Request, body: bytes) -> Answer:
         resource = request.resource
-        options = Options.read(body, request.query, request.headers.get("content-type", ""))
+        options = DeleteOptions.read(body, request.query, request.headers.get("content-type", ""))
         form = negotiate(request.headers.get("accept", ""))
         if request.name:
             deleted = self._deletion.one(request, options)
             if resource.returns_deleted or not deleted.gone:
                 return _json(200, self._renderer.one(resource, deleted.data, form))
             details = {"name": request.name, "group": resource.group, "kind": resource.plural, "uid": deleted.uid}
-            return rendering.json_answer(200, _success(0, {key: value for key, value in details.items() if value}))
+            return responses.json_answer(200, _success(0, {key: value for key, value in details.items() if value}))
         if (resource.namespaced and not request.namespace) or resource is self._namespaces.resource:
             raise wrong_method()
         rows = self._deletion.collection(request, options)

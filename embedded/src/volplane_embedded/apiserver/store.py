@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 from sortedcontainers import SortedDict
 
-from volplane_embedded.apiserver.commits import Commits, Committing
+from volplane_embedded.apiserver.group_commit import Commits, Committing
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["Change", "ChangeType", "Compacted", "Journal", "Page", "Sink", "Store", "Stored", "key_of"]

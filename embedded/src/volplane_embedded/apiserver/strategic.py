@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from volplane_embedded.apiserver.definitions import Definition, Field, definition, definition_of
-from volplane_embedded.apiserver.failures import Failure, bad_request
+from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Json, Resource
 
 __all__ = ["strategic_merge"]
@@ -21,14 +21,14 @@ _DELETE: Final = "$deleteFromPrimitiveList/"
 def strategic_merge(resource: Resource, original: Json, patch: Json) -> Json:
     """`original` with `patch` merged in; neither is changed.
 
-    Raises Failure: 400 for a directive that is malformed, 422 for one that does not fit the object.
+    Raises StatusError: 400 for a directive that is malformed, 422 for one that does not fit the object.
     """
     shape = definition_of(resource.group, resource.kind)
     return _merge_map(copy.deepcopy(original), copy.deepcopy(patch), shape)
 
 
-def _unprocessable(why: str) -> Failure:
-    return Failure(422, "Invalid", f"the patch cannot be applied: {why}")
+def _unprocessable(why: str) -> StatusError:
+    return StatusError(422, "Invalid", f"the patch cannot be applied: {why}")
 
 
 def _merge_map(original: Json, patch: Json, shape: Definition | None) -> Json:

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from volplane_embedded.apiserver import bodies, metadata
+from volplane_embedded.apiserver import decoding, metadata
 from volplane_embedded.apiserver.admission import Admission
-from volplane_embedded.apiserver.failures import (
+from volplane_embedded.apiserver.errors import (
     Cause,
-    Failure,
+    StatusError,
     already_exists,
     bad_request,
     conflict,
     forbidden,
     invalid,
 )
-from volplane_embedded.apiserver.namespaces import Namespaces
-from volplane_embedded.apiserver.negotiation import parameters
+from volplane_embedded.apiserver.metadata import match_name, match_namespace
+from volplane_embedded.apiserver.namespace_lifecycle import NamespaceLifecycle
 from volplane_embedded.apiserver.options import WriteOptions
 from volplane_embedded.apiserver.patches import json_patch, merge_patch
-from volplane_embedded.apiserver.registry import Registry, storage_of
-from volplane_embedded.apiserver.rendering import served
-from volplane_embedded.apiserver.requests import Request
+from volplane_embedded.apiserver.requests import Request, parse_media_type
 from volplane_embedded.apiserver.resources import Json, Resource
-from volplane_embedded.apiserver.schema import duplicate_fields, strategic_merge
+from volplane_embedded.apiserver.responses import served
+from volplane_embedded.apiserver.schema import duplicate_fields
+from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 from volplane_embedded.apiserver.store import Stored, key_of
+from volplane_embedded.apiserver.strategic import strategic_merge
 
 __all__ = ["Verbs", "Written"]
 
@@ -50,19 +51,19 @@ class Written:
 class Verbs:
     """The writing verbs but for deletion."""
 
-    registry: Registry
-    namespaces: Namespaces
+    objects: ObjectStorage
+    namespaces: NamespaceLifecycle
     admission: Admission
 
     # Create
 
     def create(self, request: Request, body: bytes) -> Written:
-        """POST to a collection. Raises Failure."""
+        """POST to a collection. Raises StatusError."""
         resource, query = request.resource, request.query
         options = WriteOptions.read(query, "CreateOptions")
         obj, warnings = _decode_object(request, body, options)
         meta = metadata.clean(obj)
-        _match_namespace(resource, meta, request.namespace)
+        match_namespace(resource, meta, request.namespace)
         self.namespaces.admit(resource, request.namespace, meta.get("name", ""))
         if resource.to_stored is not None:
             obj = resource.to_stored(obj)
@@ -72,39 +73,39 @@ class Verbs:
         self.admission.admit(resource, obj, None)
         strategy.prepare_create(obj)
         version = meta.pop("resourceVersion", "0")
-        metadata.begin(meta, resource, self.registry.now(), self.registry.random)
+        metadata.begin(meta, resource, self.objects.now(), self.objects.random)
         self._name(resource, meta)
         _refuse(resource, meta, [*metadata.validate(resource, meta), *strategy.validate_create(obj)])
         if version != "0":
-            raise Failure(500, "", "resourceVersion should not be set on objects to be created")
+            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         if self._taken(resource, meta):
             raise already_exists(resource.plural, resource.group, meta["name"])
-        data = _encode(obj) if options.dry_run else self.registry.put(resource, obj).data
+        data = _encode(obj) if options.dry_run else self.objects.put(resource, obj).data
         return Written(data, warnings)
 
     def _taken(self, resource: Resource, meta: Json) -> bool:
         key = key_of(meta.get("namespace", ""), meta["name"])
-        return self.registry.store.get(storage_of(resource), key) is not None
+        return self.objects.store.get(storage_of(resource), key) is not None
 
     def _name(self, resource: Resource, meta: Json) -> None:
         """Generate a free name where none is given; the last attempt's collision is the client's 409."""
         if meta.get("name") or not meta.get("generateName"):
             return
         for _ in range(_NAME_ATTEMPTS):
-            meta["name"] = metadata.generate_name(meta["generateName"], self.registry.random)
+            meta["name"] = metadata.generate_name(meta["generateName"], self.objects.random)
             if not self._taken(resource, meta):
                 return
 
     # Update
 
     def update(self, request: Request, body: bytes) -> Written:
-        """PUT of an object or its status. Raises Failure."""
+        """PUT of an object or its status. Raises StatusError."""
         resource = request.resource
         options = WriteOptions.read(request.query, "UpdateOptions")
         new, warnings = _decode_object(request, body, options)
         meta = metadata.clean(new)
-        _match_name(resource, meta, request)
-        stored = self.registry.find(request)
+        match_name(request, meta)
+        stored = self.objects.find(request)
         if not meta.get("resourceVersion") and not resource.unconditional_update:
             why = "must be specified for an update"
             _refuse(resource, meta, [Cause.invalid("metadata.resourceVersion", 0, why)])
@@ -118,17 +119,17 @@ class Verbs:
         return Written(self._write(request, stored, old, new, dry_run=options.dry_run), warnings)
 
     def patch(self, request: Request, body: bytes) -> Written:
-        """PATCH of an object or its status. Raises Failure."""
+        """PATCH of an object or its status. Raises StatusError."""
         resource = request.resource
         options = WriteOptions.read(request.query, "PatchOptions")
         apply = _patcher(request.headers.get("content-type", ""))
-        patch = bodies.decode(body, "")
-        stored = self.registry.find(request)
+        patch = decoding.decode(body, "")
+        stored = self.objects.find(request)
         new = apply(resource, served(resource, stored.decode()), patch)
-        bodies.check_kind(resource, new)
+        decoding.check_kind(resource, new)
         warnings = _check_patched(request, new, body, options)
         meta = metadata.clean(new)
-        _match_name(resource, meta, request)
+        match_name(request, meta)
         new = new if resource.to_stored is None else resource.to_stored(new)
         return Written(self._write(request, stored, stored.decode(), new, dry_run=options.dry_run), warnings)
 
@@ -158,51 +159,27 @@ class Verbs:
         """Write, or remove what waited only for the finalizers that are now gone."""
         ends = "deletionTimestamp" in before and not before.get("deletionGracePeriodSeconds")
         if not ends or new["metadata"].get("finalizers") or self.namespaces.is_held(resource, new):
-            return self.registry.put(resource, new).data
-        self.registry.remove(resource, stored.key)
+            return self.objects.put(resource, new).data
+        self.objects.remove(resource, stored.key)
         if namespace := before.get("namespace"):
             self.namespaces.finish(namespace)
         return _encode(new)
 
-    # Binding
-
-    def bind(self, request: Request, body: bytes) -> None:
-        """POST to the binding subresource. Raises Failure."""
-        resource = request.resource
-        options = WriteOptions.read(request.query, "CreateOptions")
-        binding, _ = _decode_object(replace(request, resource=replace(resource, kind="Binding")), body, options)
-        meta = metadata.clean(binding)
-        _match_name(resource, meta, request)
-        if causes := resource.strategy.validate_binding(binding):
-            raise invalid("Binding", resource.group, request.name, list(causes))
-        stored = self.registry.find(request)
-        obj = stored.decode()
-        for field in ("uid", "resourceVersion"):
-            if meta.get(field, obj["metadata"][field]) != obj["metadata"][field]:
-                why = (
-                    f"Precondition failed: {field} in precondition: {meta[field]}, in object: {obj['metadata'][field]}"
-                )
-                raise conflict(resource.plural, resource.group, request.name, why)
-        if why := resource.strategy.bind(obj, binding):
-            raise conflict(f"{resource.plural}/binding", resource.group, request.name, why)
-        if not options.dry_run:
-            self.registry.put(resource, obj)
-
 
 def _decode_object(request: Request, body: bytes, options: WriteOptions) -> tuple[Json, Sequence[str]]:
     kind = request.headers.get("content-type", "")
-    return bodies.decode_object(request.resource, body, kind, options.field_validation)
+    return decoding.decode_object(request.resource, body, kind, options.field_validation)
 
 
 def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
-    match parameters(content_type)[0]:
+    match parse_media_type(content_type)[0]:
         case "application/merge-patch+json":
             return _merge
         case "application/json-patch+json":
             return lambda _resource, original, patch: json_patch(original, patch)
         case "application/strategic-merge-patch+json":
             return _strategic
-    raise bodies.unsupported_media_type()
+    raise decoding.unsupported_media_type()
 
 
 def _strategic(resource: Resource, original: Json, patch: object) -> Json:
@@ -222,11 +199,11 @@ def _check_patched(request: Request, new: Json, body: bytes, options: WriteOptio
     """As for a whole object, but a strict patch is refused with 422. Fields may stand twice in the patch."""
     level = options.field_validation
     try:
-        warnings = bodies.check_fields(request.resource, new, level, None)
+        warnings = decoding.check_fields(request.resource, new, level, None)
         twice = [] if level == "Ignore" else [f'duplicate field "{path}"' for path in duplicate_fields(body)]
         if twice and level == "Strict":
             raise bad_request(f"strict decoding error: {', '.join(twice)}")
-    except Failure as why:
+    except StatusError as why:
         if "strict decoding error" in why.message:
             raise invalid("", "", "", [Cause("FieldValueInvalid", "patch", why.message)]) from None
         raise
@@ -236,23 +213,3 @@ def _check_patched(request: Request, new: Json, body: bytes, options: WriteOptio
 def _refuse(resource: Resource, meta: Json, causes: list[Cause]) -> None:
     if causes:
         raise invalid(resource.kind, resource.group, meta.get("name", ""), causes)
-
-
-def _match_namespace(resource: Resource, meta: Json, namespace: str) -> None:
-    """The namespace of the body must be that of the path; it may be left out."""
-    if not resource.namespaced:
-        if meta.get("namespace"):
-            raise bad_request("namespace may not be set on an object that has none")
-        return
-    if meta.get("namespace", namespace) != namespace:
-        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-    meta["namespace"] = namespace
-
-
-def _match_name(resource: Resource, meta: Json, request: Request) -> None:
-    name = meta.get("name", request.name)
-    if name != request.name:
-        message = f"the name of the object ({name}) does not match the name on the URL ({request.name})"
-        raise bad_request(message)
-    meta["name"] = request.name
-    _match_namespace(resource, meta, request.namespace)

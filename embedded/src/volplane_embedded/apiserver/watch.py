@@ -10,14 +10,13 @@ from typing import Final
 
 import msgspec
 
-from volplane_embedded.apiserver.failures import gone
-from volplane_embedded.apiserver.lists import ListOptions
-from volplane_embedded.apiserver.negotiation import Form
-from volplane_embedded.apiserver.registry import Registry, storage_of
-from volplane_embedded.apiserver.rendering import Renderer
+from volplane_embedded.apiserver.errors import gone
+from volplane_embedded.apiserver.options import ListOptions
 from volplane_embedded.apiserver.requests import Request
 from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.responses import Form, Renderer
 from volplane_embedded.apiserver.selectors import Selection
+from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 from volplane_embedded.apiserver.store import Change, ChangeType, Compacted, Stored
 
 __all__ = ["INITIAL_EVENTS_END", "Watch", "Watches"]
@@ -197,12 +196,12 @@ def _last_state(change: Change) -> bytes:
 class Watches:
     """Opens watches. `limit` is the number of events that may wait for a reader."""
 
-    registry: Registry
+    objects: ObjectStorage
     renderer: Renderer
     limit: int
 
     def open(self, request: Request, selection: Selection | None, form: Form) -> Watch:
-        """Raises Failure (400, 422); a version that is too old is the first event, as on a stock server."""
+        """Raises StatusError (400, 422); a version that is too old is the first event, as on a stock server."""
         query, resource = request.query, request.resource
         options = ListOptions.read(query, watch=True)
         include = query.text("includeObject")
@@ -222,10 +221,10 @@ class Watches:
         return watch
 
     def _default_timeout(self) -> float:
-        return _TIMEOUT_SECONDS * (1 + self.registry.random.random())
+        return _TIMEOUT_SECONDS * (1 + self.objects.random.random())
 
     def _start(self, watch: Watch, request: Request, selection: Selection | None, options: ListOptions) -> None:
-        resource, store = request.resource, self.registry.store
+        resource, store = request.resource, self.objects.store
         storage = storage_of(resource)
         prefix = f"{request.namespace}/" if request.namespace else ""
         bookmarks = request.query.flag("allowWatchBookmarks")

@@ -14,8 +14,8 @@ from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.controller import logs
 from volplane.controller.config import Configuration
-from volplane_embedded.cli.demo_story import DemoFailed, Story
-from volplane_embedded.cli.development import Layout, development_cluster
+from volplane_embedded.cli.demo_steps import DemoFailed, Story
+from volplane_embedded.cli.development_cluster import Layout, development_cluster
 from volplane_embedded.cli.embedded_server import Place
 
 __all__ = ["register"]

@@ -17,7 +17,7 @@ from volplane.cli.framework.options import DataDirectory, Host, InMemory, Kubeco
 from volplane.cli.framework.serving import HttpAddress, serving
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
-from volplane_embedded.cli.development import DEFAULT_DRIVER, Development, Layout, development_cluster
+from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, Development, Layout, development_cluster
 from volplane_embedded.cli.embedded_server import Place, place_of
 
 __all__ = ["register"]

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from volplane.errors import ConfigurationError
 from volplane_embedded.apiserver.certificates import Certificate, ensure_certificate, server_context
-from volplane_embedded.apiserver.durable import DataDirInUse, SqliteJournal
+from volplane_embedded.apiserver.http import serve
+from volplane_embedded.apiserver.journal import DataDirInUse, SqliteJournal
 from volplane_embedded.apiserver.kubeconfig import ensure_token, write_kubeconfig
-from volplane_embedded.apiserver.serve import serve
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store
 

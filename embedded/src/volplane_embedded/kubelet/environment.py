@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from volplane.kube.objects import Secret
 from volplane_embedded.kubelet.status import HOST
-from volplane_embedded.pods import ConfigMap, Container, Pod
+from volplane_embedded.objects import ConfigMap, Container, Pod
 
 __all__ = ["Configuration", "Missing", "environment_of", "expand", "field_of", "references"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from volplane_embedded.conditions import Condition, with_condition
 from volplane_embedded.informers import timestamp
-from volplane_embedded.kubelet.lifecycle import phase_of, restarts
-from volplane_embedded.kubelet.records import ContainerRecord, Ended, PodRecord
-from volplane_embedded.pods import Container, Pod
+from volplane_embedded.kubelet.pod_actions import phase_of, restarts
+from volplane_embedded.kubelet.pod_state import ContainerRecord, Ended, PodRecord
+from volplane_embedded.objects import Container, Pod
 
 __all__ = ["HOST", "status_of"]
 

@@ -11,7 +11,7 @@ from volplane.controller.steps import Steps
 from volplane.kube.client import Client
 from volplane_embedded.informers import Now, Sight
 from volplane_embedded.kubelet.sandboxes import Sandboxes
-from volplane_embedded.kubelet.volumes import Volumes
+from volplane_embedded.kubelet.volume_manager import Volumes
 
 __all__ = ["Surroundings"]
 

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from volplane_embedded.sandbox import libc
-from volplane_embedded.sandbox.identity import assume
+from volplane_embedded.sandbox.credentials import assume
 from volplane_embedded.sandbox.rootfs import MountFailure, build
 from volplane_embedded.sandbox.spec import Spec, Stage
 

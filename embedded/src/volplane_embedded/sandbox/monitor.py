@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from volplane_embedded.sandbox import init, libc
-from volplane_embedded.sandbox.identity import enter_user_namespace
-from volplane_embedded.sandbox.output import Log
+from volplane_embedded.sandbox.credentials import enter_user_namespace
+from volplane_embedded.sandbox.log_writer import Log
 from volplane_embedded.sandbox.spec import Report, Spec, Stage, decode_spec, encode
 
 __all__ = ["KILL", "TERMINATE", "run", "start_ticks"]

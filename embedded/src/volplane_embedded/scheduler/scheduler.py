@@ -12,7 +12,7 @@ from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.objects import Claim
 from volplane_embedded.informers import Now, Sight, timestamp
-from volplane_embedded.pods import PODS, Pod, claim_names, is_finished
+from volplane_embedded.objects import PODS, Pod, claim_names, is_finished
 from volplane_embedded.scheduler.scheduling import Bind, World, decide, is_ours
 from volplane_embedded.scheduler.volume_binding import Claims
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from volplane.controller.actions import Done, Notice, Patch, Wait
 from volplane.kube.objects import Claim, Node, Taint
 from volplane_embedded.conditions import condition_of, with_condition
-from volplane_embedded.pods import PODS, Pod, is_finished
-from volplane_embedded.scheduler.selectors import pod_allows, preference, untolerated
+from volplane_embedded.objects import PODS, Pod, is_finished
+from volplane_embedded.scheduler.node_affinity import pod_allows, preference, untolerated
 from volplane_embedded.scheduler.volume_binding import (
     Claims,
     Match,

@@ -13,8 +13,8 @@ from volplane.controller.actions import Patch
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
-from volplane_embedded.pods import Pod, claim_names
-from volplane_embedded.scheduler.selectors import in_topology, selector_matches
+from volplane_embedded.objects import Pod, claim_names
+from volplane_embedded.scheduler.node_affinity import in_topology, selector_matches
 
 __all__ = [
     "Claims",

@@ -1,4 +1,4 @@
-"""Calls of EC2 and STS through boto3, and the errors that they end with."""
+"""Calls of EC2 and STS through boto3. The only module that uses its clients; boto3 is imported at the first call."""
 
 from __future__ import annotations
 
@@ -9,11 +9,34 @@ from typing import Any, Protocol
 
 from volplane_aws_ebs.settings import Settings
 
-__all__ = ["NOT_SENT", "NO_ANSWER", "NO_CREDENTIALS", "AwsRefusal", "Call", "Connect", "Gateway", "Line", "connect"]
+__all__ = [
+    "NOT_SENT",
+    "NO_ANSWER",
+    "NO_CREDENTIALS",
+    "Action",
+    "AwsClient",
+    "AwsError",
+    "Connect",
+    "ServiceClient",
+    "connect",
+]
+
+NO_ANSWER = "NoAnswer"
+"""Code of our own: the request was sent and no usable answer came; it may have taken effect."""
+NOT_SENT = "NotSent"
+"""Code of our own: there was no connection; the request has no effect."""
+NO_CREDENTIALS = "NoCredentials"
+"""Code of our own: the default chain has no credentials, or the role cannot be assumed."""
+
+_CONNECT_SECONDS = 5
+_READ_SECONDS = 20
+_ATTEMPTS = 2
+"""Attempts of the SDK, for idle connections that were closed; all other retries are decided by volplane."""
+_CONNECTIONS = 32
 
 
-class Call(StrEnum):
-    """An action of EC2, or of STS where it says so."""
+class Action(StrEnum):
+    """Every action that the driver calls, of EC2 unless it says STS. The IAM policy is derived from this list."""
 
     ATTACH_VOLUME = "AttachVolume"
     CREATE_SNAPSHOT = "CreateSnapshot"
@@ -40,49 +63,42 @@ class Call(StrEnum):
         return not self.startswith(("Describe", "Decode", "Assume"))
 
 
-NO_ANSWER = "NoAnswer"
-"""Code of our own: the request was sent and no usable answer came; it may have been done."""
-NOT_SENT = "NotSent"
-"""Code of our own: no connection; the request cannot have been done."""
-NO_CREDENTIALS = "NoCredentials"
-"""Code of our own: the default chain has no credentials, or the role cannot be assumed."""
+_METHODS: Mapping[Action, str] = {
+    action: "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in action)[1:] for action in Action
+}
+_NOT_SENT_ERRORS = (
+    "EndpointConnectionError",
+    "ConnectTimeoutError",
+    "ProxyConnectionError",
+    "SSLError",
+    "NoRegionError",
+)
+_CREDENTIAL_ERRORS = ("Credential", "Token", "Login", "ProfileNotFound", "ConfigNotFound", "MetadataRetrieval")
 
 
-class AwsRefusal(Exception):
-    """A call that gave no result. code, message: AWS's own, or one of the codes of this module."""
+class AwsError(Exception):
+    """A call that gave no result. code, message: from AWS, or one of the codes of this module."""
 
-    def __init__(self, call: Call, code: str, message: str) -> None:
-        super().__init__(f"{call}: {code}: {message}")
-        self.call = call
+    def __init__(self, action: Action, code: str, message: str) -> None:
+        super().__init__(f"{action}: {code}: {message}")
+        self.action = action
         self.code = code
         self.message = message
 
 
-_CONNECT_SECONDS = 5
-_READ_SECONDS = 20
-_ATTEMPTS = 2
-"""Within the SDK, for connections that died idle; what else is to be tried again is decided by volplane."""
-_CONNECTIONS = 32
-_METHODS: Mapping[Call, str] = {
-    call: "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in call)[1:] for call in Call
-}
-_NOT_SENT = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError", "NoRegionError")
-_CREDENTIALS = ("Credential", "Token", "Login", "ProfileNotFound", "ConfigNotFound", "MetadataRetrieval")
-
-
-class Line(Protocol):
-    """A connection to one service of AWS, as a client of boto3 offers it: one method for each call."""
+class ServiceClient(Protocol):
+    """A boto3 client of one service of AWS: one method for each action."""
 
     def close(self) -> None: ...
 
 
-Connect = Callable[[Settings, str], Line]
+Connect = Callable[[Settings, str], ServiceClient]
 """Makes the client of a service ("ec2" or "sts") for these settings."""
 
 
-def connect(settings: Settings, service: str) -> Line:
-    """The client of boto3 with the credentials that the settings name."""
-    from botocore.config import Config  # noqa: PLC0415 - 0.15 s, which `volplane plugins` need not pay
+def connect(settings: Settings, service: str) -> ServiceClient:
+    """The boto3 client of the service, with the credentials that the settings name."""
+    from botocore.config import Config  # noqa: PLC0415 - takes 0.15 s, which `volplane plugins` does not need
 
     from volplane_aws_ebs.credentials import session_for  # noqa: PLC0415
 
@@ -95,64 +111,64 @@ def connect(settings: Settings, service: str) -> Line:
     )
     sts = {"config": config, "endpoint_url": settings.sts_endpoint or None}
     options = sts if service == "sts" else {"config": config, "endpoint_url": settings.endpoint or None}
-    line: Line = session_for(settings, sts).client(service, **options)
-    return line
+    client: ServiceClient = session_for(settings, sts).client(service, **options)
+    return client
 
 
-class Gateway:
-    """Calls of EC2 and STS over clients that are made once, at the first call. Safe for threads."""
+class AwsClient:
+    """Calls of EC2 and STS over boto3 clients that are made once, at the first call. Safe for threads."""
 
     def __init__(self, settings: Settings, connect_to: Connect = connect) -> None:
         self._settings = settings
         self._connect = connect_to
-        self._lines: dict[str, Line] = {}
-        self._opening = threading.Lock()
+        self._clients: dict[str, ServiceClient] = {}
+        self._connecting = threading.Lock()
 
-    def call(self, call: Call, **parameters: Any) -> Mapping[str, Any]:
-        """Make the call and return its result. Raises AwsRefusal, and nothing else for what AWS or the network do."""
-        service = "sts" if call is Call.DECODE_AUTHORIZATION_MESSAGE else "ec2"
+    def call(self, action: Action, **parameters: Any) -> Mapping[str, Any]:
+        """Make the call and return its result. Raises AwsError for every error of AWS or of the network."""
+        service = "sts" if action is Action.DECODE_AUTHORIZATION_MESSAGE else "ec2"
         try:
-            method = getattr(self._line(service), _METHODS[call])
+            method = getattr(self._client(service), _METHODS[action])
             result: Mapping[str, Any] = method(**parameters)
         except Exception as error:
-            raise _refusal(call, error) from error
+            raise _aws_error(action, error) from error
         return result
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""
-        with self._opening:
-            for line in self._lines.values():
-                line.close()
-            self._lines.clear()
+        with self._connecting:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
 
-    def _line(self, service: str) -> Line:
-        line = self._lines.get(service)
-        if line is not None:
-            return line
-        with self._opening:
-            if service not in self._lines:
-                self._lines[service] = self._connect(self._settings, service)
-            return self._lines[service]
+    def _client(self, service: str) -> ServiceClient:
+        client = self._clients.get(service)
+        if client is not None:
+            return client
+        with self._connecting:
+            if service not in self._clients:
+                self._clients[service] = self._connect(self._settings, service)
+            return self._clients[service]
 
 
-def _refusal(call: Call, error: Exception) -> AwsRefusal:
-    """Without an import of botocore: its errors are told by their names, an answer by its `response`."""
-    answered = getattr(error, "response", None)
-    if isinstance(answered, Mapping) and isinstance(answered.get("Error"), Mapping):
-        asked = getattr(error, "operation_name", call)
-        code = str(answered["Error"].get("Code", "Unknown"))
-        message = str(answered["Error"].get("Message", ""))
-        if asked == Call.ASSUME_ROLE and call is not Call.ASSUME_ROLE:
-            return AwsRefusal(call, NO_CREDENTIALS, f"AssumeRole: {message} ({code})")
-        return AwsRefusal(call, code, message)
+def _aws_error(action: Action, error: Exception) -> AwsError:
+    """From an exception of botocore, recognised by name and by its `response`, so that botocore is not imported."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping) and isinstance(response.get("Error"), Mapping):
+        called = getattr(error, "operation_name", action)
+        code = str(response["Error"].get("Code", "Unknown"))
+        message = str(response["Error"].get("Message", ""))
+        if called == Action.ASSUME_ROLE and action is not Action.ASSUME_ROLE:
+            return AwsError(action, NO_CREDENTIALS, f"AssumeRole: {message} ({code})")
+        return AwsError(action, code, message)
     name = type(error).__name__
     if not type(error).__module__.startswith(("botocore", "boto3", "urllib3")):
         raise error
     text = " ".join(str(error).split())
-    if name in _NOT_SENT:
-        return AwsRefusal(call, NOT_SENT, text)
-    if any(part in name for part in _CREDENTIALS):
-        return AwsRefusal(call, NO_CREDENTIALS, text)
+    if name in _NOT_SENT_ERRORS:
+        return AwsError(action, NOT_SENT, text)
+    if any(part in name for part in _CREDENTIAL_ERRORS):
+        return AwsError(action, NO_CREDENTIALS, text)
     if name == "ParamValidationError":
-        return AwsRefusal(call, "InvalidParameterValue", text)
-    return AwsRefusal(call, NO_ANSWER, f"{name}: {text}")
+        return AwsError(action, "InvalidParameterValue", text)
+    return AwsError(action, NO_ANSWER, f"{name}: {text}")

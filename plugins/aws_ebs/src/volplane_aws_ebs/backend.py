@@ -1,4 +1,4 @@
-"""The hooks. Each opens a turn, leaves the work to others, and says what came of it."""
+"""The hooks of the driver. The work is in the modules of the operations: create, delete, attach, modify, snapshots."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ from volplane import (
     hookimpl,
 )
 from volplane_aws_ebs import ownership_tags
-from volplane_aws_ebs.api import AwsRefusal, Call, Connect, Gateway, connect
-from volplane_aws_ebs.attach import Attaching
-from volplane_aws_ebs.create import Provisioning
-from volplane_aws_ebs.delete import Deleting
+from volplane_aws_ebs.api import Action, AwsClient, AwsError, Connect, connect
+from volplane_aws_ebs.attach import Attacher
+from volplane_aws_ebs.create import Provisioner
+from volplane_aws_ebs.delete import Deleter
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
-from volplane_aws_ebs.hook_calls import Later, Memory, Turn
-from volplane_aws_ebs.modify import Modifying
+from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
+from volplane_aws_ebs.modify import Modifier
 from volplane_aws_ebs.ownership import Fencing, adopt, list_page
-from volplane_aws_ebs.parameters import LARGEST_GIB, PARAMETERS, Shape
-from volplane_aws_ebs.resources import GIB, IN_TREE, asset_of, instance_of, new_source, volume_in
+from volplane_aws_ebs.parameters import LARGEST_GIB, PARAMETERS, ClassParameters
+from volplane_aws_ebs.resources import GIB, IN_TREE, asset_from, instance_id, new_source, volume_id_from
 from volplane_aws_ebs.settings import OPTIONS, Settings
-from volplane_aws_ebs.snapshots import Snapshots
+from volplane_aws_ebs.snapshots import Snapshotter
 
 __all__ = ["AwsEbsBackend"]
 
@@ -76,20 +76,23 @@ class AwsEbsBackend(BackendSpec):
         connect_to: Connect = connect,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Check the options; raises `InvalidArgument`. connect_to: makes clients; clock: seconds, never going back."""
+        """Check the options; raises `InvalidArgument`.
+
+        connect_to: makes the boto3 client of a service, for tests. clock: seconds, never going back.
+        """
         super().__init__(options)
         self._settings = Settings.of(options)
         self._clock = clock
-        self._ec2 = Ec2(self._settings, Gateway(self._settings, connect_to), clock)
-        self._nodes: Memory[str, str] = Memory()
+        self._ec2 = Ec2(self._settings, AwsClient(self._settings, connect_to), clock)
+        self._nodes: BoundedCache[str, str] = BoundedCache()
         fencing = Fencing(self._ec2)
-        self._provisioning = Provisioning(self._ec2)
-        self._deleting = Deleting(self._ec2, fencing, self._node_name, self._provisioning.proven_gone)
-        self._attaching = Attaching(self._ec2, fencing, self._node_name)
-        self._modifying = Modifying(self._ec2)
-        self._snapshots = Snapshots(self._ec2)
+        self._provisioner = Provisioner(self._ec2)
+        self._deleter = Deleter(self._ec2, fencing, self._node_name, self._provisioner.volume_deleted)
+        self._attacher = Attacher(self._ec2, fencing, self._node_name)
+        self._modifier = Modifier(self._ec2)
+        self._snapshotter = Snapshotter(self._ec2)
         self._zones: tuple[str, ...] = ()
-        self._probed: float | None = None
+        self._probed_at: float | None = None
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
@@ -113,9 +116,9 @@ class AwsEbsBackend(BackendSpec):
 
     @hookimpl
     def start(self, request: StartRequest) -> Done:
-        """Connect, and learn the region's zones."""
-        with self._ec2.explained(f"ask for the zones of {self._settings.region}"):
-            self._learn_zones()
+        """Connect, and read the region's zones."""
+        with self._ec2.translating_errors(f"ask for the zones of {self._settings.region}"):
+            self._load_zones()
         return Done()
 
     @hookimpl
@@ -126,133 +129,133 @@ class AwsEbsBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """A dry run that EC2 would let through; asked of EC2 once a minute at most, unless the last one failed."""
+        """A dry run of DescribeAvailabilityZones, once a minute at most unless the last one failed."""
         now = self._clock()
-        if self._probed is not None and now - self._probed < _PROBE_SECONDS:
+        if self._probed_at is not None and now - self._probed_at < _PROBE_SECONDS:
             return Done()
-        self._probed = None
-        with self._ec2.explained(f"use EC2 in {self._settings.region}"):
+        self._probed_at = None
+        with self._ec2.translating_errors(f"use EC2 in {self._settings.region}"):
             try:
-                self._ec2.read(Call.DESCRIBE_AVAILABILITY_ZONES, DryRun=True)
-            except AwsRefusal as refusal:
-                if refusal.code != "DryRunOperation":
+                self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES, DryRun=True)
+            except AwsError as error:
+                if error.code != "DryRunOperation":
                     raise
-        self._probed = now
+        self._probed_at = now
         return Done()
 
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
-        """What parameters demand of each other."""
-        Shape.of(request.parameters)
+        """Check which parameters can be combined."""
+        ClassParameters.of(request.parameters)
         return Done()
 
     @hookimpl
     def owns(self, request: OwnsRequest) -> bool:
-        """A csi source of our CSI driver, or the in-tree source that nodes hand to the same driver."""
+        """A csi source of the driver `csi_driver_name`, or the in-tree source that CSI migration hands to that driver."""
         fields = request.source.fields
         if request.source.kind == "csi":
             return (
                 fields.get("driver") == self._settings.csi_driver_name
-                and volume_in(str(fields.get("volumeHandle"))) is not None
+                and volume_id_from(str(fields.get("volumeHandle"))) is not None
             )
-        return request.source.kind == IN_TREE and volume_in(str(fields.get("volumeID"))) is not None
+        return request.source.kind == IN_TREE and volume_id_from(str(fields.get("volumeID"))) is not None
 
     # --- volumes ------------------------------------------------------------------------------------------------
 
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
-        """Look by tags, create with the claim's token, watch until it is available."""
-        with self._ec2.explained(f"make a volume for {request.name}"):
+        """Find the volume by its tags, create it with a client token, wait until it is available."""
+        with self._ec2.translating_errors(f"make a volume for {request.name}"):
             if not self._zones:
-                self._learn_zones()
-            return self._going(request.context, lambda turn: self._provisioning.provision(request, turn, self._zones))
+                self._load_zones()
+            return self._run(request.context, lambda call: self._provisioner.provision(request, call, self._zones))
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        """By the tags, in a call of its own; also one that is not available yet or has failed."""
-        with self._ec2.explained(f"look for the volume of {request.name}"):
-            found = self._ec2.named_now(request.owner.cluster_id, request.name)
-        for seen in found:
-            if ownership_tags.owner_of(seen.tags) == request.owner:
-                fs_type = Shape.of(request.parameters).fs_type
-                source = new_source(self._settings, seen.id, VolumeMode.FILESYSTEM, fs_type)
-                return asset_of(self._settings, seen, source, driver=request.context.driver)
+        """Find the volume by its tags, in any state, by a call that begins now."""
+        with self._ec2.translating_errors(f"look for the volume of {request.name}"):
+            found = self._ec2.volumes_named_now(request.owner.cluster_id, request.name)
+        for volume in found:
+            if ownership_tags.owner_of(volume.tags) == request.owner:
+                fs_type = ClassParameters.of(request.parameters).fs_type
+                source = new_source(self._settings, volume.id, VolumeMode.FILESYSTEM, fs_type)
+                return asset_from(self._settings, volume, source, driver=request.context.driver)
         return Absent()
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
-        """Prove that it is ours and free, delete it, see it gone."""
-        with self._ec2.explained(f"delete {request.volume.handle} of {request.volume.name}"):
-            return self._going(request.context, lambda turn: self._deleting.delete(request, turn))
+        """Check that it is ours and not attached, delete it, wait until it is gone."""
+        with self._ec2.translating_errors(f"delete {request.volume.handle} of {request.volume.name}"):
+            return self._run(request.context, lambda call: self._deleter.delete(request, call))
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset | InProgress:
-        """Grow it online; nodes grow the file system."""
-        with self._ec2.explained(f"grow {request.volume.handle} of {request.volume.name}"):
-            return self._going(request.context, lambda turn: self._modifying.expand(request, turn))
+        """Grow the volume online; the node plugin grows the file system."""
+        with self._ec2.translating_errors(f"grow {request.volume.handle} of {request.volume.name}"):
+            return self._run(request.context, lambda call: self._modifier.expand(request, call))
 
     @hookimpl
     def modify(self, request: ModifyRequest) -> Done | InProgress:
-        """Change type, iops and throughput."""
-        with self._ec2.explained(f"change {request.volume.handle} of {request.volume.name}"):
-            return self._going(request.context, lambda turn: self._modifying.modify(request, turn))
+        """Change type, IOPS and throughput."""
+        with self._ec2.translating_errors(f"change {request.volume.handle} of {request.volume.name}"):
+            return self._run(request.context, lambda call: self._modifier.modify(request, call))
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """Everything in the region that carries a mark of volplane, of any cluster."""
-        with self._ec2.explained("list the volumes"):
+        """All volumes of the region with ownership tags, of any cluster."""
+        with self._ec2.translating_errors("list the volumes"):
             return list_page(self._ec2, request, self._node_name)
 
     @hookimpl
     def adopt(self, request: AdoptRequest) -> Done:
-        """Write the new owner's tags over those of the former one."""
-        with self._ec2.explained(f"mark {request.volume.handle} of {request.volume.name}"):
-            return adopt(self._ec2, request, Turn(request.context, self._clock, self._clock()))
+        """Replace the tags of the former owner."""
+        with self._ec2.translating_errors(f"mark {request.volume.handle} of {request.volume.name}"):
+            return adopt(self._ec2, request, HookCall(request.context, self._clock, self._clock()))
 
     # --- attachments --------------------------------------------------------------------------------------------
 
     @hookimpl
     def attach(self, request: AttachRequest) -> Attachment | InProgress:
-        """To the instance of the node's providerID; `devicePath` is in the metadata, where the node plugin expects it."""
-        self._know(request.node)
-        with self._ec2.explained(f"attach {request.volume.handle} to {request.node.name}"):
-            return self._going(request.context, lambda turn: self._attaching.attach(request, turn))
+        """Attach to the instance of the node's providerID; the metadata holds `devicePath`, which the node plugin reads."""
+        self._remember_node(request.node)
+        with self._ec2.translating_errors(f"attach {request.volume.handle} to {request.node.name}"):
+            return self._run(request.context, lambda call: self._attacher.attach(request, call))
 
     @hookimpl
     def detach(self, request: DetachRequest) -> Done | InProgress:
-        """From that instance only, and only the attachment that was looked at."""
-        self._know(request.node)
-        with self._ec2.explained(f"detach {request.volume.handle} from {request.node.name}"):
-            return self._going(request.context, lambda turn: self._attaching.detach(request, turn))
+        """Detach from that instance only, and only the attachment that was found."""
+        self._remember_node(request.node)
+        with self._ec2.translating_errors(f"detach {request.volume.handle} from {request.node.name}"):
+            return self._run(request.context, lambda call: self._attacher.detach(request, call))
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
     @hookimpl
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
-        """Its moment is that of the call; `ready` once it can be restored."""
-        with self._ec2.explained(f"make the snapshot {request.name}"):
-            return self._going(request.context, lambda turn: self._snapshots.create(request, turn))
+        """Create a snapshot; `ready` once a volume can be created from it."""
+        with self._ec2.translating_errors(f"make the snapshot {request.name}"):
+            return self._run(request.context, lambda call: self._snapshotter.create(request, call))
 
     @hookimpl
     def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
-        """If it carries this cluster's mark."""
-        with self._ec2.explained(f"delete the snapshot {request.handle}"):
-            return self._going(request.context, lambda turn: self._snapshots.delete(request, turn))
+        """Delete a snapshot that carries this cluster's tag."""
+        with self._ec2.translating_errors(f"delete the snapshot {request.handle}"):
+            return self._run(request.context, lambda call: self._snapshotter.delete(request, call))
 
-    # --- what they share ----------------------------------------------------------------------------------------
+    # --- common ----------------------------------------------------------------------------------------
 
-    def _going(self, context: Context, work: Callable[[Turn], T]) -> T | InProgress:
-        """The result, or InProgress with the same state: then nothing has to be written down meanwhile."""
+    def _run(self, context: Context, work: Callable[[HookCall], T]) -> T | InProgress:
+        """The result; InProgress with unchanged state if there is nothing to do yet, so that no state must be saved."""
         try:
-            return work(Turn(context, self._clock, self._clock()))
-        except Later as later:
-            return InProgress(retry_after=later.seconds, state=context.state)
+            return work(HookCall(context, self._clock, self._clock()))
+        except RetryLater as retry:
+            return InProgress(retry_after=retry.seconds, state=context.state)
 
-    def _learn_zones(self) -> None:
-        shown = self._ec2.read(Call.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
+    def _load_zones(self) -> None:
+        response = self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
         zones = sorted(
             zone["ZoneName"]
-            for zone in shown
+            for zone in response
             if zone.get("State") == "available" and zone.get("ZoneType", "availability-zone") == "availability-zone"
         )
         unknown = [zone for zone in self._settings.zones if zone not in zones]
@@ -260,9 +263,9 @@ class AwsEbsBackend(BackendSpec):
             raise InvalidArgument(f"option zones: {unknown[0]!r} is not one of {', '.join(zones)}")
         self._zones = self._settings.zones or tuple(zones)
 
-    def _know(self, node: NodeIdentity) -> None:
-        """Remember which node an instance is, for messages that name another one."""
-        instance = instance_of(node)
+    def _remember_node(self, node: NodeIdentity) -> None:
+        """Remember the node of an instance, for messages about it in later calls."""
+        instance = instance_id(node)
         if instance is not None:
             self._nodes.put(instance, node.name)
 

@@ -1,151 +1,170 @@
-"""The boards of a driver: volumes by id and by name, instances, modifications; each fetched for many callers at once."""
+"""Batched Describe calls: one call reads many volumes, instances, modifications or snapshots for all hook calls."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from volplane_aws_ebs import ownership_tags
-from volplane_aws_ebs.api import AwsRefusal, Call, Gateway
-from volplane_aws_ebs.errors import GONE, THROTTLED
-from volplane_aws_ebs.polling import Board
-from volplane_aws_ebs.resources import InstanceSeen, ModificationSeen, SnapshotSeen, VolumeSeen, chunks
+from volplane_aws_ebs.api import Action, AwsClient, AwsError
+from volplane_aws_ebs.errors import NOT_FOUND, THROTTLED
+from volplane_aws_ebs.polling import SharedPoller
+from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
 
-__all__ = ["Lookups", "NameKey"]
+__all__ = ["DescribeBatches", "NameKey"]
 
-_MOST_IDS = 500
-_MOST_FILTER_VALUES = 200
-_MOST_INSTANCES = 100
-_ODD_SECONDS = 3_600.0
-_STATE_INTERVAL = 0.5
-_NAME_INTERVAL = 0.5
-_INSTANCE_INTERVAL = 0.5
+_MAX_IDS = 500
+_MAX_FILTER_VALUES = 200
+"""EC2's limit of values in one filter (Amazon EC2 API reference, DescribeVolumes)."""
+_MAX_INSTANCES = 100
+_PROBABLY_GONE_SECONDS = 3_600.0
+_POLL_INTERVAL = 0.5
 _VOLUME_ID = re.compile(r"vol-[0-9a-z]+")
 
-T = TypeVar("T")
 NameKey = tuple[str, str]
-"""Cluster id and name: what a volume or snapshot is found by."""
+"""Cluster id and name, as the tags of a volume or snapshot have them."""
 
 
-class Lookups:
-    """What EC2 says, shared by all operations of a driver. Safe for threads."""
+class DescribeBatches:
+    """The shared pollers of a driver. Safe for threads.
 
-    def __init__(self, gateway: Gateway, clock: Callable[[], float]) -> None:
-        self._gateway = gateway
+    volumes, instances, modifications: by id. names: volumes by cluster and name. snapshots: by cluster and name.
+    """
+
+    def __init__(self, client: AwsClient, clock: Callable[[], float]) -> None:
+        self._client = client
         self._clock = clock
-        self._odd: dict[str, float] = {}
-        """Ids that are probably gone: one of them would fail a call for 500."""
-        self.volumes: Board[str, VolumeSeen] = Board(self._volumes, clock=clock, interval=_STATE_INTERVAL)
-        self.names: Board[NameKey, tuple[VolumeSeen, ...]] = Board(self._names, clock=clock, interval=_NAME_INTERVAL)
-        self.instances: Board[str, InstanceSeen] = Board(self._instances, clock=clock, interval=_INSTANCE_INTERVAL)
-        self.modifications: Board[str, ModificationSeen] = Board(
-            self._modifications, clock=clock, interval=_STATE_INTERVAL
+        self._probably_gone: dict[str, float] = {}
+        """Volumes that are probably gone, and until when that is assumed. One unknown id fails a DescribeVolumes by ids."""
+        self.volumes: SharedPoller[str, Ec2Volume] = SharedPoller(self._volumes, clock=clock, interval=_POLL_INTERVAL)
+        self.names: SharedPoller[NameKey, tuple[Ec2Volume, ...]] = SharedPoller(
+            self._names, clock=clock, interval=_POLL_INTERVAL
         )
-        self.snapshots: Board[NameKey, tuple[SnapshotSeen, ...]] = Board(
-            self._snapshots, clock=clock, interval=_NAME_INTERVAL
+        self.instances: SharedPoller[str, Ec2Instance] = SharedPoller(
+            self._instances, clock=clock, interval=_POLL_INTERVAL
+        )
+        self.modifications: SharedPoller[str, VolumeModification] = SharedPoller(
+            self._modifications, clock=clock, interval=_POLL_INTERVAL
+        )
+        self.snapshots: SharedPoller[NameKey, tuple[Ec2Snapshot, ...]] = SharedPoller(
+            self._snapshots, clock=clock, interval=_POLL_INTERVAL
         )
 
-    def expect_gone(self, volume: str) -> None:
-        """It will not be found much longer: ask for it apart from the others."""
-        self._odd[volume] = self._clock() + _ODD_SECONDS
+    def expect_missing(self, volume: str) -> None:
+        """The volume is being deleted: from now on it is read by a filter, which does not fail for unknown ids."""
+        self._probably_gone[volume] = self._clock() + _PROBABLY_GONE_SECONDS
 
     # --- volumes by id ------------------------------------------------------------------------------------------
 
-    def _volumes(self, ids: Sequence[str]) -> dict[str, VolumeSeen]:
+    def _volumes(self, ids: Sequence[str]) -> dict[str, Ec2Volume]:
         now = self._clock()
-        self._odd = {id_: until for id_, until in self._odd.items() if until > now}
-        odd = [id_ for id_ in ids if id_ in self._odd]
-        found: dict[str, VolumeSeen] = {}
-        if odd and len(ids) <= _MOST_FILTER_VALUES:
-            odd = list(ids)  # One call for all of them.
-        for chunk in chunks([id_ for id_ in ids if id_ not in odd], _MOST_IDS):
-            seen, missing = self._known_volumes(chunk)
-            found.update(seen)
-            odd += missing
-        for chunk in chunks(odd, _MOST_FILTER_VALUES):
-            shown = self._all(self.volumes, Call.DESCRIBE_VOLUMES, "Volumes", Filters=[_filter("volume-id", chunk)])
-            found.update((each["VolumeId"], VolumeSeen.of(each)) for each in shown)
+        self._probably_gone = {id_: until for id_, until in self._probably_gone.items() if until > now}
+        probably_gone = [id_ for id_ in ids if id_ in self._probably_gone]
+        found: dict[str, Ec2Volume] = {}
+        if probably_gone and len(ids) <= _MAX_FILTER_VALUES:
+            probably_gone = list(ids)  # One call by filter reads them all.
+        for chunk in _chunks([id_ for id_ in ids if id_ not in probably_gone], _MAX_IDS):
+            existing, missing = self._volumes_by_id(chunk)
+            found.update(existing)
+            probably_gone += missing
+        for chunk in _chunks(probably_gone, _MAX_FILTER_VALUES):
+            response = self._all(
+                self.volumes, Action.DESCRIBE_VOLUMES, "Volumes", Filters=[_filter("volume-id", chunk)]
+            )
+            found.update((each["VolumeId"], Ec2Volume.of(each)) for each in response)
         for id_ in ids:
             if id_ not in found:
-                self._odd.setdefault(id_, now + _ODD_SECONDS)
-            elif not found[id_].going:
-                self._odd.pop(id_, None)
+                self._probably_gone.setdefault(id_, now + _PROBABLY_GONE_SECONDS)
+            elif not found[id_].being_deleted:
+                self._probably_gone.pop(id_, None)
         return found
 
-    def _known_volumes(self, ids: Sequence[str]) -> tuple[dict[str, VolumeSeen], list[str]]:
-        """What exists of the ids, and which of them made the call fail."""
+    def _volumes_by_id(self, ids: Sequence[str]) -> tuple[dict[str, Ec2Volume], list[str]]:
+        """The volumes that exist, and the ids that made the call fail."""
         missing: list[str] = []
         left = list(ids)
         while left:
             try:
-                shown = self._all(self.volumes, Call.DESCRIBE_VOLUMES, "Volumes", VolumeIds=left)
-            except AwsRefusal as refusal:
-                if refusal.code not in GONE:
+                response = self._all(self.volumes, Action.DESCRIBE_VOLUMES, "Volumes", VolumeIds=left)
+            except AwsError as error:
+                if error.code not in NOT_FOUND:
                     raise
-                named = set(_VOLUME_ID.findall(refusal.message)).intersection(left)
+                named = set(_VOLUME_ID.findall(error.message)).intersection(left)
                 missing += [id_ for id_ in left if id_ in named or not named]
                 left = [id_ for id_ in left if id_ not in named] if named else []
                 continue
-            return {each["VolumeId"]: VolumeSeen.of(each) for each in shown}, missing
+            return {each["VolumeId"]: Ec2Volume.of(each) for each in response}, missing
         return {}, missing
 
-    # --- the others ---------------------------------------------------------------------------------------------
+    # --- by name, and other resources --------------------------------------------------------------------------
 
-    def _names(self, keys: Sequence[NameKey]) -> dict[NameKey, tuple[VolumeSeen, ...]]:
-        found: dict[NameKey, list[VolumeSeen]] = {}
-        for chunk in chunks(sorted({name for _, name in keys}), _MOST_FILTER_VALUES):
+    def _names(self, keys: Sequence[NameKey]) -> dict[NameKey, tuple[Ec2Volume, ...]]:
+        found: dict[NameKey, list[Ec2Volume]] = {}
+        for chunk in _chunks(sorted({name for _, name in keys}), _MAX_FILTER_VALUES):
             filters = [_filter(f"tag:{ownership_tags.VOLUME}", chunk)]
-            for shown in self._all(self.names, Call.DESCRIBE_VOLUMES, "Volumes", Filters=filters):
-                seen = VolumeSeen.of(shown)
-                key = (seen.tags.get(ownership_tags.CLUSTER, ""), seen.tags.get(ownership_tags.VOLUME, ""))
-                found.setdefault(key, []).append(seen)
-        return {key: tuple(sorted(volumes, key=lambda seen: (seen.created, seen.id))) for key, volumes in found.items()}
+            for response in self._all(self.names, Action.DESCRIBE_VOLUMES, "Volumes", Filters=filters):
+                volume = Ec2Volume.of(response)
+                key = (volume.tags.get(ownership_tags.CLUSTER, ""), volume.tags.get(ownership_tags.VOLUME, ""))
+                found.setdefault(key, []).append(volume)
+        return {
+            key: tuple(sorted(volumes, key=lambda volume: (volume.created, volume.id)))
+            for key, volumes in found.items()
+        }
 
-    def _snapshots(self, keys: Sequence[NameKey]) -> dict[NameKey, tuple[SnapshotSeen, ...]]:
-        found: dict[NameKey, list[SnapshotSeen]] = {}
-        for chunk in chunks(sorted({name for _, name in keys}), _MOST_FILTER_VALUES):
-            demand = {"OwnerIds": ["self"], "Filters": [_filter(f"tag:{ownership_tags.SNAPSHOT}", chunk)]}
-            for shown in self._all(self.snapshots, Call.DESCRIBE_SNAPSHOTS, "Snapshots", **demand):
-                seen = SnapshotSeen.of(shown)
-                key = (seen.tags.get(ownership_tags.CLUSTER, ""), seen.tags.get(ownership_tags.SNAPSHOT, ""))
-                found.setdefault(key, []).append(seen)
-        return {key: tuple(sorted(each, key=lambda seen: (seen.started, seen.id))) for key, each in found.items()}
+    def _snapshots(self, keys: Sequence[NameKey]) -> dict[NameKey, tuple[Ec2Snapshot, ...]]:
+        found: dict[NameKey, list[Ec2Snapshot]] = {}
+        for chunk in _chunks(sorted({name for _, name in keys}), _MAX_FILTER_VALUES):
+            parameters = {"OwnerIds": ["self"], "Filters": [_filter(f"tag:{ownership_tags.SNAPSHOT}", chunk)]}
+            for response in self._all(self.snapshots, Action.DESCRIBE_SNAPSHOTS, "Snapshots", **parameters):
+                snapshot = Ec2Snapshot.of(response)
+                key = (snapshot.tags.get(ownership_tags.CLUSTER, ""), snapshot.tags.get(ownership_tags.SNAPSHOT, ""))
+                found.setdefault(key, []).append(snapshot)
+        return {
+            key: tuple(sorted(each, key=lambda snapshot: (snapshot.started, snapshot.id)))
+            for key, each in found.items()
+        }
 
-    def _instances(self, ids: Sequence[str]) -> dict[str, InstanceSeen]:
-        found: dict[str, InstanceSeen] = {}
-        for chunk in chunks(ids, _MOST_INSTANCES):
+    def _instances(self, ids: Sequence[str]) -> dict[str, Ec2Instance]:
+        found: dict[str, Ec2Instance] = {}
+        for chunk in _chunks(ids, _MAX_INSTANCES):
             filters = [_filter("instance-id", chunk)]
-            for reservation in self._all(self.instances, Call.DESCRIBE_INSTANCES, "Reservations", Filters=filters):
-                found.update((each["InstanceId"], InstanceSeen.of(each)) for each in reservation["Instances"])
+            for reservation in self._all(self.instances, Action.DESCRIBE_INSTANCES, "Reservations", Filters=filters):
+                found.update((each["InstanceId"], Ec2Instance.of(each)) for each in reservation["Instances"])
         return found
 
-    def _modifications(self, ids: Sequence[str]) -> dict[str, ModificationSeen]:
-        found: dict[str, ModificationSeen] = {}
-        for chunk in chunks(ids, _MOST_FILTER_VALUES):
+    def _modifications(self, ids: Sequence[str]) -> dict[str, VolumeModification]:
+        found: dict[str, VolumeModification] = {}
+        for chunk in _chunks(ids, _MAX_FILTER_VALUES):
             filters = [_filter("volume-id", chunk)]
-            call = Call.DESCRIBE_VOLUMES_MODIFICATIONS
-            for shown in self._all(self.modifications, call, "VolumesModifications", Filters=filters):
-                found[shown["VolumeId"]] = ModificationSeen.of(shown)
+            action = Action.DESCRIBE_VOLUMES_MODIFICATIONS
+            for response in self._all(self.modifications, action, "VolumesModifications", Filters=filters):
+                found[response["VolumeId"]] = VolumeModification.of(response)
         return found
 
-    def _all(self, board: Board[Any, Any], call: Call, field: str, **parameters: Any) -> list[Mapping[str, Any]]:
-        """Every page of the answer."""
+    def _all(
+        self, poller: SharedPoller[Any, Any], action: Action, field: str, **parameters: Any
+    ) -> list[Mapping[str, Any]]:
+        """The items of every page. Slows the poller down when EC2 throttles."""
         items: list[Mapping[str, Any]] = []
         token: dict[str, str] = {}
         while True:
             try:
-                answer = self._gateway.call(call, **parameters, **token)
-            except AwsRefusal as refusal:
-                if refusal.code in THROTTLED:
-                    board.slow_down()
+                answer = self._client.call(action, **parameters, **token)
+            except AwsError as error:
+                if error.code in THROTTLED:
+                    poller.slow_down()
                 raise
-            board.speed_up()
+            poller.speed_up()
             items += answer.get(field, ())
             following = answer.get("NextToken")
             if not following:
                 return items
             token = {"NextToken": following}
+
+
+def _chunks(items: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def _filter(name: str, values: Sequence[str]) -> dict[str, object]:

@@ -1,4 +1,9 @@
-"""CreateVolume: find the volume by its tags, create it, wait until it is available."""
+"""The hook `provision`: find the volume by its tags, create it, wait until it is available.
+
+What must survive the process is in EC2: tags and client tokens (Amazon EC2 Developer Guide, "Ensuring idempotency in
+Amazon EC2 API requests"). The state of `InProgress` holds only what EC2 cannot tell: how many client tokens were used
+up, and which zones had no capacity. The memory of the process only saves calls and keeps what is not yet certain.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +23,33 @@ from volplane import (
     Unavailable,
 )
 from volplane_aws_ebs import ownership_tags
-from volplane_aws_ebs.api import AwsRefusal, Call
+from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
-from volplane_aws_ebs.errors import leaves_doubt, translated, vanished
-from volplane_aws_ebs.hook_calls import Later, Memory, Turn, fence_of
-from volplane_aws_ebs.parameters import Demand, rendered_tags
-from volplane_aws_ebs.resources import VolumeSeen, asset_of, new_source
+from volplane_aws_ebs.errors import outcome_unknown, to_backend_error, volume_vanished
+from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater, fence_number
+from volplane_aws_ebs.parameters import VolumeSpec, rendered_tags
+from volplane_aws_ebs.resources import Ec2Volume, asset_from, new_source
 
-__all__ = ["Provisioning", "legal_zones", "zone_for"]
+__all__ = ["Provisioner", "allowed_zones", "choose_zone"]
+
+_FIRST_POLL = 1.25
+_LONGEST_POLL_PAUSE = 10.0
+_UNSEEN_SECONDS = 10.0
+"""A created volume that EC2 does not show after this time is probably gone; it is certain after SETTLE_SECONDS."""
+_LONGEST_PAUSE = 5.0
+_MAX_CREATIONS = 20_000
+
+Key = tuple[str, str, int]
 
 
-def legal_zones(request: ProvisionRequest, label: str, region: Sequence[str]) -> tuple[str, ...]:
-    """The zones the volume may be in, the preferred first: the chosen one, else the allowed ones, else the region's.
+# --- zones ------------------------------------------------------------------------------------------------------
 
-    Which of several comes first is decided by the claim alone, so that it is the same in every try and every process.
+
+def allowed_zones(request: ProvisionRequest, label: str, region: Sequence[str]) -> tuple[str, ...]:
+    """The zones that the volume may be in, in order of preference.
+
+    They are the selected node's, else those of the class's allowedTopologies, else all of the region. The order of
+    several is a hash of the claim's uid, so that it is the same in every attempt and every process.
     """
     if request.segment is not None:
         return (_zone_of(request.segment.get(label), label),)
@@ -48,209 +66,209 @@ def _zone_of(zone: str | None, label: str) -> str:
     return zone
 
 
-def zone_for(zones: Sequence[str], full: Iterable[str]) -> str:
-    """The first zone that is not known to be full; the first of all when every one is."""
+def choose_zone(zones: Sequence[str], full: Iterable[str]) -> str:
+    """The first zone that is not known to be full; the first of all if every one is."""
     known = set(full)
     return next((zone for zone in zones if zone not in known), zones[0])
 
 
-_FIRST_LOOK = 1.25
-_SLOWEST_LOOK = 10.0
-_UNSEEN_SECONDS = 10.0
-"""A volume that CreateVolume named and that is not shown after this is probably gone; that is proven only later."""
-_LONGEST_BREAK = 5.0
-_MOST_MAKINGS = 20_000
-
-Key = tuple[str, str, int]
+# --- creation ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class _Making:
-    """What this process knows of an asset in the making.
+class _Creation:
+    """What this process knows of a volume that is being created. Times are seconds of the driver's clock.
 
-    volume: the id that EC2 gave it, "" while there is none. mark: of the demand it was made for. since: when it did. seen: a look has shown it. burnt: the
-    token's volume is proven to be gone. told: that it probably is. refused: since when EC2 refuses the token. doubt: until
-    when absence is no proof.
+    uncertain_until: before this, an empty Describe does not prove that there is no volume. attempt: client tokens used
+    up so far. volume: the id from EC2, "" while there is none. spec: digest of the spec it was created for. since: when
+    it was created or found. shown: a Describe call has shown it. token_used_up: the volume of the client token is proven
+    to be gone, so the token is of no more use. reported: an error has said that the volume is probably gone.
+    token_refused: since when EC2 refuses the client token.
     """
 
-    doubt: float
+    uncertain_until: float
     attempt: int = 0
     volume: str = ""
-    mark: str = ""
+    spec: str = ""
     since: float = 0.0
-    seen: bool = False
-    burnt: bool = False
-    told: bool = False
-    refused: float | None = None
+    shown: bool = False
+    token_used_up: bool = False
+    reported: bool = False
+    token_refused: float | None = None
 
 
-class Provisioning:
+class Provisioner:
     """The hook `provision` of one driver. Safe for threads."""
 
     def __init__(self, ec2: Ec2) -> None:
         self._ec2 = ec2
-        self._makings: Memory[Key, _Making] = Memory(_MOST_MAKINGS)
+        self._creations: BoundedCache[Key, _Creation] = BoundedCache(_MAX_CREATIONS)
 
-    def provision(self, request: ProvisionRequest, turn: Turn, region: tuple[str, ...]) -> Asset | InProgress:
-        """region: zones for volumes whose place nobody chose. Raises Later, AwsRefusal and the errors of the contract."""
-        demand = Demand.of(request)
-        zones = legal_zones(request, self._ec2.settings.zone_label, region)
-        state = request.context.state
-        making = self._making(request)
-        making.attempt = max(making.attempt, _number(state.get("attempt")))
-        if not making.volume or making.mark != demand.mark:
+    def provision(self, request: ProvisionRequest, call: HookCall, region: tuple[str, ...]) -> Asset | InProgress:
+        """region: zones for volumes for which neither a node nor the class names one.
+
+        Raises RetryLater, AwsError and the errors of the contract.
+        """
+        spec = VolumeSpec.of(request)
+        zones = allowed_zones(request, self._ec2.settings.zone_label, region)
+        creation = self._creation(request)
+        creation.attempt = max(creation.attempt, _number(request.context.state.get("attempt")))
+        if not creation.volume or creation.spec != spec.digest:
             found = self._existing(request)
             if found is None:
-                return self._create(request, demand, making, turn, zones)
-            self._refuse_other(request, demand, found, zones)
-            making.volume, making.mark, making.since, making.seen = found.id, demand.mark, self._ec2.clock(), True
-        return self._watch(request, demand, making, turn)
+                return self._create(request, spec, creation, call, zones)
+            self._refuse_other(request, spec, found, zones)
+            creation.volume, creation.spec = found.id, spec.digest
+            creation.since, creation.shown = self._ec2.clock(), True
+        return self._wait(request, spec, creation, call)
 
-    def proven_gone(self, owner: Ownership) -> None:
-        """The owner's volume was deleted: its token is burnt, and another one may be used at once."""
-        known = self._makings.get(_key(owner))
+    def volume_deleted(self, owner: Ownership) -> None:
+        """This driver has deleted the owner's volume: its client token is used up, the next one may be used at once."""
+        known = self._creations.get(_key(owner))
         attempt = known.attempt if known is not None else 0
-        self._makings.put(_key(owner), _Making(doubt=0.0, attempt=attempt, burnt=True))
+        self._creations.put(_key(owner), _Creation(uncertain_until=0.0, attempt=attempt, token_used_up=True))
 
-    def _making(self, request: ProvisionRequest) -> _Making:
-        return self._makings.setdefault(_key(request.owner), _Making(doubt=self._ec2.born + SETTLE_SECONDS))
+    def _creation(self, request: ProvisionRequest) -> _Creation:
+        return self._creations.setdefault(
+            _key(request.owner), _Creation(uncertain_until=self._ec2.started_at + SETTLE_SECONDS)
+        )
 
-    # --- what is there already ----------------------------------------------------------------------------------
-
-    def _existing(self, request: ProvisionRequest) -> VolumeSeen | None:
-        seen = self._ec2.named(request.owner.cluster_id, request.name)
-        ours = [volume for volume in seen if _generation(volume) == request.owner.generation]
+    def _existing(self, request: ProvisionRequest) -> Ec2Volume | None:
+        named = self._ec2.volumes_named(request.owner.cluster_id, request.name)
+        ours = [volume for volume in named if _generation(volume) == request.owner.generation]
         if not ours:
             return None
         usable = [volume for volume in ours if volume.state != "error"] or ours
         if len(usable) > 1:
             ids = ", ".join(volume.id for volume in usable)
-            request.context.log.warning("several volumes are marked as %s: %s; the oldest is used", request.name, ids)
+            request.context.log.warning("several volumes are tagged as %s: %s; the oldest is used", request.name, ids)
         return usable[0]
 
     def _refuse_other(
-        self, request: ProvisionRequest, demand: Demand, found: VolumeSeen, zones: tuple[str, ...]
+        self, request: ProvisionRequest, spec: VolumeSpec, found: Ec2Volume, zones: tuple[str, ...]
     ) -> None:
+        """Raise AlreadyExists unless the volume was created for this owner and an equal spec."""
         ownership_tags.refuse_foreign(found.id, found.tags, request.owner)
-        mark = ownership_tags.demand_mark(found.tags)
-        if mark and mark != demand.mark:
-            raise AlreadyExists(f"{found.id} was made for {request.name} by another demand: {demand.difference(found)}")
+        recorded = ownership_tags.recorded_spec(found.tags)
+        if recorded and recorded != spec.digest:
+            raise AlreadyExists(f"{found.id} was made for {request.name} by another demand: {spec.difference(found)}")
         if found.zone not in zones:
             raise AlreadyExists(
                 f"{found.id} was made for {request.name} in zone {found.zone}, but {', '.join(zones)} is asked for"
             )
 
-    # --- creating -----------------------------------------------------------------------------------------------
-
     def _create(
-        self, request: ProvisionRequest, demand: Demand, making: _Making, turn: Turn, zones: tuple[str, ...]
-    ) -> Asset | InProgress:
-        if making.burnt:
-            return self._next_attempt(request, making)
-        zone = zone_for(zones, _texts(request.context.state.get("full")))
+        self, request: ProvisionRequest, spec: VolumeSpec, creation: _Creation, call: HookCall, zones: tuple[str, ...]
+    ) -> InProgress:
+        """Call CreateVolume. Raises RetryLater for the first look at the volume."""
+        if creation.token_used_up:
+            return self._next_attempt(request, creation)
+        zone = choose_zone(zones, _texts(request.context.state.get("full")))
+        fence = fence_number(request.context)
         tags = {
             **self._ec2.settings.tags,
-            **rendered_tags(demand.shape.tags, request.claim, request.name),
-            **ownership_tags.volume_tags(
-                request.owner, request.claim, demand=demand.mark, fence=fence_of(request.context)
-            ),
+            **rendered_tags(spec.parameters.tags, request.claim, request.name),
+            **ownership_tags.volume_tags(request.owner, request.claim, spec=spec.digest, fence=fence),
         }
-        if demand.shape.iops_per_gib is not None:
-            tags[ownership_tags.IOPS_PER_GIB] = str(demand.shape.iops_per_gib)
+        if spec.parameters.iops_per_gib is not None:
+            tags[ownership_tags.IOPS_PER_GIB] = str(spec.parameters.iops_per_gib)
         try:
             answer = self._ec2.change(
-                Call.CREATE_VOLUME,
+                Action.CREATE_VOLUME,
                 request.name,
-                turn,
+                call,
                 AvailabilityZone=zone,
-                ClientToken=ownership_tags.client_token(request.owner, making.attempt),
+                ClientToken=ownership_tags.client_token(request.owner, creation.attempt),
                 TagSpecifications=[
                     {"ResourceType": "volume", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
                 ],
-                **demand.call(),
+                **spec.create_volume_parameters(),
             )
-        except AwsRefusal as refusal:
-            return self._refused(request, making, refusal, zone, zones)
-        made = VolumeSeen.of(answer)
-        making.volume, making.mark, making.since = made.id, demand.mark, self._ec2.clock()
-        making.seen, making.told, making.refused = False, False, None
-        self._ec2.lookups.volumes.touched(made.id)
-        self._ec2.lookups.names.touched((request.owner.cluster_id, request.name))
-        raise Later(self._ec2.lookups.volumes.come_back(made.id, after=_FIRST_LOOK))
+        except AwsError as error:
+            return self._create_failed(request, creation, error, zone, zones)
+        created = Ec2Volume.of(answer)
+        creation.volume, creation.spec, creation.since = created.id, spec.digest, self._ec2.clock()
+        creation.shown, creation.reported, creation.token_refused = False, False, None
+        self._ec2.batches.volumes.invalidate(created.id)
+        self._ec2.batches.names.invalidate((request.owner.cluster_id, request.name))
+        raise RetryLater(self._ec2.batches.volumes.next_poll(created.id, after=_FIRST_POLL))
 
-    def _refused(
-        self, request: ProvisionRequest, making: _Making, refusal: AwsRefusal, zone: str, zones: tuple[str, ...]
+    def _create_failed(
+        self, request: ProvisionRequest, creation: _Creation, error: AwsError, zone: str, zones: tuple[str, ...]
     ) -> InProgress:
         now = self._ec2.clock()
-        self._ec2.lookups.names.touched((request.owner.cluster_id, request.name))
-        if leaves_doubt(refusal):
-            making.doubt = max(making.doubt, now + SETTLE_SECONDS)
-        if refusal.code == "IdempotentParameterMismatch":
-            return self._token_refused(request, making, now)
-        if refusal.code == "IncorrectState" and "snapshot" in refusal.message.lower():
-            raise Later(_LONGEST_BREAK)  # The snapshot is not complete yet.
-        error = translated(self._ec2.readable(refusal), f"make a volume for {request.name} in zone {zone}")
-        if isinstance(error, ResourceExhausted) and error.reschedule and now >= making.doubt:
-            error.nothing_done = True
+        self._ec2.batches.names.invalidate((request.owner.cluster_id, request.name))
+        if outcome_unknown(error):
+            creation.uncertain_until = max(creation.uncertain_until, now + SETTLE_SECONDS)
+        if error.code == "IdempotentParameterMismatch":
+            return self._token_refused(request, creation, now)
+        if error.code == "IncorrectState" and "snapshot" in error.message.lower():
+            raise RetryLater(_LONGEST_PAUSE)  # The snapshot is not complete yet.
+        doing = f"make a volume for {request.name} in zone {zone}"
+        failure = to_backend_error(self._ec2.decoded(error), doing)
+        if isinstance(failure, ResourceExhausted) and failure.reschedule and now >= creation.uncertain_until:
+            failure.nothing_done = True
             full = {*_texts(request.context.state.get("full")), zone}
             if any(other not in full for other in zones):
-                request.context.log.warning("%s; another zone is tried", error)
-                return InProgress(retry_after=0.0, state=_state(making.attempt, full))
-        raise error
+                request.context.log.warning("%s; another zone is tried", failure)
+                return InProgress(retry_after=0.0, state=_state(creation.attempt, full))
+        raise failure
 
-    def _token_refused(self, request: ProvisionRequest, making: _Making, now: float) -> InProgress:
-        """The token stands for a volume of another demand or for one that is gone, and no look shows one.
+    def _token_refused(self, request: ProvisionRequest, creation: _Creation, now: float) -> InProgress:
+        """The client token was used for a volume of another spec, or for one that is gone, and EC2 shows no such volume.
 
-        Once such a volume would have to be visible, it is gone for sure: another token may be used.
+        After SETTLE_SECONDS an existing volume would be visible: then it is gone, and another token may be used.
         """
-        if making.refused is None:
-            making.refused = now
-        left = max(making.refused + SETTLE_SECONDS, making.doubt) - now
+        if creation.token_refused is None:
+            creation.token_refused = now
+        left = max(creation.token_refused + SETTLE_SECONDS, creation.uncertain_until) - now
         if left > 0:
-            raise Later(min(left, _LONGEST_BREAK))
-        return self._next_attempt(request, making)
+            raise RetryLater(min(left, _LONGEST_PAUSE))
+        return self._next_attempt(request, creation)
 
-    def _next_attempt(self, request: ProvisionRequest, making: _Making) -> InProgress:
-        """Another token, written down before it is used."""
-        making.burnt, making.refused = False, None
-        making.attempt += 1
-        return InProgress(retry_after=0.0, state=_state(making.attempt, _texts(request.context.state.get("full"))))
+    def _next_attempt(self, request: ProvisionRequest, creation: _Creation) -> InProgress:
+        """Choose the next client token; its number is saved in the state before it is used."""
+        creation.token_used_up, creation.token_refused = False, None
+        creation.attempt += 1
+        return InProgress(retry_after=0.0, state=_state(creation.attempt, _texts(request.context.state.get("full"))))
 
-    # --- watching -----------------------------------------------------------------------------------------------
+    # --- waiting until it is available --------------------------------------------------------------------------
 
-    def _watch(self, request: ProvisionRequest, demand: Demand, making: _Making, turn: Turn) -> Asset | InProgress:
-        id_, age = making.volume, self._ec2.clock() - making.since
-        seen = self._ec2.volume(id_)
-        if seen is None:
-            if making.seen or age > SETTLE_SECONDS:
-                return self._lost(request, demand, making)
-            if age > _UNSEEN_SECONDS and not making.told:
-                making.told = True
-                raise vanished(id_, demand.shape.kms_key, making.attempt)
-            raise Later(self._ec2.lookups.volumes.come_back(id_, after=_pause(age)))
-        making.seen = True
-        if seen.going:
-            making.volume, making.seen, making.burnt = "", False, True
+    def _wait(
+        self, request: ProvisionRequest, spec: VolumeSpec, creation: _Creation, call: HookCall
+    ) -> Asset | InProgress:
+        id_, age = creation.volume, self._ec2.clock() - creation.since
+        volume = self._ec2.volume(id_)
+        if volume is None:
+            if creation.shown or age > SETTLE_SECONDS:
+                return self._gone(request, spec, creation)
+            if age > _UNSEEN_SECONDS and not creation.reported:
+                creation.reported = True
+                raise volume_vanished(id_, spec.parameters.kms_key, creation.attempt)
+            raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=_pause(age)))
+        creation.shown = True
+        if volume.being_deleted:
+            creation.volume, creation.shown, creation.token_used_up = "", False, True
             raise Unavailable(
                 f"{id_}, made for {request.name}, is being deleted by somebody else; another volume is made",
                 retry_after=1.0,
             )
-        if seen.state == "creating":
-            raise Later(self._ec2.lookups.volumes.come_back(id_, after=_pause(age)))
-        if seen.state == "error":
-            self._ec2.change(Call.DELETE_VOLUME, id_, turn, VolumeId=id_)
-            return self._lost(request, demand, making)
-        self._makings.drop(_key(request.owner))
-        source = new_source(self._ec2.settings, id_, request.volume_mode, demand.shape.fs_type)
-        return asset_of(self._ec2.settings, seen, source, driver=request.context.driver)
+        if volume.state == "creating":
+            raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=_pause(age)))
+        if volume.state == "error":
+            self._ec2.change(Action.DELETE_VOLUME, id_, call, VolumeId=id_)
+            return self._gone(request, spec, creation)
+        self._creations.drop(_key(request.owner))
+        source = new_source(self._ec2.settings, id_, request.volume_mode, spec.parameters.fs_type)
+        return asset_from(self._ec2.settings, volume, source, driver=request.context.driver)
 
-    def _lost(self, request: ProvisionRequest, demand: Demand, making: _Making) -> InProgress:
-        """It is gone for good: another token may be used, once a person has been told."""
-        id_, making.volume, making.seen, making.burnt = making.volume, "", False, True
-        self._ec2.lookups.expect_gone(id_)
-        if making.told:
-            return self._next_attempt(request, making)
-        raise vanished(id_, demand.shape.kms_key, making.attempt)
+    def _gone(self, request: ProvisionRequest, spec: VolumeSpec, creation: _Creation) -> InProgress:
+        """The volume is gone for certain: raise that once, then use the next client token."""
+        id_, creation.volume, creation.shown, creation.token_used_up = creation.volume, "", False, True
+        self._ec2.batches.expect_missing(id_)
+        if creation.reported:
+            return self._next_attempt(request, creation)
+        raise volume_vanished(id_, spec.parameters.kms_key, creation.attempt)
 
 
 def _key(owner: Ownership) -> Key:
@@ -258,11 +276,11 @@ def _key(owner: Ownership) -> Key:
 
 
 def _pause(age: float) -> float:
-    return min(max(age / 4, 0.0), _SLOWEST_LOOK)
+    return min(max(age / 4, 0.0), _LONGEST_POLL_PAUSE)
 
 
-def _generation(seen: VolumeSeen) -> int:
-    owner = ownership_tags.owner_of(seen.tags)
+def _generation(volume: Ec2Volume) -> int:
+    owner = ownership_tags.owner_of(volume.tags)
     return owner.generation if owner is not None else 0
 
 

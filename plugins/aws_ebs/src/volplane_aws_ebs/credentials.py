@@ -1,4 +1,4 @@
-"""Sessions of boto3: which credentials a driver's calls are signed with. Imported only when one connects."""
+"""The credentials that a driver's calls are signed with, as sessions of boto3. Imported at the first call."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["session_for"]
 
 
 def session_for(settings: Settings, sts: Mapping[str, Any]) -> boto3.Session:
-    """The credentials of the options, else of the default chain; with `role_arn` those of the role that they may assume.
+    """A session with the credentials of the options, else of the default chain; with `role_arn`, those of the role.
 
-    sts: how to make the client of STS.
+    sts: arguments for the client of STS that assumes the role.
     """
     session = boto3.Session(region_name=settings.region)
     if settings.access_key_id is not None:
-        session = _signed_by(settings, _Keys(settings))
+        session = _session_with(settings, _OptionCredentials(settings))
     return _in_role(session, settings, sts) if settings.role_arn else session
 
 
-class _Keys(Credentials):  # type: ignore[misc]
-    """The keys that the options name, read anew for every call, so that changed ones are used at once."""
+class _OptionCredentials(Credentials):  # type: ignore[misc]
+    """The keys that the options name, read again for every call, so that changed ones are used at once."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__("read when signing", "read when signing", method="volplane")
@@ -41,27 +41,27 @@ class _Keys(Credentials):  # type: ignore[misc]
         return keys.get_frozen_credentials()
 
 
-def _signed_by(settings: Settings, credentials: Credentials) -> boto3.Session:
+def _session_with(settings: Settings, credentials: Credentials) -> boto3.Session:
     inner = Session()
     inner._credentials = credentials  # noqa: SLF001 - botocore has no public way in
     return boto3.Session(botocore_session=inner, region_name=settings.region)
 
 
 def _in_role(session: boto3.Session, settings: Settings, sts: Mapping[str, Any]) -> boto3.Session:
-    """A session whose credentials are the role's, fetched anew before they expire."""
-    demand = {"RoleArn": settings.role_arn, "RoleSessionName": settings.role_session_name}
+    """A session with the credentials of the role, fetched again before they expire."""
+    parameters = {"RoleArn": settings.role_arn, "RoleSessionName": settings.role_session_name}
     if settings.role_external_id:
-        demand["ExternalId"] = settings.role_external_id
+        parameters["ExternalId"] = settings.role_external_id
     client = session.client("sts", **sts)
 
     def fetch() -> dict[str, str]:
-        given = client.assume_role(**demand)["Credentials"]
+        credentials = client.assume_role(**parameters)["Credentials"]
         return {
-            "access_key": given["AccessKeyId"],
-            "secret_key": given["SecretAccessKey"],
-            "token": given["SessionToken"],
-            "expiry_time": given["Expiration"].isoformat(),
+            "access_key": credentials["AccessKeyId"],
+            "secret_key": credentials["SecretAccessKey"],
+            "token": credentials["SessionToken"],
+            "expiry_time": credentials["Expiration"].isoformat(),
         }
 
     fetched = RefreshableCredentials.create_from_metadata(fetch(), refresh_using=fetch, method="assume-role")
-    return _signed_by(settings, fetched)
+    return _session_with(settings, fetched)

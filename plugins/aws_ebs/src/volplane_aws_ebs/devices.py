@@ -1,4 +1,4 @@
-"""Device names, which AttachVolume demands even where the kernel ignores them."""
+"""Device names: AttachVolume requires one, even where the kernel of the instance ignores it."""
 
 from __future__ import annotations
 
@@ -8,86 +8,89 @@ from dataclasses import dataclass, field
 from string import ascii_lowercase
 
 from volplane import ResourceExhausted
-from volplane_aws_ebs.resources import InstanceSeen
+from volplane_aws_ebs.resources import Ec2Instance
 
-__all__ = ["NAMES", "Devices"]
+__all__ = ["NAMES", "DeviceNames"]
 
 NAMES = tuple(
     [f"/dev/xvd{first}{last}" for first in "abd" for last in ascii_lowercase if (first, last) <= ("d", "x")]
     + [f"/dev/xvd{letter}" for letter in ascii_lowercase[1:]]
     + [f"/dev/sd{letter}" for letter in ascii_lowercase[1:]]
 )
-"""Names that EC2 takes, those first that work on every hypervisor: /dev/xvdc? is broken on some, /dev/xvdd? ends at x."""
+"""Names that EC2 accepts; first those that work on every hypervisor. /dev/xvdc? fails on some, /dev/xvdd? ends at x."""
 
-_BAD_SECONDS = 3_600.0
+_AVOIDED_SECONDS = 3_600.0
 _RESERVED_SECONDS = 120.0
 
 
 @dataclass(slots=True)
-class _Node:
-    """reserved: name -> volume and until when it counts although EC2 does not show it. bad: name -> until when."""
+class _InstanceNames:
+    """last: index in NAMES. reserved: name -> volume, and until when it is in use although EC2 does not show it yet.
+
+    avoided: name -> until when.
+    """
 
     last: int = -1
     reserved: dict[str, tuple[str, float]] = field(default_factory=dict)
-    bad: dict[str, float] = field(default_factory=dict)
+    avoided: dict[str, float] = field(default_factory=dict)
 
 
-class Devices:
+class DeviceNames:
     """Which names are free on each instance. Safe for threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._nodes: dict[str, _Node] = {}
+        self._instances: dict[str, _InstanceNames] = {}
         self._lock = threading.Lock()
 
-    def reserve(self, instance: InstanceSeen, volume: str) -> str:
+    def reserve(self, instance: Ec2Instance, volume: str) -> str:
         """A name for this volume, the same until it is released. Raises ResourceExhausted.
 
-        The walk goes on behind the last name given, because a name that was just freed may hang in `attaching`.
+        Names are taken round-robin, because a name that was just freed may hang in `attaching`.
         """
         with self._lock:
-            node = self._current(instance.id)
-            for name, (holder, _) in node.reserved.items():
+            names = self._current(instance.id)
+            for name, (holder, _) in names.reserved.items():
                 if holder == volume and instance.devices.get(name, volume) == volume:
                     return name
-            taken = {*instance.devices, *node.reserved}
-            choice = self._walk(node, taken, node.bad) or self._walk(node, taken, ())
+            taken = {*instance.devices, *names.reserved}
+            choice = self._next(names, taken, names.avoided) or self._next(names, taken, ())
             if choice is None:
                 raise ResourceExhausted(f"{instance.id} has no device name left: {len(taken)} are in use", scope="node")
-            node.last = NAMES.index(choice)
-            node.reserved[choice] = (volume, self._clock() + _RESERVED_SECONDS)
+            names.last = NAMES.index(choice)
+            names.reserved[choice] = (volume, self._clock() + _RESERVED_SECONDS)
             return choice
 
-    def holding(self, instance: InstanceSeen) -> int:
-        """How many volumes the instance holds, those on their way included."""
+    def count(self, instance: Ec2Instance) -> int:
+        """How many volumes the instance holds, those that are being attached included."""
         with self._lock:
-            node = self._current(instance.id)
-            return len({*instance.devices.values(), *(volume for volume, _ in node.reserved.values())})
+            names = self._current(instance.id)
+            return len({*instance.devices.values(), *(volume for volume, _ in names.reserved.values())})
 
     def release(self, instance: str, volume: str) -> None:
-        """The volume is not on its way to this instance any more."""
+        """The volume is not being attached to this instance any more."""
         with self._lock:
-            node = self._nodes.get(instance)
-            if node is not None:
-                node.reserved = {name: held for name, held in node.reserved.items() if held[0] != volume}
+            names = self._instances.get(instance)
+            if names is not None:
+                names.reserved = {name: held for name, held in names.reserved.items() if held[0] != volume}
 
     def avoid(self, instance: str, name: str) -> None:
-        """The name is in use though nobody shows it, or hung: take it last for an hour."""
+        """The name is in use though EC2 does not show it, or an attachment hung: use it last for an hour."""
         with self._lock:
-            node = self._current(instance)
-            node.bad[name] = self._clock() + _BAD_SECONDS
-            node.reserved.pop(name, None)
+            names = self._current(instance)
+            names.avoided[name] = self._clock() + _AVOIDED_SECONDS
+            names.reserved.pop(name, None)
 
-    def _current(self, instance: str) -> _Node:
+    def _current(self, instance: str) -> _InstanceNames:
         now = self._clock()
-        node = self._nodes.setdefault(instance, _Node())
-        node.reserved = {name: held for name, held in node.reserved.items() if held[1] > now}
-        node.bad = {name: until for name, until in node.bad.items() if until > now}
-        return node
+        names = self._instances.setdefault(instance, _InstanceNames())
+        names.reserved = {name: held for name, held in names.reserved.items() if held[1] > now}
+        names.avoided = {name: until for name, until in names.avoided.items() if until > now}
+        return names
 
     @staticmethod
-    def _walk(node: _Node, taken: set[str], bad: Iterable[str]) -> str | None:
-        avoided = taken.union(bad)
-        start = node.last + 1
+    def _next(names: _InstanceNames, taken: set[str], avoided: Iterable[str]) -> str | None:
+        excluded = taken.union(avoided)
+        start = names.last + 1
         ordered = (*NAMES[start:], *NAMES[:start])
-        return next((name for name in ordered if name not in avoided), None)
+        return next((name for name in ordered if name not in excluded), None)

@@ -1,4 +1,4 @@
-"""EC2 as the operations see it: looks that are shared, changes that are paced, refusals that are explained."""
+"""EC2 as the operations use it: batched reads, rate-limited changes, errors with readable messages."""
 
 from __future__ import annotations
 
@@ -9,146 +9,162 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from volplane_aws_ebs.api import AwsRefusal, Call, Gateway
-from volplane_aws_ebs.batching import Lookups
-from volplane_aws_ebs.errors import THROTTLED, translated
-from volplane_aws_ebs.hook_calls import Later, Memory, Turn
-from volplane_aws_ebs.polling import Board
-from volplane_aws_ebs.rate_limits import Pacer
-from volplane_aws_ebs.resources import InstanceSeen, ModificationSeen, SnapshotSeen, VolumeSeen
+from volplane_aws_ebs.api import Action, AwsClient, AwsError
+from volplane_aws_ebs.batching import DescribeBatches
+from volplane_aws_ebs.errors import THROTTLED, to_backend_error
+from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
+from volplane_aws_ebs.polling import SharedPoller
+from volplane_aws_ebs.rate_limits import RateLimiter
+from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
 from volplane_aws_ebs.settings import Settings
 
 __all__ = ["SETTLE_SECONDS", "Ec2"]
 
 SETTLE_SECONDS = 60.0
-"""After this what a call made is visible, or will never be: EC2's eventual consistency and the SDK's longest call."""
-_ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
-_INSTANCE_SECONDS = 30.0
-_NAME_SECONDS = 30.0
-_RECENT_SECONDS = 10.0
-_DENIED_SECONDS = 300.0
+"""After this time a change is visible to Describe calls or was never made.
+
+It covers EC2's eventual consistency (Amazon EC2 Developer Guide, "Ensuring idempotency in Amazon EC2 API requests") and
+the longest call of the SDK.
+"""
+_ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: (\S+)")
+_INSTANCE_MAX_AGE = 30.0
+_NO_SUCH_NAME_MAX_AGE = 30.0
+_RECENT_MAX_AGE = 10.0
+_LIMITS_DENIED_SECONDS = 300.0
+"""After a failed DescribeInstanceTypes none is tried for this long; without it, attach_limit is unknown."""
 
 V = TypeVar("V")
 
 
 class Ec2:
-    """The region of one driver. Safe for threads."""
+    """One region of one account, for one driver. Safe for threads."""
 
-    def __init__(self, settings: Settings, gateway: Gateway, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: Settings, client: AwsClient, clock: Callable[[], float]) -> None:
+        """clock: seconds, never going back."""
         self.settings = settings
         self.clock = clock
-        self.lookups = Lookups(gateway, clock)
-        self._gateway = gateway
-        self._pacer = Pacer(rate=settings.mutations_per_second, burst=settings.mutation_burst, clock=clock)
-        self._limits: Memory[str, tuple[int, bool]] = Memory()
-        self._limits_denied = -_DENIED_SECONDS
+        self.batches = DescribeBatches(client, clock)
+        self._client = client
+        self._rate_limiter = RateLimiter(rate=settings.mutations_per_second, burst=settings.mutation_burst, clock=clock)
+        self._limits: BoundedCache[str, tuple[int, bool]] = BoundedCache()
+        self._limits_denied = -_LIMITS_DENIED_SECONDS
         self._may_decode = threading.Event()
         self._may_decode.set()
-        self.born = clock()
-        """An attempt that nobody here knows of was made before this."""
+        self.started_at = clock()
+        """Start of this process: attempts that it does not know of were made before."""
 
-    # --- looks --------------------------------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------
 
-    def volume(self, id_: str) -> VolumeSeen | None:
-        """The volume as it is now; None if EC2 does not show it. Raises Later."""
-        return _answered(self.lookups.volumes, id_)
+    def volume(self, id_: str) -> Ec2Volume | None:
+        """The volume as it is now; None if EC2 does not show it. Raises RetryLater."""
+        return _polled(self.batches.volumes, id_)
 
-    def recent(self, id_: str) -> VolumeSeen | None:
-        """The volume as it was up to 10 s ago, if that is known: enough to try what EC2 itself refuses if it is wrong."""
-        sighting = self.lookups.volumes.recall(id_, _RECENT_SECONDS)
-        return sighting.value if sighting is not None else None
+    def recent_volume(self, id_: str) -> Ec2Volume | None:
+        """The volume as it was at most 10 s ago, if that is known.
 
-    def named(self, cluster: str, name: str) -> tuple[VolumeSeen, ...]:
-        """Volumes that carry the name's tag, oldest first, without those that are going. Raises Later.
+        Enough before a change that EC2 refuses if the volume's state is another one by now.
+        """
+        observation = self.batches.volumes.cached(id_, _RECENT_MAX_AGE)
+        return observation.value if observation is not None else None
 
-        That there is none may have been seen up to 30 s ago, unless `touched`: who waits for its turn to create need
-        not look again before, and EC2 compares the token.
+    def volumes_named(self, cluster: str, name: str) -> tuple[Ec2Volume, ...]:
+        """Volumes with these tags, oldest first, without those that are being deleted. Raises RetryLater.
+
+        An empty result may be up to 30 s old, unless the name was invalidated. That is safe before CreateVolume,
+        whose client token makes it idempotent.
         """
         key = (cluster, name)
-        known = self.lookups.names.recall(key, _NAME_SECONDS)
+        known = self.batches.names.cached(key, _NO_SUCH_NAME_MAX_AGE)
         if known is not None and not known.value:
             return ()
-        return _staying(_answered(self.lookups.names, key))
+        return _not_deleting(_polled(self.batches.names, key))
 
-    def named_now(self, cluster: str, name: str) -> tuple[VolumeSeen, ...]:
-        """The same by a call of its own."""
-        return _staying(self.lookups.names.ask_now((cluster, name)).value)
+    def volumes_named_now(self, cluster: str, name: str) -> tuple[Ec2Volume, ...]:
+        """As `volumes_named`, by a call of its own that begins now."""
+        return _not_deleting(self.batches.names.fetch_now((cluster, name)).value)
 
-    def snapshots(self, cluster: str, name: str) -> tuple[SnapshotSeen, ...]:
-        """Snapshots that carry the name's tag, oldest first. Raises Later."""
-        return _answered(self.lookups.snapshots, (cluster, name)) or ()
+    def snapshots(self, cluster: str, name: str) -> tuple[Ec2Snapshot, ...]:
+        """Snapshots with these tags, oldest first. Raises RetryLater."""
+        return _polled(self.batches.snapshots, (cluster, name)) or ()
 
-    def instance(self, id_: str) -> InstanceSeen | None:
-        """The instance as it was at most 30 s ago, unless `touched`. Raises Later."""
-        return _answered(self.lookups.instances, id_, max_age=_INSTANCE_SECONDS)
+    def instance(self, id_: str) -> Ec2Instance | None:
+        """The instance as it was at most 30 s ago, or since it was invalidated. Raises RetryLater."""
+        return _polled(self.batches.instances, id_, max_age=_INSTANCE_MAX_AGE)
 
-    def modification(self, volume: str) -> ModificationSeen | None:
-        """The volume's last change. Raises Later."""
-        return _answered(self.lookups.modifications, volume)
+    def modification(self, volume: str) -> VolumeModification | None:
+        """The last modification of the volume; None if there never was one. Raises RetryLater."""
+        return _polled(self.batches.modifications, volume)
 
-    def attach_limit(self, kind: str) -> tuple[int, bool] | None:
-        """How many volumes an instance of this type holds, and whether network interfaces count; None = unknown."""
+    def attach_limit(self, instance_type: str) -> tuple[int, bool] | None:
+        """How many volumes such an instance can hold, and whether network interfaces count as well; None = unknown."""
         if self.settings.attach_limit:
             return self.settings.attach_limit, False
-        known = self._limits.get(kind)
-        if known is None and self.clock() - self._limits_denied >= _DENIED_SECONDS:
+        known = self._limits.get(instance_type)
+        if known is None and self.clock() - self._limits_denied >= _LIMITS_DENIED_SECONDS:
             try:
-                shown = self._gateway.call(Call.DESCRIBE_INSTANCE_TYPES, InstanceTypes=[kind])["InstanceTypes"]
-            except AwsRefusal:
+                types = self._client.call(Action.DESCRIBE_INSTANCE_TYPES, InstanceTypes=[instance_type])[
+                    "InstanceTypes"
+                ]
+            except AwsError:
                 self._limits_denied = self.clock()
                 return None
-            info = shown[0].get("EbsInfo", {}) if shown else {}
+            info = types[0].get("EbsInfo", {}) if types else {}
             limit = info.get("MaximumEbsAttachments", 0)
-            known = self._limits.put(kind, (limit, info.get("AttachmentLimitType") == "shared"))
+            known = self._limits.put(instance_type, (limit, info.get("AttachmentLimitType") == "shared"))
         return known if known is not None and known[0] else None
 
-    def read(self, call: Call, **parameters: Any) -> Mapping[str, Any]:
-        """A Describe call of its own. Raises AwsRefusal."""
-        return self._gateway.call(call, **parameters)
+    def read(self, action: Action, **parameters: Any) -> Mapping[str, Any]:
+        """A Describe call that is not batched. Raises AwsError."""
+        return self._client.call(action, **parameters)
 
     # --- changes ------------------------------------------------------------------------------------------------
 
-    def change(self, call: Call, key: str, turn: Turn, **parameters: Any) -> Mapping[str, Any]:
-        """Make a change when its turn has come. key: what is changed. Raises Later, AwsRefusal."""
-        turn.before_a_change()
-        wait = self._pacer.wait(call, key)
+    def change(self, action: Action, key: str, call: HookCall, **parameters: Any) -> Mapping[str, Any]:
+        """Make a mutating call once the rate limit allows it. key: what is changed.
+
+        Raises RetryLater, AwsError, and `Unavailable` if the hook call was cancelled.
+        """
+        call.require_time()
+        wait = self._rate_limiter.wait(action, key)
         if wait > 0:
-            raise Later(wait)
+            raise RetryLater(wait)
         try:
-            result = self._gateway.call(call, **parameters)
-        except AwsRefusal as refusal:
-            if refusal.code in THROTTLED:
-                self._pacer.throttled(call)
+            result = self._client.call(action, **parameters)
+        except AwsError as error:
+            if error.code in THROTTLED:
+                self._rate_limiter.throttled(action)
             raise
-        self._pacer.went_through(call)
+        self._rate_limiter.succeeded(action)
         return result
 
+    # --- errors -------------------------------------------------------------------------------------------------
+
     @contextmanager
-    def explained(self, doing: str) -> Iterator[None]:
-        """Translate every refusal that leaves the block. doing: as in "make a volume for pvc-1"."""
+    def translating_errors(self, doing: str) -> Iterator[None]:
+        """Turn every AwsError that leaves the block into a `BackendError`. doing: as in "make a volume for pvc-1"."""
         try:
             yield
-        except AwsRefusal as refusal:
-            raise translated(self.readable(refusal), doing) from refusal
+        except AwsError as error:
+            raise to_backend_error(self.decoded(error), doing) from error
 
-    def readable(self, refusal: AwsRefusal) -> AwsRefusal:
-        """The refusal with its encoded part decoded, or cut off where the driver may not have it decoded."""
-        encoded = _ENCODED.search(refusal.message)
+    def decoded(self, error: AwsError) -> AwsError:
+        """The error with its encoded authorization message decoded, or removed if the driver may not decode it."""
+        encoded = _ENCODED_MESSAGE.search(error.message)
         if encoded is None:
-            return refusal
-        told = self._decoded(encoded[1])
-        return AwsRefusal(refusal.call, refusal.code, _ENCODED.sub("", refusal.message).rstrip(" .") + told)
+            return error
+        reason = self._decoded_message(encoded[1])
+        return AwsError(error.action, error.code, _ENCODED_MESSAGE.sub("", error.message).rstrip(" .") + reason)
 
-    def _decoded(self, encoded: str) -> str:
+    def _decoded_message(self, encoded: str) -> str:
         if not self._may_decode.is_set():
             return ""
         try:
-            answer = self._gateway.call(Call.DECODE_AUTHORIZATION_MESSAGE, EncodedMessage=encoded)
+            answer = self._client.call(Action.DECODE_AUTHORIZATION_MESSAGE, EncodedMessage=encoded)
             context = json.loads(answer["DecodedMessage"])["context"]
             who = context.get("principal", {}).get("arn", "the driver")
             where = f" on {context['resource']}" if "resource" in context else ""
             return f": {who} may not {context['action']}{where}"
-        except AwsRefusal:
+        except AwsError:
             self._may_decode.clear()
         except (KeyError, ValueError, TypeError):
             pass
@@ -156,15 +172,15 @@ class Ec2:
 
     def close(self) -> None:
         """Close the connections."""
-        self._gateway.close()
+        self._client.close()
 
 
-def _answered(board: Board[Any, V], key: Any, *, max_age: float | None = None) -> V | None:
-    sighting = board.ask(key, max_age=max_age)
-    if sighting is None:
-        raise Later(board.come_back(key))
-    return sighting.value
+def _polled(poller: SharedPoller[Any, V], key: Any, *, max_age: float | None = None) -> V | None:
+    observation = poller.ask(key, max_age=max_age)
+    if observation is None:
+        raise RetryLater(poller.next_poll(key))
+    return observation.value
 
 
-def _staying(seen: tuple[VolumeSeen, ...] | None) -> tuple[VolumeSeen, ...]:
-    return tuple(volume for volume in seen or () if not volume.going)
+def _not_deleting(volumes: tuple[Ec2Volume, ...] | None) -> tuple[Ec2Volume, ...]:
+    return tuple(volume for volume in volumes or () if not volume.being_deleted)

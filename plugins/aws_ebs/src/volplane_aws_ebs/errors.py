@@ -1,4 +1,8 @@
-"""From what AWS answers to the errors of the contract, with a message that says what to do."""
+"""From error codes of AWS to the errors of the contract, with messages that say what to do.
+
+Codes are those of the Amazon EC2 API reference, "Error codes for the Amazon EC2 API". One table maps them; the
+machinery of the table knows nothing of EBS.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +19,23 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane_aws_ebs.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, AwsRefusal
+from volplane_aws_ebs.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, AwsError
 
 __all__ = [
-    "GONE",
-    "MODIFICATION_COOLDOWN",
+    "MODIFICATION_RETRY_SECONDS",
     "NOT_ATTACHED",
+    "NOT_FOUND",
     "QUOTA",
     "THROTTLED",
-    "leaves_doubt",
-    "translated",
-    "vanished",
+    "outcome_unknown",
+    "to_backend_error",
+    "volume_vanished",
 ]
 
-GONE = frozenset({"InvalidVolume.NotFound", "InvalidSnapshot.NotFound"})
-"""What was asked to go is not there: success for delete and detach."""
+NOT_FOUND = frozenset({"InvalidVolume.NotFound", "InvalidSnapshot.NotFound"})
+"""The resource does not exist: success for delete and detach."""
 NOT_ATTACHED = frozenset({"IncorrectState", "InvalidAttachment.NotFound"})
-"""Of DetachVolume: there is nothing to detach any more."""
+"""Of DetachVolume: the volume is not attached."""
 THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"})
 QUOTA = frozenset(
     {
@@ -43,19 +47,19 @@ QUOTA = frozenset(
         "ResourceLimitExceeded",
     }
 )
-MODIFICATION_COOLDOWN = 900.0
+MODIFICATION_RETRY_SECONDS = 900.0
 _QUOTA_RETRY = 60.0
 _DENIED_RETRY = 60.0
 _THROTTLED_RETRY = 2.0
 _CREDENTIALS_RETRY = 15.0
 _VANISHED_RETRY = 60.0
 
-Maker = Callable[[AwsRefusal, str], BackendError]
+Maker = Callable[[AwsError, str], BackendError]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """codes: of AWS; one that ends with * stands for all that begin so. make: the error, from refusal and text."""
+class _Rule:
+    """codes: of AWS; one that ends with * stands for every code with this prefix. make: from the error and its text."""
 
     codes: tuple[str, ...]
     make: Maker
@@ -65,42 +69,42 @@ class _Row:
 
 
 def _exhausted(advice: str, *, scope: str = "", reschedule: bool = False, wait: float | None = _QUOTA_RETRY) -> Maker:
-    def make(refusal: AwsRefusal, said: str) -> BackendError:
+    def make(error: AwsError, text: str) -> BackendError:
         return ResourceExhausted(
-            f"{said}: {advice}", scope=scope or refusal.code, reschedule=reschedule, code=refusal.code, retry_after=wait
+            f"{text}: {advice}", scope=scope or error.code, reschedule=reschedule, code=error.code, retry_after=wait
         )
 
     return make
 
 
-def _plain(kind: type[BackendError], advice: str = "", *, wait: float | None = None) -> Maker:
-    def make(refusal: AwsRefusal, said: str) -> BackendError:
-        return kind(f"{said}: {advice}" if advice else said, code=refusal.code, retry_after=wait)
+def _simple(kind: type[BackendError], advice: str = "", *, wait: float | None = None) -> Maker:
+    def make(error: AwsError, text: str) -> BackendError:
+        return kind(f"{text}: {advice}" if advice else text, code=error.code, retry_after=wait)
 
     return make
 
 
-def _denied(refusal: AwsRefusal, said: str) -> BackendError:
-    advice = f"allow ec2:{refusal.call} to the driver's role (docs/reference/aws-ebs-iam.json has the whole policy)"
-    return PermissionDenied(f"{said}: {advice}", code=refusal.code, retry_after=_DENIED_RETRY)
+def _denied(error: AwsError, text: str) -> BackendError:
+    advice = f"allow ec2:{error.action} to the driver's role (docs/reference/aws-ebs-iam.json has the whole policy)"
+    return PermissionDenied(f"{text}: {advice}", code=error.code, retry_after=_DENIED_RETRY)
 
 
-def _unanswered(refusal: AwsRefusal, said: str) -> BackendError:
+def _no_answer(error: AwsError, text: str) -> BackendError:
     return Unavailable(
-        f"{said}: no answer came, so it may have been done; volplane looks before it goes on", code=refusal.code
+        f"{text}: no answer came, so it may have been done; volplane looks before it goes on", code=error.code
     )
 
 
-_TABLE = (
-    _Row(
+_RULES = (
+    _Rule(
         ("VolumeInUse",),
-        _plain(VolumeInUse, "stop what uses it; it is tried again"),
+        _simple(VolumeInUse, "stop what uses it; it is tried again"),
     ),
-    _Row(
+    _Rule(
         ("IncorrectState",),
-        _plain(VolumeInUse, "its state does not allow this now; it is tried again"),
+        _simple(VolumeInUse, "its state does not allow this now; it is tried again"),
     ),
-    _Row(
+    _Rule(
         ("InsufficientVolumeCapacity",),
         _exhausted(
             "the zone has no room for such a volume now; it is tried again, and with volumeBindingMode "
@@ -110,43 +114,43 @@ _TABLE = (
             wait=None,
         ),
     ),
-    _Row(
+    _Rule(
         ("AttachmentLimitExceeded",),
         _exhausted("the node holds as many volumes as it can; move a pod to another node", scope="node"),
     ),
-    _Row(tuple(QUOTA), _exhausted("ask AWS for a higher quota, or delete what is not used", scope="account")),
-    _Row(
+    _Rule(tuple(QUOTA), _exhausted("ask AWS for a higher quota, or delete what is not used", scope="account")),
+    _Rule(
         ("VolumeModificationRateExceeded",),
-        _plain(
+        _simple(
             Throttled,
             "EC2 lets a volume change four times in 24 hours; the wish is kept and tried again",
-            wait=MODIFICATION_COOLDOWN,
+            wait=MODIFICATION_RETRY_SECONDS,
         ),
     ),
-    _Row(
+    _Rule(
         ("IncorrectModificationState",),
-        _plain(Throttled, "an earlier change of the volume is not complete; the wish is kept", wait=60.0),
+        _simple(Throttled, "an earlier change of the volume is not complete; the wish is kept", wait=60.0),
     ),
-    _Row(("InvalidVolume.ZoneMismatch",), _plain(InvalidArgument, "volume and node are in different zones")),
-    _Row(
+    _Rule(("InvalidVolume.ZoneMismatch",), _simple(InvalidArgument, "volume and node are in different zones")),
+    _Rule(
         (
             "InvalidVolume.NotFound",
             "InvalidSnapshot.NotFound",
             "InvalidInstanceID.NotFound",
             "InvalidAttachment.NotFound",
         ),
-        _plain(NotFound),
+        _simple(NotFound),
     ),
-    _Row(
+    _Rule(
         ("InvalidZone.NotFound",),
-        _plain(InvalidArgument, "the region has no such zone; look at the node's zone label and the class's topology"),
+        _simple(InvalidArgument, "the region has no such zone; look at the node's zone label and the class's topology"),
     ),
-    _Row(tuple(THROTTLED), _plain(Throttled, "EC2 asks for fewer calls", wait=_THROTTLED_RETRY)),
-    _Row(
+    _Rule(tuple(THROTTLED), _simple(Throttled, "EC2 asks for fewer calls", wait=_THROTTLED_RETRY)),
+    _Rule(
         ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OperationNotPermitted"),
         _denied,
     ),
-    _Row(
+    _Rule(
         (
             "AuthFailure",
             "ExpiredToken",
@@ -155,28 +159,28 @@ _TABLE = (
             "InvalidClientTokenId",
             "SignatureDoesNotMatch",
         ),
-        _plain(
+        _simple(
             PermissionDenied,
             "AWS does not accept the driver's credentials; look at where they come from, and at the clock",
             wait=_CREDENTIALS_RETRY,
         ),
     ),
-    _Row(
+    _Rule(
         ("OptInRequired", "PendingVerification", "Blocked"),
-        _plain(PermissionDenied, "the account may not use EC2 here", wait=_DENIED_RETRY),
+        _simple(PermissionDenied, "the account may not use EC2 here", wait=_DENIED_RETRY),
     ),
-    _Row(
+    _Rule(
         (NO_CREDENTIALS,),
-        _plain(
+        _simple(
             PermissionDenied,
             "give the driver credentials (a role of its service account, an instance profile or the environment), and "
             "let its role be assumed if the option role_arn is set",
             wait=_CREDENTIALS_RETRY,
         ),
     ),
-    _Row((NOT_SENT,), _plain(Unavailable, "look at the options region and endpoint, at DNS and at the network")),
-    _Row((NO_ANSWER, "InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "5*"), _unanswered),
-    _Row(
+    _Rule((NOT_SENT,), _simple(Unavailable, "look at the options region and endpoint, at DNS and at the network")),
+    _Rule((NO_ANSWER, "InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "5*"), _no_answer),
+    _Rule(
         (
             "InvalidParameter*",
             "InvalidPaginationToken",
@@ -191,35 +195,41 @@ _TABLE = (
             "InvalidInstanceID.Malformed",
             "IdempotentParameterMismatch",
         ),
-        _plain(InvalidArgument),
+        _simple(InvalidArgument),
     ),
 )
 
-_DOUBTLESS = frozenset({NOT_SENT, NO_CREDENTIALS}) | THROTTLED
+_NOTHING_DONE = frozenset({NOT_SENT, NO_CREDENTIALS}) | THROTTLED
 
 
-def translated(refusal: AwsRefusal, doing: str) -> BackendError:
-    """The error of the contract. doing: what was tried, as in "make a volume for pvc-1"."""
-    text = refusal.message.strip().rstrip(".") or refusal.code
-    said = f"cannot {doing}: {text}"
-    for row in _TABLE:
-        if row.covers(refusal.code):
-            return row.make(refusal, said)
-    return BackendError(f"{said} ({refusal.call})", code=refusal.code)
+def to_backend_error(error: AwsError, doing: str) -> BackendError:
+    """The error of the contract. doing: as in "make a volume for pvc-1"."""
+    reason = error.message.strip().rstrip(".") or error.code
+    text = f"cannot {doing}: {reason}"
+    for rule in _RULES:
+        if rule.covers(error.code):
+            return rule.make(error, text)
+    return BackendError(f"{text} ({error.action})", code=error.code)
 
 
-def leaves_doubt(refusal: AwsRefusal) -> bool:
-    """Whether the call may have taken effect all the same. While a quota is exceeded even a plain refusal may lie."""
-    if refusal.code in _DOUBTLESS:
+def outcome_unknown(error: AwsError) -> bool:
+    """Whether the call may have taken effect all the same.
+
+    True also for exceeded quotas: EC2 can create a volume and report the quota as exceeded.
+    """
+    if error.code in _NOTHING_DONE:
         return False
-    if refusal.code in QUOTA or refusal.code == NO_ANSWER:
+    if error.code in QUOTA or error.code == NO_ANSWER:
         return True
-    error = translated(refusal, "")
-    return not isinstance(error, InvalidArgument | PermissionDenied | ResourceExhausted | NotFound)
+    failure = to_backend_error(error, "")
+    return not isinstance(failure, InvalidArgument | PermissionDenied | ResourceExhausted | NotFound)
 
 
-def vanished(volume: str, kms_key: str | None, before: int) -> BackendError:
-    """The volume was made and is gone again: EC2 does so when it may not use the key. before: how often it did."""
+def volume_vanished(volume: str, kms_key: str | None, before: int) -> BackendError:
+    """EC2 created the volume and deleted it again, as it does when it may not use the KMS key.
+
+    before: how often that happened before, for the retry time.
+    """
     key = f"KMS key {kms_key}" if kms_key else "the account's default KMS key for EBS"
     return PermissionDenied(
         f"volume {volume} vanished while it was being made: nearly always {key} does not exist, is disabled, or may not be "

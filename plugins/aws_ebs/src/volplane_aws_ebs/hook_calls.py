@@ -1,4 +1,7 @@
-"""One call of a hook."""
+"""One call of a hook: how much time it has, how it ends without holding its thread, what is kept between calls.
+
+Nothing here is specific to EC2.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,19 @@ from typing import Generic, TypeVar
 
 from volplane import Context, Unavailable
 
-__all__ = ["Later", "Memory", "Turn", "fence_of"]
+__all__ = ["BoundedCache", "HookCall", "RetryLater", "fence_number"]
 
-_LATEST_START = 0.5
-"""No change is begun once so much of the call's time is over: its answer would come when nobody waits any more."""
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_LATEST_CHANGE = 0.5
+"""Share of the call's timeout after which no mutating call is started: its answer would arrive after the timeout."""
+_TOO_LATE_RETRY_SECONDS = 0.1
+_CACHE_SIZE = 100_000
 
 
-class Later(Exception):
-    """Nothing to do before so many seconds have passed; the hook ends with `InProgress`."""
+class RetryLater(Exception):
+    """There is nothing to do for `seconds`: the hook returns `InProgress` with this `retry_after`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"in {seconds:.3g} s")
@@ -24,66 +32,63 @@ class Later(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """The running call. began: seconds of the driver's clock."""
+class HookCall:
+    """The running call of a hook. started: seconds of `clock`."""
 
     context: Context
     clock: Callable[[], float]
-    began: float
+    started: float
 
-    def before_a_change(self) -> None:
-        """Raise unless there is somebody and enough time to wait for a change that begins now."""
+    def require_time(self) -> None:
+        """Raise unless the caller still waits and a mutating call that starts now can finish before the timeout.
+
+        Raises `Unavailable` if the call was cancelled, `RetryLater` if half of its timeout is over.
+        """
         if self.context.cancelled():
-            raise Unavailable("nobody waits for this call any more, so nothing was begun")
-        if self.clock() - self.began > self.context.timeout * _LATEST_START:
-            raise Later(0.1)
+            raise Unavailable("the call was cancelled before anything was changed")
+        if self.clock() - self.started > self.context.timeout * _LATEST_CHANGE:
+            raise RetryLater(_TOO_LATE_RETRY_SECONDS)
 
 
-def fence_of(context: Context) -> int | None:
-    """The number in front of the fence, which rises with every change of leader; None if there is none to compare."""
+def fence_number(context: Context) -> int | None:
+    """The number at the start of the fence, which grows with every change of leader; None if it has none."""
     number = context.fence.partition("/")[0]
     return int(number) if number.isdigit() else None
 
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+class BoundedCache(Generic[K, V]):
+    """A table that drops its oldest entry when it is full. Safe for threads.
 
-_MOST = 100_000
+    It saves calls only: the driver must stay correct if any entry is missing.
+    """
 
-
-class Memory(Generic[K, V]):
-    """A table that forgets what was put in first when it is full."""
-
-    def __init__(self, most: int = _MOST) -> None:
-        self._most = most
+    def __init__(self, max_entries: int = _CACHE_SIZE) -> None:
+        self._max_entries = max_entries
         self._table: dict[K, V] = {}
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """What is known, or None."""
+        """The value, or None."""
         return self._table.get(key)
 
     def put(self, key: K, value: V) -> V:
-        """Remember it instead of what was known."""
+        """Store the value as the newest entry, in place of an older one; returns it."""
         with self._lock:
             self._table.pop(key, None)
             return self._add(key, value)
 
     def setdefault(self, key: K, value: V) -> V:
-        """What is known; `value`, remembered, if nothing is."""
+        """The stored value; `value`, which is then stored, if there is none."""
         with self._lock:
             return self._table[key] if key in self._table else self._add(key, value)
 
     def drop(self, key: K) -> V | None:
-        """Forget it; what was known."""
+        """Remove the entry; returns its value, or None."""
         with self._lock:
             return self._table.pop(key, None)
 
-    def __len__(self) -> int:
-        return len(self._table)
-
     def _add(self, key: K, value: V) -> V:
-        while len(self._table) >= self._most:
+        while len(self._table) >= self._max_entries:
             del self._table[next(iter(self._table))]
         self._table[key] = value
         return value

@@ -1,4 +1,4 @@
-"""The IAM policy that the driver needs: no more than its calls, on no more than what it made.
+"""The IAM policy that the driver needs: its calls, on the volumes and snapshots that carry its tags.
 
 `python -m volplane_aws_ebs.iam_policy` prints it.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from volplane_aws_ebs import ownership_tags
-from volplane_aws_ebs.api import Call
+from volplane_aws_ebs.api import Action
 
 __all__ = ["iam_policy"]
 
@@ -19,45 +19,51 @@ _VOLUME = "arn:aws:ec2:*:*:volume/*"
 _SNAPSHOT = "arn:aws:ec2:*:*:snapshot/*"
 _SNAPSHOT_SHARED = "arn:aws:ec2:*::snapshot/*"
 _INSTANCE = "arn:aws:ec2:*:*:instance/*"
-_ASKED = {"StringLike": {f"aws:RequestTag/{ownership_tags.CLUSTER}": "*"}}
-_MARKED = {"StringLike": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": "*"}}
-_OUTSIDE = (Call.ASSUME_ROLE,)
-"""Belongs to the credentials of the default chain, not to the role that the driver works in."""
+_WITH_TAG_REQUESTED = {"StringLike": {f"aws:RequestTag/{ownership_tags.CLUSTER}": "*"}}
+_WITH_TAG = {"StringLike": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": "*"}}
+_NOT_OF_THE_ROLE = (Action.ASSUME_ROLE,)
+"""Called with the credentials of the default chain, not with the role of the driver."""
 
 
 def iam_policy() -> dict[str, Any]:
-    """The policy document. What does not carry volplane's mark can be looked at, and no more.
+    """The policy document. Resources without volplane's tags can be read but not changed.
 
-    For static volumes, which carry none, the conditions of ChangeMarkedVolumes must be widened by a tag of your own.
+    Static volumes carry none of them: add a tag of your own to the conditions of ChangeMarkedVolumes.
     """
-    looks = [call for call in Call if not call.mutates and call not in (*_OUTSIDE, Call.DECODE_AUTHORIZATION_MESSAGE)]
+    reads = [
+        action
+        for action in Action
+        if not action.mutates and action not in (*_NOT_OF_THE_ROLE, Action.DECODE_AUTHORIZATION_MESSAGE)
+    ]
     return {
         "Version": "2012-10-17",
         "Statement": [
-            _statement("Look", looks, ["*"]),
-            _statement("MakeMarkedVolumes", [Call.CREATE_VOLUME], [_VOLUME], _ASKED),
-            _statement("MakeVolumesFromSnapshots", [Call.CREATE_VOLUME], [_SNAPSHOT, _SNAPSHOT_SHARED]),
+            _statement("Look", reads, ["*"]),
+            _statement("MakeMarkedVolumes", [Action.CREATE_VOLUME], [_VOLUME], _WITH_TAG_REQUESTED),
+            _statement("MakeVolumesFromSnapshots", [Action.CREATE_VOLUME], [_SNAPSHOT, _SNAPSHOT_SHARED]),
             _statement(
                 "ChangeMarkedVolumes",
-                [Call.DELETE_VOLUME, Call.MODIFY_VOLUME, Call.ATTACH_VOLUME, Call.DETACH_VOLUME],
+                [Action.DELETE_VOLUME, Action.MODIFY_VOLUME, Action.ATTACH_VOLUME, Action.DETACH_VOLUME],
                 [_VOLUME],
-                _MARKED,
+                _WITH_TAG,
             ),
-            _statement("AttachToInstances", [Call.ATTACH_VOLUME, Call.DETACH_VOLUME], [_INSTANCE]),
-            _statement("MakeSnapshotsOfMarkedVolumes", [Call.CREATE_SNAPSHOT], [_VOLUME], _MARKED),
-            _statement("MakeMarkedSnapshots", [Call.CREATE_SNAPSHOT], [_SNAPSHOT, _SNAPSHOT_SHARED], _ASKED),
-            _statement("DeleteMarkedSnapshots", [Call.DELETE_SNAPSHOT], [_SNAPSHOT, _SNAPSHOT_SHARED], _MARKED),
+            _statement("AttachToInstances", [Action.ATTACH_VOLUME, Action.DETACH_VOLUME], [_INSTANCE]),
+            _statement("MakeSnapshotsOfMarkedVolumes", [Action.CREATE_SNAPSHOT], [_VOLUME], _WITH_TAG),
+            _statement(
+                "MakeMarkedSnapshots", [Action.CREATE_SNAPSHOT], [_SNAPSHOT, _SNAPSHOT_SHARED], _WITH_TAG_REQUESTED
+            ),
+            _statement("DeleteMarkedSnapshots", [Action.DELETE_SNAPSHOT], [_SNAPSHOT, _SNAPSHOT_SHARED], _WITH_TAG),
             _statement(
                 "MarkWhatIsMade",
-                [Call.CREATE_TAGS],
+                [Action.CREATE_TAGS],
                 [_VOLUME, _SNAPSHOT, _SNAPSHOT_SHARED],
-                {"StringEquals": {"ec2:CreateAction": [str(Call.CREATE_VOLUME), str(Call.CREATE_SNAPSHOT)]}},
+                {"StringEquals": {"ec2:CreateAction": [str(Action.CREATE_VOLUME), str(Action.CREATE_SNAPSHOT)]}},
             ),
-            _statement("ChangeMarks", [Call.CREATE_TAGS], [_VOLUME], _own_tags_of_marked()),
+            _statement("ChangeMarks", [Action.CREATE_TAGS], [_VOLUME], _own_tags_of_marked()),
             {
                 "Sid": "ReadWhyNot",
                 "Effect": "Allow",
-                "Action": [f"sts:{Call.DECODE_AUTHORIZATION_MESSAGE}"],
+                "Action": [f"sts:{Action.DECODE_AUTHORIZATION_MESSAGE}"],
                 "Resource": ["*"],
             },
         ],
@@ -65,17 +71,17 @@ def iam_policy() -> dict[str, Any]:
 
 
 def _own_tags_of_marked() -> dict[str, Any]:
-    """Later only our own tags are written, on what is marked: the fence, and the owner when a volume is adopted."""
-    return {**_MARKED, "ForAllValues:StringEquals": {"aws:TagKeys": sorted(ownership_tags.LATER)}}
+    """After creation only our own tags are written, on tagged volumes: the fence, and the owner at adoption."""
+    return {**_WITH_TAG, "ForAllValues:StringEquals": {"aws:TagKeys": sorted(ownership_tags.WRITABLE_LATER)}}
 
 
 def _statement(
-    sid: str, calls: Iterable[Call], resources: list[str], condition: dict[str, Any] | None = None
+    sid: str, actions: Iterable[Action], resources: list[str], condition: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     statement: dict[str, Any] = {
         "Sid": sid,
         "Effect": "Allow",
-        "Action": [f"ec2:{call}" for call in calls],
+        "Action": [f"ec2:{action}" for action in actions],
         "Resource": resources,
     }
     return {**statement, "Condition": condition} if condition is not None else statement

@@ -1,4 +1,4 @@
-"""Who owns a volume: list what carries our tags, take a volume over, refuse calls of a former leader."""
+"""Whose a volume is: list the tagged volumes, adopt one from another cluster, refuse calls of a former leader."""
 
 from __future__ import annotations
 
@@ -17,54 +17,63 @@ from volplane import (
     Unsupported,
 )
 from volplane_aws_ebs import ownership_tags
-from volplane_aws_ebs.api import Call
+from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.ec2 import Ec2
-from volplane_aws_ebs.hook_calls import Later, Memory, Turn, fence_of
-from volplane_aws_ebs.resources import GIB, VolumeSeen, volume_of
+from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater, fence_number
+from volplane_aws_ebs.resources import GIB, Ec2Volume, volume_id
 
 __all__ = ["Fencing", "adopt", "list_page"]
 
-_PAGE = 500
+_PAGE_SIZE = 500
+
+
+# --- list -------------------------------------------------------------------------------------------------------
 
 
 def list_page(ec2: Ec2, request: ListRequest, node_name: Callable[[str], str]) -> AssetPage:
-    """One page of the region's volumes with a mark of any cluster; those that are going are not among them.
+    """One page of the region's volumes with ownership tags of any cluster, without those that are being deleted.
 
-    Volumes without marks (root volumes of instances, other people's) are out of reach. Raises AwsRefusal.
+    Volumes without these tags are never listed, such as root volumes of instances. Raises AwsError.
     """
     token = {"NextToken": request.page} if request.page else {}
     filters = [{"Name": "tag-key", "Values": [ownership_tags.CLUSTER]}]
-    answer = ec2.read(Call.DESCRIBE_VOLUMES, Filters=filters, MaxResults=_PAGE, **token)
-    seen = [VolumeSeen.of(shown) for shown in answer.get("Volumes", ())]
+    answer = ec2.read(Action.DESCRIBE_VOLUMES, Filters=filters, MaxResults=_PAGE_SIZE, **token)
+    volumes = [Ec2Volume.of(response) for response in answer.get("Volumes", ())]
     return AssetPage(
-        assets=tuple(_listed(volume, node_name) for volume in seen if not volume.going),
+        assets=tuple(_listed(volume, node_name) for volume in volumes if not volume.being_deleted),
         next_page=answer.get("NextToken") or None,
     )
 
 
-def _listed(seen: VolumeSeen, node_name: Callable[[str], str]) -> ListedAsset:
-    owner = ownership_tags.owner_of(seen.tags)
+def _listed(volume: Ec2Volume, node_name: Callable[[str], str]) -> ListedAsset:
+    owner = ownership_tags.owner_of(volume.tags)
     return ListedAsset(
-        handle=seen.id,
-        name=owner.volume_name if owner is not None else seen.tags.get("Name", seen.id),
-        capacity_bytes=seen.size * GIB,
+        handle=volume.id,
+        name=owner.volume_name if owner is not None else volume.tags.get("Name", volume.id),
+        capacity_bytes=volume.size * GIB,
         owner=owner,
-        created_at=seen.created or None,
-        attached_to=tuple(node_name(each.instance) for each in seen.attachments if each.state != "detached"),
+        created_at=volume.created or None,
+        attached_to=tuple(node_name(each.instance) for each in volume.attachments if each.state != "detached"),
     )
 
 
-def adopt(ec2: Ec2, request: AdoptRequest, turn: Turn) -> Done:
-    """Replace the former owner's tags. Raises AwsRefusal and the errors of the contract."""
-    id_, owner = volume_of(request.volume), request.volume.owner
+# --- adopt ------------------------------------------------------------------------------------------------------
+
+
+def adopt(ec2: Ec2, request: AdoptRequest, call: HookCall) -> Done:
+    """Replace the ownership tags of `request.former` by those of the new owner.
+
+    Raises AwsError and the errors of the contract: AlreadyExists if the volume is neither owner's.
+    """
+    id_, owner = volume_id(request.volume), request.volume.owner
     if owner is None:
         raise Unsupported(f"{request.volume.name} was not made by this driver: it carries no marks")
-    seen = ec2.lookups.volumes.ask_now(id_).value
-    if seen is None or seen.going:
+    volume = ec2.batches.volumes.fetch_now(id_).value
+    if volume is None or volume.being_deleted:
         raise NotFound(
             f"volume {id_} of {request.volume.name} does not exist (any more)", code="InvalidVolume.NotFound"
         )
-    found = ownership_tags.owner_of(seen.tags)
+    found = ownership_tags.owner_of(volume.tags)
     if found == owner:
         return Done()
     if found != request.former:
@@ -78,46 +87,53 @@ def adopt(ec2: Ec2, request: AdoptRequest, turn: Turn) -> Done:
         )
     tags = [{"Key": key, "Value": value} for key, value in ownership_tags.owner_tags(owner).items()]
     try:
-        ec2.change(Call.CREATE_TAGS, id_, turn, Resources=[id_], Tags=tags)
-    except Later as later:
+        ec2.change(Action.CREATE_TAGS, id_, call, Resources=[id_], Tags=tags)
+    except RetryLater as retry:
+        # The hook `adopt` has no InProgress.
         raise Throttled(
-            f"too many calls at once: {id_} is marked in {later.seconds:.0f} s",
-            retry_after=later.seconds,
+            f"too many calls at once: {id_} is marked in {retry.seconds:.0f} s",
+            retry_after=retry.seconds,
             nothing_done=True,
         ) from None
-    ec2.lookups.volumes.touched(id_)
+    ec2.batches.volumes.invalidate(id_)
     return Done()
 
 
+# --- fence ------------------------------------------------------------------------------------------------------
+
+
 class Fencing:
-    """Compares fences per volume. Safe for threads."""
+    """Refuses late calls of a former leader by comparing fence numbers per volume. Safe for threads.
+
+    The highest number is written to the volume as a tag before it is attached, so that other processes see it too.
+    EC2 has no conditional writes: a call that starts between the read and the change is not refused. For DetachVolume
+    the device name closes this gap.
+    """
 
     def __init__(self, ec2: Ec2) -> None:
         self._ec2 = ec2
-        self._highest: Memory[str, int] = Memory()
+        self._highest: BoundedCache[str, int] = BoundedCache()
 
-    def refuse_former(self, seen: VolumeSeen, turn: Turn) -> None:
-        """Raise Unavailable if a newer leader has been at work on this volume."""
-        fence = fence_of(turn.context)
+    def refuse_former_leader(self, volume: Ec2Volume, call: HookCall) -> None:
+        """Raise Unavailable if a newer leader has changed this volume."""
+        fence = fence_number(call.context)
         if fence is None:
             return
-        written = seen.tags.get(ownership_tags.FENCE, "")
-        highest = max(self._highest.get(seen.id) or 0, int(written) if written.isdigit() else 0, fence)
-        self._highest.put(seen.id, highest)
+        written = volume.tags.get(ownership_tags.FENCE, "")
+        highest = max(self._highest.get(volume.id) or 0, int(written) if written.isdigit() else 0, fence)
+        self._highest.put(volume.id, highest)
         if highest > fence:
             raise Unavailable(
-                f"{seen.id} is in the hands of leader {highest}; this call belongs to the former leader {fence} and does nothing"
+                f"{volume.id} is in the hands of leader {highest}; this call belongs to the former leader {fence} and does nothing"
             )
 
-    def write(self, seen: VolumeSeen, turn: Turn) -> None:
-        """Note the leader on one of our volumes, unless it stands there. Raises Later, AwsRefusal."""
-        fence = fence_of(turn.context)
-        if (
-            fence is None
-            or ownership_tags.CLUSTER not in seen.tags
-            or seen.tags.get(ownership_tags.FENCE) == str(fence)
-        ):
+    def write(self, volume: Ec2Volume, call: HookCall) -> None:
+        """Tag one of our volumes with this leader's number, unless it has it. Raises RetryLater, AwsError."""
+        fence = fence_number(call.context)
+        if fence is None or ownership_tags.CLUSTER not in volume.tags:
+            return
+        if volume.tags.get(ownership_tags.FENCE) == str(fence):
             return
         tags = [{"Key": ownership_tags.FENCE, "Value": str(fence)}]
-        self._ec2.change(Call.CREATE_TAGS, seen.id, turn, Resources=[seen.id], Tags=tags)
-        self._ec2.lookups.volumes.touched(seen.id)
+        self._ec2.change(Action.CREATE_TAGS, volume.id, call, Resources=[volume.id], Tags=tags)
+        self._ec2.batches.volumes.invalidate(volume.id)

@@ -1,4 +1,7 @@
-"""The tags by which volumes and snapshots are ours: written once at creation, compared before anything is destroyed."""
+"""Tags that name the owner of a volume or snapshot: written by the call that creates it, compared before every change.
+
+Nothing here calls EC2.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ __all__ = [
     "FENCE",
     "GENERATION",
     "IOPS_PER_GIB",
-    "LATER",
     "RESERVED_PREFIXES",
     "SNAPSHOT",
     "VOLUME",
+    "WRITABLE_LATER",
     "client_token",
-    "demand_mark",
     "owner_of",
     "owner_tags",
+    "recorded_spec",
     "refuse_foreign",
     "snapshot_tags",
     "volume_tags",
@@ -29,30 +32,30 @@ CLUSTER = "volplane.dev/cluster"
 CLAIM = "volplane.dev/claim-uid"
 VOLUME = "volplane.dev/volume"
 GENERATION = "volplane.dev/generation"
-DEMAND = "volplane.dev/demand"
+SPEC = "volplane.dev/demand"
 FENCE = "volplane.dev/fence"
 IOPS_PER_GIB = "volplane.dev/iops-per-gib"
 SNAPSHOT = "volplane.dev/snapshot"
-LATER = frozenset({CLUSTER, CLAIM, VOLUME, GENERATION, FENCE})
-"""Tags that may be written after a volume was made."""
-_STOCK = "ebs.csi.aws.com/cluster"
+WRITABLE_LATER = frozenset({CLUSTER, CLAIM, VOLUME, GENERATION, FENCE})
+"""Tags that may be written after a volume was created: by adoption and by fencing."""
+_EBS_CSI_CLUSTER = "ebs.csi.aws.com/cluster"
 """The tag by which the official driver's IAM policy lets its controller attach a volume."""
-_STOCK_NAME = "CSIVolumeName"
+_EBS_CSI_VOLUME_NAME = "CSIVolumeName"
 RESERVED_PREFIXES = ("volplane.dev/", "aws:", "ebs.csi.aws.com/", "csivolume")
 _LONGEST_VALUE = 256
 
 
 def client_token(owner: Ownership, attempt: int) -> str:
-    """CreateVolume's ClientToken: the same for the same asset of the same claim, in every process; 64 characters.
+    """ClientToken of CreateVolume, 64 characters: the same for the same asset of the same claim in every process.
 
-    attempt: how often a volume of this generation was proven to be gone; a token cannot be used again after that.
+    attempt: how many tokens of this generation were used up. EC2 refuses a token whose volume was deleted.
     """
     parts = (owner.cluster_id, owner.claim_uid, owner.volume_name, str(owner.generation), str(attempt))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def owner_tags(owner: Ownership) -> dict[str, str]:
-    """The tags that say whose a volume is."""
+    """The tags that name the owner of a volume."""
     return {
         CLUSTER: owner.cluster_id,
         CLAIM: owner.claim_uid,
@@ -61,12 +64,12 @@ def owner_tags(owner: Ownership) -> dict[str, str]:
     }
 
 
-def volume_tags(owner: Ownership, claim: ClaimIdentity, *, demand: str, fence: int | None) -> dict[str, str]:
-    """The tags of a new volume. demand: what was asked for, as `demand_of` shortens it."""
+def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str, fence: int | None) -> dict[str, str]:
+    """The tags of a new volume. spec: digest of what was asked for. fence: number of the leader."""
     tags = {
         **owner_tags(owner),
-        DEMAND: demand,
-        _STOCK: "true",
+        SPEC: spec,
+        _EBS_CSI_CLUSTER: "true",
         "Name": owner.volume_name,
         "kubernetes.io/created-for/pv/name": owner.volume_name,
         "kubernetes.io/created-for/pvc/name": claim.name[:_LONGEST_VALUE],
@@ -79,11 +82,11 @@ def volume_tags(owner: Ownership, claim: ClaimIdentity, *, demand: str, fence: i
 
 def snapshot_tags(cluster: str, name: str) -> dict[str, str]:
     """The tags of a new snapshot."""
-    return {CLUSTER: cluster, SNAPSHOT: name, _STOCK: "true", "Name": name}
+    return {CLUSTER: cluster, SNAPSHOT: name, _EBS_CSI_CLUSTER: "true", "Name": name}
 
 
 def owner_of(tags: Mapping[str, str]) -> Ownership | None:
-    """Whose volume it is; None without marks, or with marks that cannot be read."""
+    """The owner that the tags name; None if a tag is missing or cannot be read."""
     cluster, claim, name = tags.get(CLUSTER), tags.get(CLAIM), tags.get(VOLUME)
     generation = tags.get(GENERATION, "")
     if not cluster or not claim or not name or not generation.isdigit():
@@ -91,16 +94,19 @@ def owner_of(tags: Mapping[str, str]) -> Ownership | None:
     return Ownership(cluster_id=cluster, claim_uid=claim, volume_name=name, generation=int(generation))
 
 
-def demand_mark(tags: Mapping[str, str]) -> str:
-    """What the volume was made for, "" if it does not say."""
-    return tags.get(DEMAND, "")
+def recorded_spec(tags: Mapping[str, str]) -> str:
+    """Digest of the spec that the volume was created for, "" if there is no such tag."""
+    return tags.get(SPEC, "")
 
 
 def refuse_foreign(handle: str, tags: Mapping[str, str], expected: Ownership | None) -> None:
-    """Raise AlreadyExists unless the volume is `expected`'s; for None (made by a person) unless it is nobody's."""
+    """Raise AlreadyExists unless the tags name `expected`. None = a static volume: raise if they name any owner.
+
+    The generation is not compared.
+    """
     owner = owner_of(tags)
     if expected is None:
-        foreign = next((key for key in (CLUSTER, VOLUME, _STOCK_NAME) if key in tags), None)
+        foreign = next((key for key in (CLUSTER, VOLUME, _EBS_CSI_VOLUME_NAME) if key in tags), None)
         if foreign is not None:
             raise AlreadyExists(
                 f"{handle} carries the mark {foreign}={tags[foreign]!r}: it was made by a driver, not by a person, and is "

@@ -20,15 +20,28 @@ from volplane import (
     Unsupported,
     VolumeMode,
 )
-from volplane_aws_ebs.resources import GIB, VolumeSeen
+from volplane_aws_ebs.resources import GIB, Ec2Volume
 from volplane_aws_ebs.settings import check_tags
 
-__all__ = ["KINDS", "LARGEST_GIB", "PARAMETERS", "Demand", "Kind", "Shape", "gib", "iops_for", "rendered_tags"]
+__all__ = [
+    "LARGEST_GIB",
+    "PARAMETERS",
+    "VOLUME_TYPES",
+    "ClassParameters",
+    "VolumeSpec",
+    "VolumeType",
+    "gib",
+    "iops_for",
+    "rendered_tags",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """sizes: in GiB. iops: what can be asked for, None = nothing. iops_required: must be asked for."""
+class VolumeType:
+    """What EC2 allows for a volume type (Amazon EC2 API reference, CreateVolume).
+
+    sizes: GiB. iops, throughput (MiB/s): range that can be provisioned, None = none. iops_required: iops must be given.
+    """
 
     sizes: tuple[int, int]
     iops: tuple[int, int] | None = None
@@ -38,29 +51,31 @@ class Kind:
     multi_attach: bool = False
 
 
-KINDS: Mapping[str, Kind] = {
-    "gp3": Kind(sizes=(1, 65_536), iops=(3_000, 80_000), iops_per_gib=500, throughput=(125, 2_000)),
-    "gp2": Kind(sizes=(1, 16_384)),
-    "io2": Kind(sizes=(4, 65_536), iops=(100, 256_000), iops_per_gib=1_000, iops_required=True, multi_attach=True),
-    "io1": Kind(sizes=(4, 16_384), iops=(100, 64_000), iops_per_gib=50, iops_required=True, multi_attach=True),
-    "st1": Kind(sizes=(125, 16_384)),
-    "sc1": Kind(sizes=(125, 16_384)),
-    "standard": Kind(sizes=(1, 1_024)),
+VOLUME_TYPES: Mapping[str, VolumeType] = {
+    "gp3": VolumeType(sizes=(1, 65_536), iops=(3_000, 80_000), iops_per_gib=500, throughput=(125, 2_000)),
+    "gp2": VolumeType(sizes=(1, 16_384)),
+    "io2": VolumeType(
+        sizes=(4, 65_536), iops=(100, 256_000), iops_per_gib=1_000, iops_required=True, multi_attach=True
+    ),
+    "io1": VolumeType(sizes=(4, 16_384), iops=(100, 64_000), iops_per_gib=50, iops_required=True, multi_attach=True),
+    "st1": VolumeType(sizes=(125, 16_384)),
+    "sc1": VolumeType(sizes=(125, 16_384)),
+    "standard": VolumeType(sizes=(1, 1_024)),
 }
-LARGEST_GIB = max(kind.sizes[1] for kind in KINDS.values())
+LARGEST_GIB = max(kind.sizes[1] for kind in VOLUME_TYPES.values())
 
 
 def gib(size_bytes: int) -> int:
-    """Whole GiB that hold so many bytes."""
+    """The size in GiB, rounded up."""
     return max(1, -(-size_bytes // GIB))
 
 
 def iops_for(name: str, size: int, per_gib: int, *, raise_to_minimum: bool) -> int:
-    """IOPS of a volume of so many GiB that has so many for each: within what the type allows at this size.
+    """IOPS of a volume of `size` GiB with `per_gib` for each, limited to what the type allows at this size.
 
-    raise_to_minimum: give the type's minimum where the product is below it, instead of raising InvalidArgument.
+    raise_to_minimum: return the type's minimum where the product is below it, instead of raising InvalidArgument.
     """
-    kind = KINDS[name]
+    kind = VOLUME_TYPES[name]
     if kind.iops is None:
         raise InvalidArgument(f"iopsPerGB {per_gib}: volumes of type {name} have no IOPS to choose")
     low, high = kind.iops
@@ -74,13 +89,13 @@ def iops_for(name: str, size: int, per_gib: int, *, raise_to_minimum: bool) -> i
 
 
 _FS_TYPES = ("ext4", "ext3", "xfs", "ntfs")
-_STOCK_FS_TYPE = "csi.storage.k8s.io/fstype"
-_SHARED = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
+_CSI_FS_TYPE = "csi.storage.k8s.io/fstype"
+_MULTI_NODE = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
 
 PARAMETERS = ParameterSchema(
     version=1,
     parameters=(
-        Parameter(name="type", doc="Volume type.", choices=tuple(KINDS), default="gp3"),
+        Parameter(name="type", doc="Volume type.", choices=tuple(VOLUME_TYPES), default="gp3"),
         Parameter(
             name="iops",
             doc="IOPS to provision, for gp3, io1 and io2.",
@@ -125,10 +140,10 @@ PARAMETERS = ParameterSchema(
             doc="File system that the node makes on it.",
             choices=_FS_TYPES,
             default="ext4",
-            excludes=(_STOCK_FS_TYPE,),
+            excludes=(_CSI_FS_TYPE,),
         ),
         Parameter(
-            name=_STOCK_FS_TYPE,
+            name=_CSI_FS_TYPE,
             doc="The same, as classes of the official driver spell it.",
             choices=_FS_TYPES,
             excludes=("fsType",),
@@ -150,10 +165,10 @@ PARAMETERS = ParameterSchema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What a class asks for, apart from any claim. encrypted: None = as the account says."""
+class ClassParameters:
+    """The parameters of a StorageClass. encrypted: None = the account's default."""
 
-    kind: str
+    volume_type: str
     iops: int | None
     iops_per_gib: int | None
     raise_iops: bool
@@ -165,35 +180,37 @@ class Shape:
     snapshot: str | None
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> Shape:
-        """Read class parameters that the schema has checked; raises `InvalidArgument` for what goes beyond it."""
+    def of(cls, parameters: Mapping[str, Any]) -> ClassParameters:
+        """Read parameters that the schema has checked; raises `InvalidArgument` for what a schema cannot express."""
         values: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS.parameters}
         values.update({name: value for name, value in parameters.items() if value is not None})
-        shape = cls(
-            kind=values["type"],
+        checked = cls(
+            volume_type=values["type"],
             iops=values["iops"],
             iops_per_gib=values["iopsPerGB"],
             raise_iops=values["allowAutoIOPSPerGBIncrease"],
             throughput=values["throughput"],
             encrypted=True if values["kmsKeyId"] and values["encrypted"] is None else values["encrypted"],
             kms_key=values["kmsKeyId"],
-            fs_type=values[_STOCK_FS_TYPE] or values["fsType"],
+            fs_type=values[_CSI_FS_TYPE] or values["fsType"],
             tags=values["tags"],
             snapshot=values["snapshotId"],
         )
-        shape._check()
-        return shape
+        checked._check()
+        return checked
 
     def _check(self) -> None:
-        kind = KINDS[self.kind]
+        kind = VOLUME_TYPES[self.volume_type]
         if kind.iops is None and (self.iops is not None or self.iops_per_gib is not None):
             named = "iops" if self.iops is not None else "iopsPerGB"
-            raise InvalidArgument(f"parameter {named}: volumes of type {self.kind} have no IOPS to choose; remove it")
+            raise InvalidArgument(
+                f"parameter {named}: volumes of type {self.volume_type} have no IOPS to choose; remove it"
+            )
         if kind.iops_required and self.iops is None and self.iops_per_gib is None:
-            raise InvalidArgument(f"type {self.kind} needs the parameter iops or iopsPerGB")
+            raise InvalidArgument(f"type {self.volume_type} needs the parameter iops or iopsPerGB")
         if kind.throughput is None and self.throughput is not None:
             raise InvalidArgument(
-                f"parameter throughput: only gp3 has a throughput to choose, not {self.kind}; remove it"
+                f"parameter throughput: only gp3 has a throughput to choose, not {self.volume_type}; remove it"
             )
         if self.kms_key is not None and self.encrypted is False:
             raise InvalidArgument("parameters kmsKeyId and encrypted=false contradict each other; remove one")
@@ -202,10 +219,10 @@ class Shape:
             _refuse_unknown_placeholders(key, value)
 
     def iops_at(self, size: int) -> int | None:
-        """IOPS of a volume of so many GiB; None = what the type gives by itself."""
+        """IOPS to provision for a volume of `size` GiB; None = the type's default."""
         if self.iops_per_gib is None:
             return self.iops
-        return iops_for(self.kind, size, self.iops_per_gib, raise_to_minimum=self.raise_iops)
+        return iops_for(self.volume_type, size, self.iops_per_gib, raise_to_minimum=self.raise_iops)
 
 
 def _refuse_unknown_placeholders(key: str, value: str) -> None:
@@ -219,78 +236,85 @@ def _refuse_unknown_placeholders(key: str, value: str) -> None:
 
 
 def rendered_tags(tags: Mapping[str, str], claim: ClaimIdentity, volume: str) -> dict[str, str]:
-    """The class's tags with their placeholders filled in, cut at what EC2 takes."""
+    """The tags of the class with their placeholders filled in, truncated to 256 characters."""
     values = {"namespace": claim.namespace, "claim": claim.name, "volume": volume}
     return {key: Template(value).substitute(values)[:256] for key, value in tags.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """The volume that a claim of a class asks for."""
+class VolumeSpec:
+    """The volume that a claim asks for. size: GiB. snapshot: the source, if any."""
 
     size: int
-    shape: Shape
+    parameters: ClassParameters
     iops: int | None
     snapshot: str | None
     multi_attach: bool
 
     @classmethod
-    def of(cls, request: ProvisionRequest) -> Demand:
-        """Raises `InvalidArgument` or `Unsupported` for what no volume of EBS can be."""
-        shape = Shape.of(request.parameters)
+    def of(cls, request: ProvisionRequest) -> VolumeSpec:
+        """Raises `InvalidArgument` or `Unsupported` if no volume of EBS can be like this."""
+        parameters = ClassParameters.of(request.parameters)
         if request.source_volume is not None:
             raise Unsupported("volumes cannot be made from other volumes; make a snapshot and a volume from that")
         size = gib(request.capacity_bytes)
-        low, high = KINDS[shape.kind].sizes
+        low, high = VOLUME_TYPES[parameters.volume_type].sizes
         if not low <= size <= high:
-            raise InvalidArgument(f"{size} GiB: volumes of type {shape.kind} have {low} to {high} GiB")
+            raise InvalidArgument(f"{size} GiB: volumes of type {parameters.volume_type} have {low} to {high} GiB")
         if request.limit_bytes is not None and size * GIB > request.limit_bytes:
             raise InvalidArgument(
                 f"{request.capacity_bytes} bytes are {size} GiB when rounded up, more than the limit of {request.limit_bytes}"
             )
         return cls(
             size=size,
-            shape=shape,
-            iops=shape.iops_at(size),
-            snapshot=request.source_snapshot or shape.snapshot,
-            multi_attach=_multi_attach(request, shape),
+            parameters=parameters,
+            iops=parameters.iops_at(size),
+            snapshot=request.source_snapshot or parameters.snapshot,
+            multi_attach=_multi_attach(request, parameters),
         )
 
-    def call(self) -> dict[str, Any]:
-        """The parameters of CreateVolume that say what the volume is."""
+    def create_volume_parameters(self) -> dict[str, Any]:
+        """Parameters of CreateVolume that describe the volume."""
         wanted: dict[str, Any] = {
             "Size": self.size,
-            "VolumeType": self.shape.kind,
+            "VolumeType": self.parameters.volume_type,
             "Iops": self.iops,
-            "Throughput": self.shape.throughput,
-            "Encrypted": self.shape.encrypted,
-            "KmsKeyId": self.shape.kms_key,
+            "Throughput": self.parameters.throughput,
+            "Encrypted": self.parameters.encrypted,
+            "KmsKeyId": self.parameters.kms_key,
             "SnapshotId": self.snapshot,
             "MultiAttachEnabled": True if self.multi_attach else None,
         }
         return {name: value for name, value in wanted.items() if value is not None}
 
     @property
-    def mark(self) -> str:
-        """A short form for a tag: equal demands have equal ones."""
-        return hashlib.sha256(json.dumps(self.call(), sort_keys=True).encode()).hexdigest()[:16]
+    def digest(self) -> str:
+        """A hash for a tag: equal specs have equal ones."""
+        return hashlib.sha256(json.dumps(self.create_volume_parameters(), sort_keys=True).encode()).hexdigest()[:16]
 
-    def difference(self, seen: VolumeSeen) -> str:
-        """In which way an existing volume is another one, for a message."""
-        found = {"Size": seen.size, "VolumeType": seen.kind, "Iops": seen.iops, "Throughput": seen.throughput}
-        found |= {"Encrypted": seen.encrypted, "KmsKeyId": seen.kms_key, "SnapshotId": seen.snapshot or None}
-        found["MultiAttachEnabled"] = seen.multi_attach
-        told = [
-            f"{name} {found[name]} instead of {value}" for name, value in self.call().items() if found[name] != value
+    def difference(self, volume: Ec2Volume) -> str:
+        """How an existing volume differs from this spec, for a message."""
+        found = {
+            "Size": volume.size,
+            "VolumeType": volume.volume_type,
+            "Iops": volume.iops,
+            "Throughput": volume.throughput,
+        }
+        found |= {"Encrypted": volume.encrypted, "KmsKeyId": volume.kms_key, "SnapshotId": volume.snapshot or None}
+        found["MultiAttachEnabled"] = volume.multi_attach
+        differences = [
+            f"{name} {found[name]} instead of {value}"
+            for name, value in self.create_volume_parameters().items()
+            if found[name] != value
         ]
-        return ", ".join(told) or "it was asked for with other parameters"
+        return ", ".join(differences) or "it was asked for with other parameters"
 
 
-def _multi_attach(request: ProvisionRequest, shape: Shape) -> bool:
-    shared = sorted(str(mode) for mode in _SHARED.intersection(request.access_modes))
+def _multi_attach(request: ProvisionRequest, parameters: ClassParameters) -> bool:
+    shared = sorted(str(mode) for mode in _MULTI_NODE.intersection(request.access_modes))
     if not shared:
         return False
-    if request.volume_mode is not VolumeMode.BLOCK or not KINDS[shape.kind].multi_attach:
+    if request.volume_mode is not VolumeMode.BLOCK or not VOLUME_TYPES[parameters.volume_type].multi_attach:
         raise Unsupported(
             f"access mode {shared[0]}: only a volume of type io2 (or io1) with volumeMode Block can be attached to several nodes"
         )

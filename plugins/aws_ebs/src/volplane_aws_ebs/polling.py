@@ -1,7 +1,8 @@
-"""Shared answers: what many callers want to know is asked of EC2 in few calls.
+"""Shared polling: what many hook calls want to know is read by few Describe calls.
 
-A caller asks for a key and gets an answer that is young enough, or none; then it says when to be called again and holds
-no thread meanwhile. The first caller that finds the board due fetches for everybody who has asked.
+A caller asks for a key and gets an observation that is recent enough, or None. After None it ends with a retry time
+and holds no thread. The first caller that finds the poller due fetches for all keys that were asked for.
+Nothing here is specific to EC2.
 """
 
 from __future__ import annotations
@@ -11,34 +12,34 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Board", "Sighting"]
+__all__ = ["Observation", "SharedPoller"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_OFTEN_THROTTLED = 16.0
+_MAX_SLOWDOWN = 16.0
 _KEPT_SECONDS = 120.0
-_UNREAD_FAILURE_SECONDS = 30.0
-_LONGEST_RIDE = 3.0
-"""How long a caller waits for a fetch that somebody else has under way and that includes its key."""
+_FAILURE_KEPT_SECONDS = 30.0
+_LONGEST_WAIT = 3.0
+"""Seconds that a caller waits for a fetch by another thread that includes its key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting(Generic[V]):
-    """What EC2 said of a key. value: None = it does not exist. at: when the call that said so began.
+class Observation(Generic[V]):
+    """What a fetch returned for a key. value: None = it does not exist. at: when the fetch began.
 
-    turn: orders it among other calls and changes, also where the clock stands still.
+    sequence: orders fetches and invalidations, also while the clock stands still.
     """
 
     value: V | None
     at: float
-    turn: int
+    sequence: int
 
 
-class Board(Generic[K, V]):
-    """Answers about keys. Safe for threads; belongs to one clock (seconds).
+class SharedPoller(Generic[K, V]):
+    """Observations by key. Safe for threads; all times are seconds of `clock`.
 
-    fetch: from keys to what exists of them; called by one thread at a time. interval: seconds between fetches.
+    fetch: returns what exists of the keys; called by one thread at a time. interval: seconds between fetches.
     """
 
     def __init__(
@@ -54,108 +55,121 @@ class Board(Generic[K, V]):
         self._slowdown = 1.0
         self._changed = threading.Condition()
         self._wanted: dict[K, float] = {}
-        """When somebody comes, or came, for the answer."""
-        self._known: dict[K, Sighting[V]] = {}
+        """When a caller comes, or came, for the key."""
+        self._known: dict[K, Observation[V]] = {}
         self._failures: dict[K, tuple[Exception, float]] = {}
-        self._since: dict[K, tuple[int, float]] = {}
-        self._turn = 0
+        self._invalidated: dict[K, tuple[int, float]] = {}
+        self._sequence = 0
         self._fetching: frozenset[K] = frozenset()
-        self._next = 0.0
-        self._promised = 0.0
-        """When somebody comes for the next fetch: who comes shortly before waits for it."""
+        self._next_fetch = 0.0
+        self._next_caller = 0.0
+        """When the caller of the next fetch comes; one that asks shortly before waits for that fetch."""
 
-    def ask(self, key: K, *, max_age: float | None = None, patience: float = _LONGEST_RIDE) -> Sighting[V] | None:
-        """An answer that is young enough, and not from before the key was `touched`; or None: come back later.
+    def ask(
+        self, key: K, *, max_age: float | None = None, wait_seconds: float = _LONGEST_WAIT
+    ) -> Observation[V] | None:
+        """An observation that is recent enough and newer than the last `invalidate` of the key; None = ask again later.
 
-        max_age: in seconds, None = an interval. patience: seconds to wait for a fetch that is under way.
-        Raises what the fetch for this key raised.
+        max_age: in seconds, None = the interval. wait_seconds: how long to wait for a fetch of this key by another
+        thread. Raises what the fetch of this key raised.
         """
         oldest = self._interval if max_age is None else max_age
         with self._changed:
             now = self._clock()
-            if (sighting := self._fresh(key, now - oldest)) is not None:
+            if (observation := self._fresh(key, now - oldest)) is not None:
                 self._wanted.pop(key, None)
-                return sighting
+                return observation
             self._raise_failure(key)
             self._wanted[key] = now
             if self._fetching:
                 if key in self._fetching:
-                    self._changed.wait_for(lambda: key not in self._fetching, timeout=patience)
+                    self._changed.wait_for(lambda: key not in self._fetching, timeout=wait_seconds)
                     self._raise_failure(key)
-                    return self._settled(key)
+                    return self._fetched(key)
                 return None
-            if now < self._next or now < self._promised < now + self._beat:
+            if now < self._next_fetch or now < self._next_caller < now + self._period:
                 return None
             keys = self._begin(now)
-            turn = self._turn
-        self._run(keys, now, turn)
+            sequence = self._sequence
+        self._run(keys, now, sequence)
         with self._changed:
             self._raise_failure(key)
-            return self._settled(key)
+            return self._fetched(key)
 
-    def ask_now(self, key: K) -> Sighting[V]:
-        """An answer to a call that begins now, made in this thread. Raises what it raises."""
+    def fetch_now(self, key: K) -> Observation[V]:
+        """The result of a fetch that begins now, in this thread. Raises what the fetch raises."""
         with self._changed:
             self._changed.wait_for(lambda: not self._fetching)
             now = self._clock()
             self._wanted[key] = now
             keys = self._begin(now)
-            turn = self._turn
-        self._run(keys, now, turn)
+            sequence = self._sequence
+        self._run(keys, now, sequence)
         with self._changed:
             self._raise_failure(key)
             return self._known[key]
 
-    def recall(self, key: K, max_age: float) -> Sighting[V] | None:
-        """What is known anyhow, if it is young enough and the key was not `touched` since. Asks nobody."""
+    def cached(self, key: K, max_age: float) -> Observation[V] | None:
+        """The last observation if it is at most `max_age` seconds old and was not invalidated. Never fetches."""
         with self._changed:
             return self._fresh(key, self._clock() - max_age)
 
-    def touched(self, key: K) -> None:
-        """Something was done to it just now: what was seen before does not count any more."""
+    def invalidate(self, key: K) -> None:
+        """The caller has changed what the key stands for: earlier observations are not used any more."""
         with self._changed:
-            self._turn += 1
-            self._since[key] = (self._turn, self._clock())
+            self._sequence += 1
+            self._invalidated[key] = (self._sequence, self._clock())
 
     def forget(self, key: K) -> None:
-        """Nobody will ask for it again."""
+        """Drop everything about a key that nobody will ask for again."""
         with self._changed:
-            for table in (self._wanted, self._known, self._failures, self._since):
+            for table in (self._wanted, self._known, self._failures, self._invalidated):
                 table.pop(key, None)
 
-    def come_back(self, key: K, after: float = 0.0) -> float:
-        """In how many seconds to ask for this key again, at least `after`: on the beat that all share.
+    def next_poll(self, key: K, after: float = 0.0) -> float:
+        """Seconds until the key should be asked for again, at least `after`.
 
-        Whoever is first there fetches for it too.
+        The times of all keys are multiples of one period, so that callers meet and one fetch serves them all.
         """
         with self._changed:
             now = self._clock()
-            soonest = max(now + after, self._next)
-            moment = -(-soonest // self._beat) * self._beat
+            soonest = max(now + after, self._next_fetch)
+            moment = -(-soonest // self._period) * self._period
             self._wanted[key] = moment
-            if not now < self._promised <= moment:
-                self._promised = moment
+            if not now < self._next_caller <= moment:
+                self._next_caller = moment
             return max(moment - now, 0.001)
 
+    def slow_down(self) -> None:
+        """The service throttled a fetch: double the period, up to sixteen times the interval."""
+        with self._changed:
+            self._slowdown = min(_MAX_SLOWDOWN, self._slowdown * 2)
+
+    def speed_up(self) -> None:
+        """The service accepted a call: return towards the interval."""
+        if self._slowdown > 1.0:
+            with self._changed:
+                self._slowdown = max(1.0, self._slowdown * 0.9)
+
     @property
-    def _beat(self) -> float:
+    def _period(self) -> float:
         return self._interval * self._slowdown
 
-    def _fresh(self, key: K, oldest: float) -> Sighting[V] | None:
-        sighting = self._known.get(key)
-        if sighting is None or sighting.at < oldest or self._outdated(key, sighting):
+    def _fresh(self, key: K, oldest: float) -> Observation[V] | None:
+        observation = self._known.get(key)
+        if observation is None or observation.at < oldest or self._outdated(key, observation):
             return None
-        return sighting
+        return observation
 
-    def _outdated(self, key: K, sighting: Sighting[V]) -> bool:
-        return key in self._since and sighting.turn < self._since[key][0]
+    def _outdated(self, key: K, observation: Observation[V]) -> bool:
+        return key in self._invalidated and observation.sequence < self._invalidated[key][0]
 
-    def _settled(self, key: K) -> Sighting[V] | None:
-        """The answer of the fetch that has just ended, however long that took."""
-        sighting = self._known.get(key)
-        if sighting is None or self._outdated(key, sighting) or key in self._wanted:
+    def _fetched(self, key: K) -> Observation[V] | None:
+        """The result of the fetch that has just ended, however old it is by now."""
+        observation = self._known.get(key)
+        if observation is None or self._outdated(key, observation) or key in self._wanted:
             return None
-        return sighting
+        return observation
 
     def _raise_failure(self, key: K) -> None:
         failure = self._failures.pop(key, None)
@@ -165,28 +179,28 @@ class Board(Generic[K, V]):
 
     def _begin(self, now: float) -> list[K]:
         self._drop_old(now)
-        keys = [key for key, moment in self._wanted.items() if moment <= now + self._beat / 4]
+        keys = [key for key, moment in self._wanted.items() if moment <= now + self._period / 4]
         self._fetching = frozenset(keys)
-        self._next = now + self._beat / 2
-        self._turn += 1
+        self._next_fetch = now + self._period / 2
+        self._sequence += 1
         return keys
 
-    def _run(self, keys: Sequence[K], began: float, turn: int) -> None:
+    def _run(self, keys: Sequence[K], began: float, sequence: int) -> None:
         try:
             found = self._fetch(keys)
-        except Exception as error:  # noqa: BLE001 - raised again for everybody who asked
+        except Exception as error:  # noqa: BLE001 - raised again in every caller that asked
             with self._changed:
                 self._failures.update(dict.fromkeys(keys, (error, began)))
                 self._end(keys)
             return
         except BaseException:
-            # This thread is told to end. Who rides along asks again; nobody waits for a fetch that never ends.
+            # The thread is being stopped. Waiting callers are woken and ask again.
             with self._changed:
                 self._end(())
             raise
         with self._changed:
             for key in keys:
-                self._known[key] = Sighting(found.get(key), began, turn)
+                self._known[key] = Observation(found.get(key), began, sequence)
                 self._failures.pop(key, None)
             self._end(keys)
 
@@ -196,24 +210,13 @@ class Board(Generic[K, V]):
         self._fetching = frozenset()
         self._changed.notify_all()
 
-    def slow_down(self) -> None:
-        """EC2 asks for fewer calls: double the interval, up to sixteen times."""
-        with self._changed:
-            self._slowdown = min(_OFTEN_THROTTLED, self._slowdown * 2)
-
-    def speed_up(self) -> None:
-        """A call went through: return to the interval by and by."""
-        if self._slowdown > 1.0:
-            with self._changed:
-                self._slowdown = max(1.0, self._slowdown * 0.9)
-
     def _drop_old(self, now: float) -> None:
-        """Memory follows what is in flight, not what ever was."""
+        """Drop entries that are no longer used, so that memory is bounded by the keys in flight."""
         for key in [key for key, at in self._wanted.items() if at < now - _KEPT_SECONDS]:
             del self._wanted[key]
-        for key in [key for key, (_, at) in self._since.items() if at < now - _KEPT_SECONDS]:
-            del self._since[key]
-        for key in [key for key, sighting in self._known.items() if sighting.at < now - _KEPT_SECONDS]:
+        for key in [key for key, (_, at) in self._invalidated.items() if at < now - _KEPT_SECONDS]:
+            del self._invalidated[key]
+        for key in [key for key, observation in self._known.items() if observation.at < now - _KEPT_SECONDS]:
             del self._known[key]
-        for key in [key for key, (_, at) in self._failures.items() if at < now - _UNREAD_FAILURE_SECONDS]:
+        for key in [key for key, (_, at) in self._failures.items() if at < now - _FAILURE_KEPT_SECONDS]:
             del self._failures[key]

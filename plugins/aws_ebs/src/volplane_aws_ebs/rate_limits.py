@@ -1,6 +1,7 @@
-"""One token bucket for each call that changes something.
+"""Client-side rate limits: one token bucket for each mutating action.
 
-Nobody waits in it: who is too early is told when to come back, and finds the place kept.
+EC2 throttles each action by a token bucket (Amazon EC2 API reference, "Request throttling for the Amazon EC2 API").
+A caller that is too early gets the seconds to wait and keeps its slot; no thread waits here.
 """
 
 from __future__ import annotations
@@ -8,93 +9,102 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from volplane_aws_ebs.api import Call
+from volplane_aws_ebs.api import Action
 
-__all__ = ["Pacer"]
+__all__ = ["RateLimiter"]
 
-_KEPT_SECONDS = 120.0
-_SLOWEST = 1 / 16
-_PAUSE = 1.0
-_EASE = 1.05
+_SLOT_SECONDS = 120.0
+"""A slot that was not used this long after its time is dropped."""
+_LOWEST_SHARE = 1 / 16
+_THROTTLED_PAUSE = 1.0
+_RECOVERY = 1.05
+"""Growth of the rate with every successful call after throttling."""
 
 
-class _Bucket:
-    """A bucket in virtual scheduling: `_full` is when it would be full again."""
+class _TokenBucket:
+    """A token bucket in virtual scheduling: `_full_at` is when the bucket would be full again."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate = rate
         self._burst = burst
         self._share = 1.0
-        self._full = 0.0
-        self._kept: dict[str, float] = {}
+        """Part of the configured rate that is used; below 1 after throttling."""
+        self._full_at = 0.0
+        self._slots: dict[str, float] = {}
 
-    def place(self, key: str, now: float) -> float:
-        """When this caller may call; the same place however often it asks, until it is `taken`."""
-        slot = self._kept.get(key)
-        if slot is None or slot + _KEPT_SECONDS < now:
-            slot = self._kept[key] = self._next(now)
+    def slot(self, key: str, now: float) -> float:
+        """When this caller may call: the same time however often it asks, until `release`."""
+        slot = self._slots.get(key)
+        if slot is None or slot + _SLOT_SECONDS < now:
+            slot = self._slots[key] = self._next(now)
         return slot
 
     def _next(self, now: float) -> float:
         gap = 1.0 / (self._rate * self._share)
-        self._full = max(self._full, now) + gap
-        return max(now, self._full - self._burst * gap)
+        self._full_at = max(self._full_at, now) + gap
+        return max(now, self._full_at - self._burst * gap)
 
-    def taken(self, key: str) -> None:
-        self._kept.pop(key, None)
+    def release(self, key: str) -> None:
+        self._slots.pop(key, None)
 
-    def drop_forgotten(self, now: float) -> None:
-        for key in [key for key, slot in self._kept.items() if slot + _KEPT_SECONDS < now]:
-            del self._kept[key]
+    def drop_expired(self, now: float) -> None:
+        for key in [key for key, slot in self._slots.items() if slot + _SLOT_SECONDS < now]:
+            del self._slots[key]
 
     def throttled(self, now: float) -> None:
-        """Halve the rate, empty the bucket, and line up anew who waits."""
-        self._share = max(_SLOWEST, self._share / 2)
+        """Halve the rate, empty the bucket, and give the waiting callers new slots in the same order."""
+        self._share = max(_LOWEST_SHARE, self._share / 2)
         gap = 1.0 / (self._rate * self._share)
-        start = now + _PAUSE
-        waiting = sorted(self._kept, key=lambda key: self._kept[key])
+        start = now + _THROTTLED_PAUSE
+        waiting = sorted(self._slots, key=lambda key: self._slots[key])
         for number, key in enumerate(waiting):
-            self._kept[key] = start + number * gap
-        self._full = start + (len(waiting) + self._burst) * gap
+            self._slots[key] = start + number * gap
+        self._full_at = start + (len(waiting) + self._burst) * gap
 
-    def eased(self) -> None:
-        self._share = min(1.0, self._share * _EASE)
+    def recover(self) -> None:
+        self._share = min(1.0, self._share * _RECOVERY)
 
 
-class Pacer:
-    """The buckets of one driver. Safe for threads; times are seconds of any one clock."""
+class RateLimiter:
+    """The token buckets of one driver. Safe for threads.
+
+    rate: calls per second of each action. burst: calls at once. clock: seconds, never going back.
+    """
 
     def __init__(self, *, rate: float, burst: int, clock: Callable[[], float]) -> None:
         self._rate = rate
         self._burst = burst
         self._clock = clock
-        self._buckets: dict[Call, _Bucket] = {}
+        self._buckets: dict[Action, _TokenBucket] = {}
         self._lock = threading.Lock()
 
-    def wait(self, call: Call, key: str) -> float:
-        """Seconds until the caller's turn; 0.0 = now, and the token is taken. key: who asks, such as a volume's name."""
+    def wait(self, action: Action, key: str) -> float:
+        """Seconds until the caller may call; 0.0 = now, and the token is taken.
+
+        key: the caller, such as the id of a volume; it keeps its slot until it has called.
+        """
         now = self._clock()
         with self._lock:
-            bucket = self._bucket(call)
-            left = bucket.place(key, now) - now
+            bucket = self._bucket(action)
+            left = bucket.slot(key, now) - now
             if left > 1e-6:
                 return left
-            bucket.taken(key)
-            bucket.drop_forgotten(now)
+            bucket.release(key)
+            bucket.drop_expired(now)
             return 0.0
 
-    def throttled(self, call: Call) -> None:
-        """EC2 has refused it as too frequent: somebody else uses the account's bucket as well."""
+    def throttled(self, action: Action) -> None:
+        """EC2 throttled the action: other clients use the account's bucket as well. Lowers the rate."""
         with self._lock:
-            self._bucket(call).throttled(self._clock())
+            self._bucket(action).throttled(self._clock())
 
-    def went_through(self, call: Call) -> None:
-        """EC2 took it: return to the configured rate by and by."""
+    def succeeded(self, action: Action) -> None:
+        """EC2 accepted the action: return towards the configured rate."""
         with self._lock:
-            self._bucket(call).eased()
+            self._bucket(action).recover()
 
-    def _bucket(self, call: Call) -> _Bucket:
-        bucket = self._buckets.get(call)
+    def _bucket(self, action: Action) -> _TokenBucket:
+        bucket = self._buckets.get(action)
         if bucket is None:
-            bucket = self._buckets[call] = _Bucket(self._rate, self._burst)
+            bucket = self._buckets[action] = _TokenBucket(self._rate, self._burst)
         return bucket

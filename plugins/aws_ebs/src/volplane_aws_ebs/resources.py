@@ -1,9 +1,12 @@
-"""EC2 resources as values, and the handles and sources that Kubernetes knows them by."""
+"""EC2 resources as values, and their handles, volume sources and assets.
+
+Sizes are GiB, as in the EC2 API; times are Unix times. States are those of the Amazon EC2 API reference.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,31 +16,30 @@ from volplane_aws_ebs.settings import Settings
 __all__ = [
     "GIB",
     "IN_TREE",
-    "AttachmentSeen",
-    "InstanceSeen",
-    "ModificationSeen",
-    "SnapshotSeen",
-    "VolumeSeen",
-    "asset_of",
-    "chunks",
-    "instance_of",
+    "Ec2Attachment",
+    "Ec2Instance",
+    "Ec2Snapshot",
+    "Ec2Volume",
+    "VolumeModification",
+    "asset_from",
+    "instance_id",
     "new_source",
-    "tags_in",
-    "volume_in",
-    "volume_of",
+    "tags_from",
+    "volume_id",
+    "volume_id_from",
 ]
 
 GIB = 1 << 30
 
 
-def tags_in(shown: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of a resource."""
-    return {tag["Key"]: tag.get("Value", "") for tag in shown.get("Tags", ())}
+def tags_from(response: Mapping[str, Any]) -> dict[str, str]:
+    """The tags of a resource in a response."""
+    return {tag["Key"]: tag.get("Value", "") for tag in response.get("Tags", ())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttachmentSeen:
-    """state: attaching, attached, detaching, detached, busy."""
+class Ec2Attachment:
+    """The attachment of a volume to an instance. state: attaching, attached, detaching, detached, busy."""
 
     instance: str
     device: str
@@ -45,13 +47,13 @@ class AttachmentSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeSeen:
-    """state: creating, available, in-use, deleting, deleted, error."""
+class Ec2Volume:
+    """A volume. state: creating, available, in-use, deleting, deleted, error."""
 
     id: str
     zone: str
     size: int
-    kind: str
+    volume_type: str
     state: str
     created: float
     iops: int | None = None
@@ -61,82 +63,88 @@ class VolumeSeen:
     snapshot: str = ""
     multi_attach: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
-    attachments: tuple[AttachmentSeen, ...] = ()
+    attachments: tuple[Ec2Attachment, ...] = ()
 
     @classmethod
-    def of(cls, shown: Mapping[str, Any]) -> VolumeSeen:
-        """From DescribeVolumes, or the answer of CreateVolume."""
+    def of(cls, response: Mapping[str, Any]) -> Ec2Volume:
+        """From DescribeVolumes, or the response of CreateVolume."""
         return cls(
-            id=shown["VolumeId"],
-            zone=shown.get("AvailabilityZone", ""),
-            size=shown.get("Size", 0),
-            kind=shown.get("VolumeType", ""),
-            state=shown.get("State", ""),
-            created=shown["CreateTime"].timestamp() if "CreateTime" in shown else 0.0,
-            iops=shown.get("Iops"),
-            throughput=shown.get("Throughput"),
-            encrypted=shown.get("Encrypted", False),
-            kms_key=shown.get("KmsKeyId"),
-            snapshot=shown.get("SnapshotId", ""),
-            multi_attach=shown.get("MultiAttachEnabled", False),
-            tags=tags_in(shown),
+            id=response["VolumeId"],
+            zone=response.get("AvailabilityZone", ""),
+            size=response.get("Size", 0),
+            volume_type=response.get("VolumeType", ""),
+            state=response.get("State", ""),
+            created=response["CreateTime"].timestamp() if "CreateTime" in response else 0.0,
+            iops=response.get("Iops"),
+            throughput=response.get("Throughput"),
+            encrypted=response.get("Encrypted", False),
+            kms_key=response.get("KmsKeyId"),
+            snapshot=response.get("SnapshotId", ""),
+            multi_attach=response.get("MultiAttachEnabled", False),
+            tags=tags_from(response),
             attachments=tuple(
-                AttachmentSeen(
+                Ec2Attachment(
                     instance=each.get("InstanceId", ""), device=each.get("Device", ""), state=each.get("State", "")
                 )
-                for each in shown.get("Attachments", ())
+                for each in response.get("Attachments", ())
             ),
         )
 
     @property
-    def going(self) -> bool:
-        """It is being deleted: nothing brings it back."""
+    def being_deleted(self) -> bool:
+        """DeleteVolume was accepted; it cannot be undone."""
         return self.state in ("deleting", "deleted")
 
     @property
-    def free(self) -> bool:
-        """It could be attached or deleted now."""
+    def available(self) -> bool:
+        """It can be attached or deleted now."""
         return self.state == "available" and not self.attachments
 
-    def attachment(self, instance: str) -> AttachmentSeen | None:
-        """Its attachment to this instance, whatever its state; None also for one that is over."""
+    def attachment(self, instance: str) -> Ec2Attachment | None:
+        """Its attachment to this instance in any state but `detached`, else None."""
         return next((a for a in self.attachments if a.instance == instance and a.state != "detached"), None)
 
-    def elsewhere(self, instance: str) -> tuple[AttachmentSeen, ...]:
-        """Its attachments to other instances."""
+    def elsewhere(self, instance: str) -> tuple[Ec2Attachment, ...]:
+        """Its attachments to other instances in any state but `detached`."""
         return tuple(a for a in self.attachments if a.instance != instance and a.state != "detached")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceSeen:
-    """state: pending, running, stopping, stopped, shutting-down, terminated. devices: names in use, with their volumes."""
+class Ec2Instance:
+    """An instance. state: pending, running, stopping, stopped, shutting-down, terminated.
+
+    devices: device names in use -> volume ids. interfaces: attached network interfaces.
+    """
 
     id: str
     zone: str
-    kind: str
+    instance_type: str
     state: str
     devices: Mapping[str, str]
     interfaces: int
 
     @classmethod
-    def of(cls, shown: Mapping[str, Any]) -> InstanceSeen:
+    def of(cls, response: Mapping[str, Any]) -> Ec2Instance:
         """From DescribeInstances."""
         return cls(
-            id=shown["InstanceId"],
-            zone=shown.get("Placement", {}).get("AvailabilityZone", ""),
-            kind=shown.get("InstanceType", ""),
-            state=shown.get("State", {}).get("Name", ""),
+            id=response["InstanceId"],
+            zone=response.get("Placement", {}).get("AvailabilityZone", ""),
+            instance_type=response.get("InstanceType", ""),
+            state=response.get("State", {}).get("Name", ""),
             devices={
                 each["DeviceName"]: each.get("Ebs", {}).get("VolumeId", "")
-                for each in shown.get("BlockDeviceMappings", ())
+                for each in response.get("BlockDeviceMappings", ())
             },
-            interfaces=len(shown.get("NetworkInterfaces", ())) or 1,
+            interfaces=len(response.get("NetworkInterfaces", ())) or 1,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModificationSeen:
-    """The last change of a volume. state: modifying, optimizing, completed, failed. started: Unix time."""
+class VolumeModification:
+    """The last modification of a volume. state: modifying, optimizing, completed, failed.
+
+    target: parameters of ModifyVolume -> values after the modification.
+    """
 
     volume: str
     state: str
@@ -145,22 +153,22 @@ class ModificationSeen:
     message: str = ""
 
     @classmethod
-    def of(cls, shown: Mapping[str, Any]) -> ModificationSeen:
-        """From DescribeVolumesModifications, or the answer of ModifyVolume."""
+    def of(cls, response: Mapping[str, Any]) -> VolumeModification:
+        """From DescribeVolumesModifications, or the response of ModifyVolume."""
         names = {"TargetSize": "Size", "TargetIops": "Iops", "TargetThroughput": "Throughput"}
         names["TargetVolumeType"] = "VolumeType"
         return cls(
-            volume=shown["VolumeId"],
-            state=shown.get("ModificationState", ""),
-            started=shown["StartTime"].timestamp() if "StartTime" in shown else 0.0,
-            target={name: shown[key] for key, name in names.items() if key in shown},
-            message=shown.get("StatusMessage", ""),
+            volume=response["VolumeId"],
+            state=response.get("ModificationState", ""),
+            started=response["StartTime"].timestamp() if "StartTime" in response else 0.0,
+            target={name: response[key] for key, name in names.items() if key in response},
+            message=response.get("StatusMessage", ""),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotSeen:
-    """state: pending, completed, error, …; started: Unix time."""
+class Ec2Snapshot:
+    """A snapshot. state: pending, completed, error, recoverable, recovering. size: of its volume."""
 
     id: str
     volume: str
@@ -171,22 +179,17 @@ class SnapshotSeen:
     tags: Mapping[str, str]
 
     @classmethod
-    def of(cls, shown: Mapping[str, Any]) -> SnapshotSeen:
-        """From DescribeSnapshots, or the answer of CreateSnapshot."""
+    def of(cls, response: Mapping[str, Any]) -> Ec2Snapshot:
+        """From DescribeSnapshots, or the response of CreateSnapshot."""
         return cls(
-            id=shown["SnapshotId"],
-            volume=shown.get("VolumeId", ""),
-            size=shown.get("VolumeSize", 0),
-            state=shown.get("State", ""),
-            started=shown["StartTime"].timestamp() if "StartTime" in shown else 0.0,
-            message=shown.get("StateMessage", ""),
-            tags=tags_in(shown),
+            id=response["SnapshotId"],
+            volume=response.get("VolumeId", ""),
+            size=response.get("VolumeSize", 0),
+            state=response.get("State", ""),
+            started=response["StartTime"].timestamp() if "StartTime" in response else 0.0,
+            message=response.get("StateMessage", ""),
+            tags=tags_from(response),
         )
-
-
-def chunks(items: Sequence[str], size: int) -> list[Sequence[str]]:
-    """The items in order, at most `size` at a time."""
-    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 IN_TREE = "awsElasticBlockStore"
@@ -195,15 +198,15 @@ _INSTANCE = re.compile(r"(?:aws://(?:[^/]*/)*)?(i-[0-9a-f]{8,17})")
 _IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
 
 
-def volume_in(handle: str) -> str | None:
-    """The volume's id in a handle, as csi and in-tree sources write them; None for what cannot be one."""
+def volume_id_from(handle: str) -> str | None:
+    """The volume id in a handle of a csi or in-tree source; None if the handle cannot be one of EBS."""
     match = _HANDLE.fullmatch(handle)
     return match[1] if match else None
 
 
-def volume_of(volume: VolumeIdentity) -> str:
-    """The volume's id. Raises InvalidArgument."""
-    id_ = volume_in(volume.handle)
+def volume_id(volume: VolumeIdentity) -> str:
+    """The volume id of a PersistentVolume. Raises InvalidArgument."""
+    id_ = volume_id_from(volume.handle)
     if id_ is None:
         raise InvalidArgument(
             f"handle {volume.handle!r} of {volume.name} is no volume of EBS; it must look like vol-0a1b2c3d4e5f67890"
@@ -211,26 +214,26 @@ def volume_of(volume: VolumeIdentity) -> str:
     return id_
 
 
-def instance_of(node: NodeIdentity) -> str | None:
-    """The instance behind a node, from its providerID; None for what is no instance of EC2."""
+def instance_id(node: NodeIdentity) -> str | None:
+    """The instance id in a node's providerID; None if the node is no instance of EC2."""
     match = _INSTANCE.fullmatch(node.instance_id)
     return match[1] if match else None
 
 
 def new_source(settings: Settings, handle: str, mode: VolumeMode, fs_type: str) -> VolumeSource:
-    """What a volume that we make points at."""
+    """The volume source of a new PersistentVolume."""
     fields: dict[str, Any] = {"driver": settings.csi_driver_name, "volumeHandle": handle}
     if mode is VolumeMode.FILESYSTEM:
         fields["fsType"] = fs_type
     return VolumeSource(kind="csi", fields=fields)
 
 
-def asset_of(settings: Settings, seen: VolumeSeen, source: VolumeSource, *, driver: str) -> Asset:
-    """The asset, reachable from its zone."""
+def asset_from(settings: Settings, volume: Ec2Volume, source: VolumeSource, *, driver: str) -> Asset:
+    """The asset: its node affinity is its zone."""
     return Asset(
-        handle=seen.id,
+        handle=volume.id,
         source=source,
-        capacity_bytes=seen.size * GIB,
-        node_affinity=({settings.zone_label: seen.zone},),
+        capacity_bytes=volume.size * GIB,
+        node_affinity=({settings.zone_label: volume.zone},),
         attributes={_IDENTITY: driver} if source.kind == "csi" else {},
     )

@@ -1,4 +1,4 @@
-"""The driver's options, as the operator writes them."""
+"""The options of a driver, which the operator sets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["CSI_DRIVER", "OPTIONS", "ZONE_LABEL", "Settings", "check_tags"]
 
 CSI_DRIVER = "ebs.csi.aws.com"
 ZONE_LABEL = "topology.kubernetes.io/zone"
-_OWN_ZONE_LABEL = "topology.ebs.csi.aws.com/zone"
+_EBS_ZONE_LABEL = "topology.ebs.csi.aws.com/zone"
 _URL = r"(https?://[^\s?#]+)?"
-_MOST_EXTRA_TAGS = 30
+_MAX_EXTRA_TAGS = 30
 
 OPTIONS = ParameterSchema(
     version=1,
@@ -86,7 +86,7 @@ OPTIONS = ParameterSchema(
         Parameter(
             name="zone_label",
             doc="Node label that holds the zone, and key of the volumes' node affinity.",
-            choices=(ZONE_LABEL, _OWN_ZONE_LABEL),
+            choices=(ZONE_LABEL, _EBS_ZONE_LABEL),
             default=ZONE_LABEL,
         ),
         Parameter(
@@ -154,9 +154,9 @@ class Settings:
         values.update({name: value for name, value in options.items() if value is not None})
         settings = cls(**values)
         _check_keys(settings)
-        foreign = [zone for zone in settings.zones if not zone.startswith(settings.region)]
-        if foreign:
-            raise InvalidArgument(f"option zones: {foreign[0]!r} is not in region {settings.region!r}")
+        outside = [zone for zone in settings.zones if not zone.startswith(settings.region)]
+        if outside:
+            raise InvalidArgument(f"option zones: {outside[0]!r} is not in region {settings.region!r}")
         check_tags(settings.tags, "option tags")
         return settings
 
@@ -170,10 +170,10 @@ def _check_keys(settings: Settings) -> None:
 
 
 def check_tags(tags: Mapping[str, str], where: str) -> None:
-    """Refuse what EC2 would refuse, and what is ours. where: for the message, as "option tags"."""
-    if len(tags) > _MOST_EXTRA_TAGS:
+    """Raise InvalidArgument for tags that EC2 refuses or that the driver writes itself. where: as in "option tags"."""
+    if len(tags) > _MAX_EXTRA_TAGS:
         raise InvalidArgument(
-            f"{where}: {len(tags)} tags, at most {_MOST_EXTRA_TAGS} are possible beside volplane's own"
+            f"{where}: {len(tags)} tags, at most {_MAX_EXTRA_TAGS} are possible beside volplane's own"
         )
     for key, value in tags.items():
         if key.lower().startswith(RESERVED_PREFIXES) or key == "Name":

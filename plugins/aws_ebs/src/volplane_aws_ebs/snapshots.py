@@ -1,4 +1,7 @@
-"""Snapshots. CreateSnapshot has no client token, so a second one is made only when the first is proven absent."""
+"""The hooks `create_snapshot` and `delete_snapshot`.
+
+CreateSnapshot has no client token. It is therefore repeated only when a first snapshot is certain not to exist.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,31 @@ from volplane import (
     SnapshotRequest,
 )
 from volplane_aws_ebs import ownership_tags
-from volplane_aws_ebs.api import AwsRefusal, Call
+from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
-from volplane_aws_ebs.errors import GONE, leaves_doubt
-from volplane_aws_ebs.hook_calls import Later, Memory, Turn
-from volplane_aws_ebs.resources import GIB, SnapshotSeen, tags_in, volume_of
+from volplane_aws_ebs.errors import NOT_FOUND, outcome_unknown
+from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
+from volplane_aws_ebs.resources import GIB, Ec2Snapshot, tags_from, volume_id
 
-__all__ = ["Snapshots"]
+__all__ = ["Snapshotter"]
 
-_BEGUN = "begun"
-_LONGEST_BREAK = 5.0
+_STARTED = "begun"
+_LONGEST_PAUSE = 5.0
 
 Key = tuple[str, str]
 
 
-class Snapshots:
+class Snapshotter:
     """The hooks `create_snapshot` and `delete_snapshot` of one driver. Safe for threads."""
 
     def __init__(self, ec2: Ec2) -> None:
         self._ec2 = ec2
-        self._doubts: Memory[Key, float] = Memory()
-        """Until when absence is no proof, for names that this process has begun."""
+        self._uncertain_until: BoundedCache[Key, float] = BoundedCache()
+        """By name: until when an empty Describe does not prove that there is no snapshot."""
 
-    def create(self, request: SnapshotRequest, turn: Turn) -> Snapshot | InProgress:
-        """Raises Later, AwsRefusal and the errors of the contract."""
-        volume = volume_of(request.volume)
+    def create(self, request: SnapshotRequest, call: HookCall) -> Snapshot | InProgress:
+        """Raises RetryLater, AwsError and the errors of the contract."""
+        volume = volume_id(request.volume)
         if request.parameters:
             raise InvalidArgument(
                 f"unknown parameter {next(iter(request.parameters))!r}; snapshots of EBS have none here"
@@ -46,68 +49,69 @@ class Snapshots:
         found = self._ec2.snapshots(*key)
         if found:
             return self._existing(request, found, volume)
-        if not request.context.state.get(_BEGUN):
-            self._doubts.setdefault(key, 0.0)
-            return InProgress(retry_after=0.0, state={_BEGUN: True})
-        return self._make(request, volume, key, turn)
+        if not request.context.state.get(_STARTED):
+            self._uncertain_until.setdefault(key, 0.0)
+            return InProgress(retry_after=0.0, state={_STARTED: True})
+        return self._create(request, volume, key, call)
 
-    def _existing(self, request: SnapshotRequest, found: tuple[SnapshotSeen, ...], volume: str) -> Snapshot:
-        seen = found[0]
+    def _existing(self, request: SnapshotRequest, found: tuple[Ec2Snapshot, ...], volume: str) -> Snapshot:
+        snapshot = found[0]
         if len(found) > 1:
             ids = ", ".join(each.id for each in found)
             request.context.log.warning("several snapshots are called %s: %s; the oldest is used", request.name, ids)
-        if seen.volume != volume:
+        if snapshot.volume != volume:
             raise AlreadyExists(
-                f"snapshot {request.name} exists as {seen.id}, of volume {seen.volume} instead of {volume}"
+                f"snapshot {request.name} exists as {snapshot.id}, of volume {snapshot.volume} instead of {volume}"
             )
-        if seen.state == "error":
+        if snapshot.state == "error":
             raise BackendError(
-                f"snapshot {seen.id} has failed: {seen.message or 'EC2 does not say why'}; delete it", code="error"
+                f"snapshot {snapshot.id} has failed: {snapshot.message or 'EC2 does not say why'}; delete it",
+                code="error",
             )
-        return Snapshot(handle=seen.id, size_bytes=seen.size * GIB, ready=seen.state == "completed")
+        return Snapshot(handle=snapshot.id, size_bytes=snapshot.size * GIB, ready=snapshot.state == "completed")
 
-    def _make(self, request: SnapshotRequest, volume: str, key: Key, turn: Turn) -> Snapshot:
+    def _create(self, request: SnapshotRequest, volume: str, key: Key, call: HookCall) -> Snapshot:
         now = self._ec2.clock()
-        doubt = self._doubts.setdefault(key, self._ec2.born + SETTLE_SECONDS)
-        if doubt > now:
-            raise Later(min(doubt - now, _LONGEST_BREAK))
+        uncertain_until = self._uncertain_until.setdefault(key, self._ec2.started_at + SETTLE_SECONDS)
+        if uncertain_until > now:
+            raise RetryLater(min(uncertain_until - now, _LONGEST_PAUSE))
         tags = {**self._ec2.settings.tags, **ownership_tags.snapshot_tags(*key)}
         try:
             answer = self._ec2.change(
-                Call.CREATE_SNAPSHOT,
+                Action.CREATE_SNAPSHOT,
                 request.name,
-                turn,
+                call,
                 VolumeId=volume,
                 Description=f"volplane snapshot {request.name} of {request.volume.name}",
                 TagSpecifications=[
                     {"ResourceType": "snapshot", "Tags": [{"Key": name, "Value": tags[name]} for name in tags]}
                 ],
             )
-        except AwsRefusal as refusal:
-            self._ec2.lookups.snapshots.touched(key)
-            if leaves_doubt(refusal):
-                self._doubts.put(key, self._ec2.clock() + SETTLE_SECONDS)
+        except AwsError as error:
+            self._ec2.batches.snapshots.invalidate(key)
+            if outcome_unknown(error):
+                self._uncertain_until.put(key, self._ec2.clock() + SETTLE_SECONDS)
             raise
-        self._ec2.lookups.snapshots.touched(key)
-        self._doubts.put(key, self._ec2.clock() + SETTLE_SECONDS)
-        return self._existing(request, (SnapshotSeen.of(answer),), volume)
+        self._ec2.batches.snapshots.invalidate(key)
+        self._uncertain_until.put(key, self._ec2.clock() + SETTLE_SECONDS)
+        return self._existing(request, (Ec2Snapshot.of(answer),), volume)
 
-    def delete(self, request: DeleteSnapshotRequest, turn: Turn) -> Done:
-        """Raises Later, AwsRefusal and the errors of the contract."""
+    def delete(self, request: DeleteSnapshotRequest, call: HookCall) -> Done:
+        """Raises RetryLater, AwsError and the errors of the contract."""
         id_ = request.handle
         if not id_.startswith("snap-"):
             return Done()
         filters = [{"Name": "snapshot-id", "Values": [id_]}]
-        shown = self._ec2.read(Call.DESCRIBE_SNAPSHOTS, OwnerIds=["self"], Filters=filters).get("Snapshots", ())
-        if not shown:
+        response = self._ec2.read(Action.DESCRIBE_SNAPSHOTS, OwnerIds=["self"], Filters=filters).get("Snapshots", ())
+        if not response:
             return Done()
-        cluster = tags_in(shown[0]).get(ownership_tags.CLUSTER)
+        cluster = tags_from(response[0]).get(ownership_tags.CLUSTER)
         if cluster != request.context.cluster_id:
             whose = f"to cluster {cluster!r}" if cluster else "to nobody that volplane knows"
             raise AlreadyExists(f"snapshot {id_} belongs {whose}: it is not touched")
         try:
-            self._ec2.change(Call.DELETE_SNAPSHOT, id_, turn, SnapshotId=id_)
-        except AwsRefusal as refusal:
-            if refusal.code not in GONE:
+            self._ec2.change(Action.DELETE_SNAPSHOT, id_, call, SnapshotId=id_)
+        except AwsError as error:
+            if error.code not in NOT_FOUND:
                 raise
         return Done()

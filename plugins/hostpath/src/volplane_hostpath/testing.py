@@ -1,4 +1,8 @@
-"""The driver on a directory of its own, as `volplane check` and `volplane sim` take it: `volplane_hostpath.testing:subject`."""
+"""The driver on a directory of its own, for `volplane check` and `volplane sim`: `volplane_hostpath.testing:subject`.
+
+It needs the testing kit, which the extra `volplane-hostpath[testing]` installs. The kit is imported when a subject is
+made.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +11,41 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from volplane import Asset, VolumeSource
 from volplane_hostpath.backend import HostPathBackend
-from volplane_testing import Subject
 
-__all__ = ["fill", "picture", "subject", "subject_below"]
+if TYPE_CHECKING:
+    from volplane_testing import Subject
+
+__all__ = ["fill", "subject", "subject_below", "tree"]
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MEMORY: Final = "/dev/shm"  # noqa: S108 -- a directory with a random name is made below it
-CHANGING: Final = frozenset({"locks", "ledger"})
-"""What the driver keeps beside its records, and may make anew at any time."""
+_CHANGING: Final = frozenset({"locks", "ledger"})
+"""Entries of `.volplane` that the driver may create or change in any call."""
 
 
 @contextmanager
 def subject(**options: Any) -> Iterator[Subject]:
-    """A fresh root on a file system in memory, where there is one, removed afterwards. options: of the driver."""
+    """The driver on a new root, in memory if possible, which is removed when the block ends. options: of the driver."""
     memory = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="volplane-", dir=memory) as directory:
         yield subject_below(Path(directory), **options)
 
 
 def subject_below(directory: Path, **options: Any) -> Subject:
-    """The driver with its root, and what is not its own, in an empty directory."""
+    """The driver on a root in this empty directory, with a foreign directory beside it. options: of the driver.
+
+    Raises ModuleNotFoundError without the testing kit.
+    """
+    subject_type = _subject_type()
     root = directory / "root"
     root.mkdir()
     (directory / "elsewhere").mkdir()
     shared = bool(options.get("shared"))
-    return Subject(
+    return subject_type(
         HostPathBackend,
         {"root": str(root), "node_name": "node-a", "overcommit_percent": 100_000, **options},
         other_parameters={"mode": "0700"},
@@ -47,7 +57,7 @@ def subject_below(directory: Path, **options: Any) -> Subject:
             VolumeSource(kind="hostPath", fields={"path": f"{root}/../elsewhere"}),
             VolumeSource(kind="hostPath", fields={"path": str(root)}),
         ),
-        inspect=lambda: picture(root),
+        inspect=lambda: tree(root),
         fill=fill,
         is_empty=lambda asset: not list(_path_of(asset).iterdir()),
         real_crashes=True,
@@ -55,21 +65,33 @@ def subject_below(directory: Path, **options: Any) -> Subject:
     )
 
 
-def picture(root: Path) -> dict[str, Any]:
-    """Every name below the root, with what is in the files; but for locks and the sum of promises, which are a cache."""
+def _subject_type() -> type[Subject]:
+    try:
+        from volplane_testing import Subject  # noqa: PLC0415 - the extra `testing`
+    except ModuleNotFoundError as error:
+        if error.name != "volplane_testing":
+            raise
+        raise ModuleNotFoundError(
+            'subject() needs the testing kit of volplane: pip install "volplane-hostpath[testing]"', name=error.name
+        ) from None
+    return Subject
+
+
+def tree(root: Path) -> dict[str, Any]:
+    """Every path below the root with the contents of files and the modes of directories, without locks and caches."""
     found: dict[str, Any] = {}
     for above, directories, files in os.walk(root):
         if Path(above).name == ".volplane":
-            directories[:] = [name for name in directories if name not in CHANGING]
+            directories[:] = [name for name in directories if name not in _CHANGING]
         for name in files:
-            if name not in CHANGING:
+            if name not in _CHANGING:
                 found[f"{above}/{name}"] = Path(above, name).read_bytes()
         found[above] = Path(above).stat().st_mode
     return found
 
 
 def fill(asset: Asset) -> None:
-    """Leave files in it, as a pod would, hidden ones too."""
+    """Write files into the volume as a pod would, hidden ones too."""
     below = _path_of(asset) / "a" / ".b"
     below.mkdir(parents=True, exist_ok=True)
     (below / "file").write_text("of the last claim")

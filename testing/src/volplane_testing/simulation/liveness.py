@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from volplane.kube import names
 from volplane.kube.quantity import parse
-from volplane.lifecycle.intents import read_recycle_intent
+from volplane.state.records import read_recycle_intent
 from volplane_testing.simulation.cluster import Cluster
 from volplane_testing.simulation.disks import source_of
 from volplane_testing.simulation.guests import Guest

@@ -15,10 +15,10 @@ from volplane.controller.config import ScrubberSettings
 from volplane.drivers.driver import Driver
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
-from volplane.lifecycle.intents import Sealer
-from volplane.lifecycle.world import Settings
 from volplane.operations import DriverLimits, OperationRegistry
 from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
 from volplane_testing import clock
 from volplane_testing.executor import InlineExecutor
 from volplane_testing.simulation.hooks import TIMEOUT, TimedDrivers, Turbulence

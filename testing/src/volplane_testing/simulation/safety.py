@@ -10,8 +10,8 @@ from typing import Final
 from volplane.assets import Ownership
 from volplane.kube import names
 from volplane.kube.objects import Claim
-from volplane.lifecycle.intents import read_recycle_intent
-from volplane.lifecycle.scrubber import SCRUB_GATE
+from volplane.reclaim.scrub_pod import SCRUB_GATE
+from volplane.state.records import read_recycle_intent
 from volplane_testing.simulation.disks import Disk, Disks, source_of
 from volplane_testing.simulation.loop import WHO
 from volplane_testing.simulation.truth import Commit, Json, Truth, annotations_of, reference_of

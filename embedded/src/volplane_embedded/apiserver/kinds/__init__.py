@@ -6,20 +6,20 @@ from datetime import UTC, datetime
 from typing import Final
 
 from volplane_embedded.apiserver.kinds import (
-    attachments,
-    claims,
-    classes,
+    configmaps,
     csi,
     events,
     leases,
     namespaces,
     nodes,
+    persistentvolumeclaims,
+    persistentvolumes,
     pods,
-    settings,
-    volumes,
+    secrets,
+    storageclasses,
+    volumeattachments,
 )
-from volplane_embedded.apiserver.kinds.strategies import Clock
-from volplane_embedded.apiserver.resources import Resource
+from volplane_embedded.apiserver.resources import Clock, Resource
 
 __all__ = ["RESOURCES", "resources"]
 
@@ -27,23 +27,23 @@ __all__ = ["RESOURCES", "resources"]
 def resources(now: Clock) -> tuple[Resource, ...]:
     """The served resources, with strategies that read wall time from `now`."""
     return (
-        settings.CONFIG_MAP,
+        configmaps.RESOURCE,
         events.CORE,
         namespaces.RESOURCE,
         nodes.RESOURCE,
-        claims.RESOURCE,
-        volumes.resource(now),
+        persistentvolumeclaims.RESOURCE,
+        persistentvolumes.resource(now),
         pods.resource(now),
-        settings.SECRET,
-        settings.SERVICE_ACCOUNT,
+        secrets.SECRET,
+        secrets.SERVICE_ACCOUNT,
         leases.RESOURCE,
         events.NEW,
         csi.DRIVER,
         csi.NODE,
         csi.CAPACITY,
-        classes.STORAGE_CLASS,
-        attachments.RESOURCE,
-        classes.ATTRIBUTES_CLASS,
+        storageclasses.STORAGE_CLASS,
+        volumeattachments.RESOURCE,
+        storageclasses.ATTRIBUTES_CLASS,
     )
 
 

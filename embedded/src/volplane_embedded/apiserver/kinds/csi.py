@@ -7,9 +7,9 @@ from typing import Final
 
 from volplane.kube.quantity import parse
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause
-from volplane_embedded.apiserver.kinds.cells import AGE, NAME, path
-from volplane_embedded.apiserver.kinds.rules import immutable, label_selector, named, one_of
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
+from volplane_embedded.apiserver.kinds.validation import immutable, label_selector, named, one_of
 from volplane_embedded.apiserver.kinds.volume_sources import driver_name
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 

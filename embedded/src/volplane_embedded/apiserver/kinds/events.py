@@ -1,4 +1,4 @@
-"""Events of core/v1 and of events.k8s.io/v1, which show the same objects."""
+"""Events of core/v1 and of events.k8s.io/v1, which are two representations of the same objects."""
 
 from __future__ import annotations
 
@@ -6,12 +6,49 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause
-from volplane_embedded.apiserver.kinds import event_shapes
-from volplane_embedded.apiserver.kinds.cells import NAME, field_text, path
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds.printer_columns import NAME, field_text, path
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Since, Strategy
 
 __all__ = ["CORE", "NEW", "CoreEventStrategy", "NewEventStrategy"]
+
+_NEW_TO_CORE: Final[Mapping[str, str]] = {
+    "regarding": "involvedObject",
+    "note": "message",
+    "reportingController": "reportingComponent",
+    "deprecatedSource": "source",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedCount": "count",
+}
+_CORE_TO_NEW: Final = {core: new for new, core in _NEW_TO_CORE.items()}
+_EMPTY_DROPPED: Final = frozenset({"reportingController", "reportingInstance", "regarding", "note", "deprecatedCount"})
+
+
+def _fill(event: Json) -> None:
+    """What a core/v1 event always shows."""
+    event.setdefault("involvedObject", {})
+    event.setdefault("source", {})
+    for key in ("firstTimestamp", "lastTimestamp", "eventTime"):
+        event.setdefault(key, None)
+    for key in ("reportingComponent", "reportingInstance"):
+        event.setdefault(key, "")
+
+
+def _to_core(event: Json) -> Json:
+    """An events.k8s.io/v1 event as core/v1 event."""
+    return {_NEW_TO_CORE.get(key, key): value for key, value in event.items()}
+
+
+def _from_core(event: Json) -> Json:
+    """A core/v1 event as events.k8s.io/v1 event."""
+    shown: Json = {}
+    for key, value in event.items():
+        name = _CORE_TO_NEW.get(key, key)
+        if value or name not in _EMPTY_DROPPED:
+            shown[name] = value
+    return shown
+
 
 _STORAGE: Final = "events"
 _TEXT_LIMIT: Final = 128
@@ -37,7 +74,7 @@ _FIXED: Final = {
 
 class CoreEventStrategy(Strategy):
     def default(self, obj: Json) -> None:
-        event_shapes.fill(obj)
+        _fill(obj)
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
         causes: list[Cause] = []
@@ -230,7 +267,7 @@ NEW: Final = Resource(
     short_names=("ev",),
     fields={**_selectable("regarding"), **_COMMON_FIELDS, "reportingController": _component},
     storage=_STORAGE,
-    to_stored=event_shapes.to_core,
-    from_stored=event_shapes.from_core,
+    to_stored=_to_core,
+    from_stored=_from_core,
     returns_deleted=False,
 )

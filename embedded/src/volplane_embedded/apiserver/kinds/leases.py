@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from volplane_embedded.apiserver.failures import Cause
-from volplane_embedded.apiserver.kinds.cells import AGE, NAME, path
-from volplane_embedded.apiserver.kinds.rules import one_of
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
+from volplane_embedded.apiserver.kinds.validation import one_of
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 
 __all__ = ["RESOURCE", "LeaseStrategy"]

@@ -1,4 +1,4 @@
-"""Namespaces."""
+"""NamespaceLifecycle."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause
-from volplane_embedded.apiserver.kinds.cells import AGE, NAME, field_text, path
-from volplane_embedded.apiserver.kinds.rules import fill_condition_times
-from volplane_embedded.apiserver.kinds.strategies import StatusStrategy
-from volplane_embedded.apiserver.resources import Column, Json, Resource
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, field_text, path
+from volplane_embedded.apiserver.kinds.validation import fill_condition_times
+from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy
 
 __all__ = ["NAME_LABEL", "RESOURCE", "NamespaceStrategy"]
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause
-from volplane_embedded.apiserver.kinds.cells import AGE, NAME, path
-from volplane_embedded.apiserver.kinds.rules import canonical_resources, fill_condition_times, one_of
-from volplane_embedded.apiserver.kinds.strategies import StatusStrategy
-from volplane_embedded.apiserver.resources import Column, Json, Resource
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
+from volplane_embedded.apiserver.kinds.validation import canonical_resources, fill_condition_times, one_of
+from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy
 
 __all__ = ["RESOURCE", "NodeStrategy"]
 

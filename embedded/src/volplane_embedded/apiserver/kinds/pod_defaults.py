@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from volplane.kube.quantity import parse
 from volplane_embedded.apiserver.kinds import volume_sources
-from volplane_embedded.apiserver.kinds.claims import default_spec
-from volplane_embedded.apiserver.kinds.rules import canonical_resources, fill_condition_times
+from volplane_embedded.apiserver.kinds.persistentvolumeclaims import default_spec
+from volplane_embedded.apiserver.kinds.validation import canonical_resources, fill_condition_times
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["CONTAINER_LISTS", "containers", "default", "qos_class"]

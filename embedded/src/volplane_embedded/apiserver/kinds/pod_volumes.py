@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause
-from volplane_embedded.apiserver.kinds import claims
-from volplane_embedded.apiserver.kinds.rules import node_selector
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds import persistentvolumeclaims
+from volplane_embedded.apiserver.kinds.validation import node_selector
 from volplane_embedded.apiserver.kinds.volume_sources import check_host_path, driver_name
 from volplane_embedded.apiserver.resources import Json
 
@@ -59,7 +59,7 @@ def _check_ephemeral(source: Json, where: str, causes: list[Cause]) -> None:
     if template is None:
         causes.append(Cause.required(f"{where}.volumeClaimTemplate"))
     else:
-        claims.validate_spec(template.get("spec") or {}, f"{where}.volumeClaimTemplate.spec", causes)
+        persistentvolumeclaims.validate_spec(template.get("spec") or {}, f"{where}.volumeClaimTemplate.spec", causes)
 
 
 _SOURCES: Final[Mapping[str, Callable[[Json, str, list[Cause]], None]]] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from volplane_embedded.apiserver.failures import Cause
-from volplane_embedded.apiserver.kinds import pod_cells, pod_defaults, pod_rules
-from volplane_embedded.apiserver.kinds.cells import field_text
-from volplane_embedded.apiserver.kinds.strategies import Clock, StatusStrategy, timestamp
-from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds import pod_defaults, pod_validation
+from volplane_embedded.apiserver.kinds.printer_columns import POD_COLUMNS, field_text, pod_row_conditions
+from volplane_embedded.apiserver.resources import Clock, Json, Resource, StatusStrategy
+from volplane_embedded.apiserver.scalars import format_time
 
 __all__ = ["PodStrategy", "resource"]
 
@@ -40,7 +40,7 @@ class PodStrategy(StatusStrategy):
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
         causes: list[Cause] = []
-        pod_rules.validate(obj, causes)
+        pod_validation.validate(obj, causes)
         return causes
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
@@ -53,8 +53,8 @@ class PodStrategy(StatusStrategy):
         if subresource == "status":
             _validate_status(new, old, causes)
         elif new["spec"] != old["spec"]:
-            pod_rules.validate(new, causes)
-            pod_rules.validate_change(new, old, causes)
+            pod_validation.validate(new, causes)
+            pod_validation.validate_change(new, old, causes)
         return causes
 
     def validate_binding(self, binding: Json) -> Sequence[Cause]:
@@ -89,7 +89,7 @@ class PodStrategy(StatusStrategy):
             "type": "PodScheduled",
             "status": "True",
             "lastProbeTime": None,
-            "lastTransitionTime": timestamp(self._now()),
+            "lastTransitionTime": format_time(self._now()),
         }
         others = [entry for entry in status.get("conditions") or () if entry.get("type") != "PodScheduled"]
         status["conditions"] = [*others, condition]
@@ -129,8 +129,8 @@ def resource(now: Clock) -> Resource:
         singular="pod",
         namespaced=True,
         strategy=PodStrategy(now),
-        columns=pod_cells.COLUMNS,
-        row_conditions=pod_cells.row_conditions,
+        columns=POD_COLUMNS,
+        row_conditions=pod_row_conditions,
         short_names=("po",),
         categories=("all",),
         subresources=("binding", "log", "status"),

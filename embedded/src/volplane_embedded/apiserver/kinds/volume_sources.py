@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from volplane_embedded.apiserver import names
-from volplane_embedded.apiserver.failures import Cause
-from volplane_embedded.apiserver.kinds.rules import one_of
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds.validation import one_of
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["HOST_PATH_TYPES", "KEYS", "check_backsteps", "check_host_path", "default", "driver_name", "validate"]

@@ -7,10 +7,10 @@
 See docs/how-to/test-against-a-mocked-ec2.md.
 """
 
-from volplane_aws_ebs.testing.behaviour import EC2_LIMITS, Behaviour, InstanceKind, Rate, VolumeKind
+from volplane_aws_ebs.testing.behaviour import EC2_LIMITS, Behaviour, InstanceType, Rate, VolumeType
 from volplane_aws_ebs.testing.fake import FakeEC2, Reply
-from volplane_aws_ebs.testing.faults import Fault, FaultKind, Refusal, Script
-from volplane_aws_ebs.testing.in_process import InProcess, enter
+from volplane_aws_ebs.testing.faults import EC2Error, Fault, FaultKind, Script
+from volplane_aws_ebs.testing.in_process import InProcess, intercept
 from volplane_aws_ebs.testing.query import ModelViolation
 from volplane_aws_ebs.testing.server import FakeEC2Server
 from volplane_aws_ebs.testing.state import Attachment, Instance, Modification, Snapshot, Volume
@@ -20,23 +20,23 @@ __all__ = [
     "EC2_LIMITS",
     "Attachment",
     "Behaviour",
+    "EC2Error",
     "FakeEC2",
     "FakeEC2Server",
     "Fault",
     "FaultKind",
     "InProcess",
     "Instance",
-    "InstanceKind",
+    "InstanceType",
     "ModelViolation",
     "Modification",
     "Rate",
-    "Refusal",
     "Reply",
     "Script",
     "Snapshot",
     "SteppedClock",
     "Volume",
-    "VolumeKind",
-    "enter",
+    "VolumeType",
+    "intercept",
     "subject",
 ]

@@ -1,11 +1,11 @@
-"""How a FakeEC2 behaves: speeds, limits, quotas, what it knows. All of it can be changed by a test."""
+"""How a FakeEC2 behaves: durations, limits, quotas, volume and instance types. A test can change all of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["EC2_LIMITS", "INSTANCE_KINDS", "VOLUME_KINDS", "Behaviour", "InstanceKind", "Rate", "VolumeKind"]
+__all__ = ["EC2_LIMITS", "INSTANCE_TYPES", "VOLUME_TYPES", "Behaviour", "InstanceType", "Rate", "VolumeType"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,8 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeKind:
-    """What a volume type allows. Sizes in GiB, throughput in MiB/s; iops and throughput are None where they cannot be asked for."""
+class VolumeType:
+    """What a volume type allows. sizes: GiB. throughput: MiB/s. iops, throughput: None = cannot be provisioned."""
 
     sizes: tuple[int, int]
     iops: tuple[int, int] | None = None
@@ -30,9 +30,9 @@ class VolumeKind:
     multi_attach: bool = False
 
 
-VOLUME_KINDS: Mapping[str, VolumeKind] = {
-    "gp2": VolumeKind(sizes=(1, 16_384), default_iops=100),
-    "gp3": VolumeKind(
+VOLUME_TYPES: Mapping[str, VolumeType] = {
+    "gp2": VolumeType(sizes=(1, 16_384), default_iops=100),
+    "gp3": VolumeType(
         sizes=(1, 65_536),
         iops=(3_000, 80_000),
         iops_per_gib=500,
@@ -40,30 +40,30 @@ VOLUME_KINDS: Mapping[str, VolumeKind] = {
         throughput=(125, 2_000),
         default_throughput=125,
     ),
-    "io1": VolumeKind(sizes=(4, 16_384), iops=(100, 64_000), iops_per_gib=50, iops_required=True, multi_attach=True),
-    "io2": VolumeKind(
+    "io1": VolumeType(sizes=(4, 16_384), iops=(100, 64_000), iops_per_gib=50, iops_required=True, multi_attach=True),
+    "io2": VolumeType(
         sizes=(4, 65_536), iops=(100, 256_000), iops_per_gib=1_000, iops_required=True, multi_attach=True
     ),
-    "st1": VolumeKind(sizes=(125, 16_384)),
-    "sc1": VolumeKind(sizes=(125, 16_384)),
-    "standard": VolumeKind(sizes=(1, 1_024)),
+    "st1": VolumeType(sizes=(125, 16_384)),
+    "sc1": VolumeType(sizes=(125, 16_384)),
+    "standard": VolumeType(sizes=(1, 1_024)),
 }
-"""As the service model of botocore documents CreateVolume."""
+"""The volume types of EC2 (Amazon EC2 API reference, CreateVolume)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceKind:
-    """attachments: EbsInfo.MaximumEbsAttachments; shared: network interfaces beyond the first count as well."""
+class InstanceType:
+    """An instance type. attachments: EbsInfo.MaximumEbsAttachments. shared: network interfaces after the first count too."""
 
     attachments: int
     shared: bool
 
 
-INSTANCE_KINDS: Mapping[str, InstanceKind] = {
-    "t3.micro": InstanceKind(attachments=27, shared=True),
-    "m5.large": InstanceKind(attachments=27, shared=True),
-    "m7i.large": InstanceKind(attachments=32, shared=False),
-    "m7i.48xlarge": InstanceKind(attachments=128, shared=False),
+INSTANCE_TYPES: Mapping[str, InstanceType] = {
+    "t3.micro": InstanceType(attachments=27, shared=True),
+    "m5.large": InstanceType(attachments=27, shared=True),
+    "m7i.large": InstanceType(attachments=32, shared=False),
+    "m7i.48xlarge": InstanceType(attachments=128, shared=False),
 }
 
 EC2_LIMITS: Mapping[str, Rate] = {
@@ -93,17 +93,19 @@ EC2_LIMITS: Mapping[str, Rate] = {
         )
     },
 }
-"""What an account gets unless it asked for more: the figures that AWS publishes. For `Behaviour(throttle=EC2_LIMITS)`."""
+"""Default limits of an account, for `Behaviour(throttle=EC2_LIMITS)`.
+
+Source: Amazon EC2 Developer Guide, "Request throttling for the Amazon EC2 API".
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """Durations in seconds of the fake's clock.
+    """How the account behaves. Durations are seconds of the fake's clock.
 
-    visible_after: how long what was made or tagged cannot be seen by Describe calls (eventual consistency).
-    zone_ids, zones: the region's. kms_keys: ARN -> whether the caller may use the key; a volume under a key that is
-    unknown or may not be used vanishes a moment after CreateVolume succeeded, as on EC2. encrypt_by_default: of the
-    account. token_seconds: how long a client token is remembered. volume_quota, storage_quota_gib, snapshot_quota: of
+    visible_after: how long Describe calls do not show a new resource or tag (eventual consistency).
+    kms_keys: ARN -> whether the caller may use the key. A volume under another key is deleted `vanish_seconds` after
+    CreateVolume succeeded, as on EC2. encrypt_by_default: of the account. token_seconds: how long a client token is remembered. volume_quota, storage_quota_gib, snapshot_quota: of
     the account and region. modifications_per_day: in any 24 hours. throttle: calls per action, absent = any number.
     allowed: actions that the caller may use, None = all. access_keys: key ids that are known, None = any.
     """
@@ -130,6 +132,6 @@ class Behaviour:
     throttle: Mapping[str, Rate] = field(default_factory=dict)
     allowed: frozenset[str] | None = None
     access_keys: frozenset[str] | None = None
-    volume_kinds: Mapping[str, VolumeKind] = field(default_factory=lambda: VOLUME_KINDS)
-    instance_kinds: Mapping[str, InstanceKind] = field(default_factory=lambda: INSTANCE_KINDS)
-    most_results: int = 1_000
+    volume_types: Mapping[str, VolumeType] = field(default_factory=lambda: VOLUME_TYPES)
+    instance_types: Mapping[str, InstanceType] = field(default_factory=lambda: INSTANCE_TYPES)
+    max_results: int = 1_000

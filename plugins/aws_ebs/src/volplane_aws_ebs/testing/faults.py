@@ -1,4 +1,4 @@
-"""Errors that EC2 answers with, and a script of faults."""
+"""Errors that EC2 answers with, and faults that a test scripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["Fault", "FaultKind", "Refusal", "Script", "invalid"]
+__all__ = ["EC2Error", "Fault", "FaultKind", "Script", "invalid"]
 
 _STATUS = {
     "RequestLimitExceeded": 503,
@@ -21,8 +21,8 @@ _STATUS = {
 }
 
 
-class Refusal(Exception):
-    """An error answer: EC2's code, its text, the HTTP status that goes with the code."""
+class EC2Error(Exception):
+    """An error response: EC2's code, its message, and the HTTP status, by default the one that belongs to the code."""
 
     def __init__(self, code: str, message: str = "", status: int | None = None) -> None:
         super().__init__(f"{code}: {message}")
@@ -31,27 +31,27 @@ class Refusal(Exception):
         self.status = _STATUS.get(code, 400) if status is None else status
 
 
-def invalid(parameter: str, value: object, why: str = "") -> Refusal:
-    """InvalidParameterValue in EC2's words."""
+def invalid(parameter: str, value: object, why: str = "") -> EC2Error:
+    """InvalidParameterValue with EC2's message."""
     end = f" {why}" if why else ""
-    return Refusal("InvalidParameterValue", f"Value ({value}) for parameter {parameter} is invalid.{end}")
+    return EC2Error("InvalidParameterValue", f"Value ({value}) for parameter {parameter} is invalid.{end}")
 
 
 class FaultKind(Enum):
     """What goes wrong."""
 
     REFUSE = "refuse"
-    """Answered with an error, nothing is done."""
+    """An error is returned and nothing is done."""
     LIE = "lie"
-    """Done, and answered with an error all the same."""
+    """It is done, but an error is returned."""
     DROP = "drop"
-    """The request is lost: nothing is done, no answer comes."""
+    """The request is lost: nothing is done and no response comes."""
     LOSE = "lose"
-    """Done, but the answer is lost."""
+    """It is done, but the response is lost."""
     LATE = "late"
-    """No answer comes, and it is done `seconds` later."""
+    """No response comes, and it is done `seconds` later."""
     STALL = "stall"
-    """Done, but what it started never ends: a volume stays `creating`, an attachment `attaching` or `busy`."""
+    """It is done, but the change of state never ends: a volume stays `creating`, an attachment `attaching` or `busy`."""
     CLOSE = "close"
     """The connection is closed before the request is read."""
 
@@ -60,8 +60,8 @@ class FaultKind(Enum):
 class Fault:
     """One entry of a script.
 
-    action: as "CreateVolume". times: how many calls it hits. skip: so many calls go through before.
-    when: only calls whose parameters it says True to. code, message: of the error of REFUSE and LIE.
+    action: such as "CreateVolume". skip: number of calls that succeed first. times: number of calls that fail then.
+    when: predicate over the parameters of the call. code, message, status: of the error of REFUSE and LIE.
     """
 
     action: str
@@ -75,35 +75,35 @@ class Fault:
     when: Callable[[Mapping[str, Any]], bool] = field(default=lambda _given: True)
 
     @property
-    def refusal(self) -> Refusal:
-        """The error to answer with."""
-        return Refusal(self.code, self.message, self.status)
+    def error(self) -> EC2Error:
+        """The error of REFUSE and LIE."""
+        return EC2Error(self.code, self.message, self.status)
 
 
 class Script:
-    """Faults that are still to come, in the order they were added; a call meets at most one."""
+    """The faults that have not happened yet, in the order they were added; a call gets at most one."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
 
     def add(self, fault: Fault) -> Fault:
-        """Let it happen from now on."""
+        """Add a fault; returns it."""
         self._faults.append(fault)
         return fault
 
     def clear(self) -> None:
-        """Let nothing go wrong any more."""
+        """Remove all faults."""
         self._faults.clear()
 
     @property
     def left(self) -> tuple[Fault, ...]:
-        """What has not happened yet."""
+        """The faults that have not happened yet."""
         return tuple(self._faults)
 
-    def meet(self, action: str, given: Mapping[str, Any]) -> Fault | None:
-        """The fault that hits this call, counted down."""
+    def match(self, action: str, params: Mapping[str, Any]) -> Fault | None:
+        """The fault of this call, if any; counts it down."""
         for fault in self._faults:
-            if fault.action != action or not fault.when(given):
+            if fault.action != action or not fault.when(params):
                 continue
             if fault.skip > 0:
                 fault.skip -= 1

@@ -1,4 +1,4 @@
-"""Filters and pages of Describe calls."""
+"""Filters and pagination of Describe calls."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from volplane_aws_ebs.testing.faults import Refusal, invalid
+from volplane_aws_ebs.testing.faults import EC2Error, invalid
 
-__all__ = ["Numbered", "chosen", "filters_of", "page_of"]
+__all__ = ["Numbered", "filters_from", "matching", "page_from"]
 
-_MOST_VALUES = 200
-_FEWEST_RESULTS = 5
+_MAX_VALUES = 200
+_MIN_RESULTS = 5
 
 
 class Numbered(Protocol):
-    """What pages are made of."""
+    """An item that can be listed in pages."""
 
     @property
     def number(self) -> int: ...
@@ -28,28 +28,28 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Numbered)
 
 Read = Callable[[T], Iterable[str]]
-"""The values of a field that a filter compares."""
+"""The values of a field that a filter is compared with."""
 
 
-def filters_of(given: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """Filter name -> values; at most 200 values a filter, as on EC2."""
+def filters_from(params: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Filter name -> values. Raises EC2Error for more than 200 values in a filter."""
     filters: dict[str, Sequence[str]] = {}
-    for each in given.get("Filters", ()):
+    for each in params.get("Filters", ()):
         values = each.get("Values", ())
-        if len(values) > _MOST_VALUES:
-            limit = f"The maximum number of filter values specified on a single call is {_MOST_VALUES}"
-            raise Refusal("FilterLimitExceeded", limit)
+        if len(values) > _MAX_VALUES:
+            limit = f"The maximum number of filter values specified on a single call is {_MAX_VALUES}"
+            raise EC2Error("FilterLimitExceeded", limit)
         filters[each["Name"]] = values
     return filters
 
 
-def chosen(
+def matching(
     items: Iterable[T],
     filters: Mapping[str, Sequence[str]],
     fields: Mapping[str, Read[T]],
     tags: Callable[[T], Mapping[str, str]],
 ) -> list[T]:
-    """What all filters let through. Raises InvalidParameterValue for a filter that the action does not have."""
+    """The items that match all filters. Raises InvalidParameterValue for an unknown filter."""
     tests = [_test(name, values, fields, tags) for name, values in filters.items()]
     return [item for item in items if all(test(item) for test in tests)]
 
@@ -67,33 +67,33 @@ def _test(
         return lambda item: any(map(matches, tags(item).values()))
     read = fields.get(name)
     if read is None:
-        raise Refusal("InvalidParameterValue", f"The filter '{name}' is invalid")
+        raise EC2Error("InvalidParameterValue", f"The filter '{name}' is invalid")
     return lambda item: any(map(matches, read(item)))
 
 
 def _matcher(values: Sequence[str]) -> Callable[[str], bool]:
-    """Exact, but for * and ? in the values."""
+    """Compares exactly; * and ? in the values are wildcards."""
     plain = {value for value in values if not re.search(r"[*?]", value)}
     patterns = [re.compile(fnmatch.translate(value.replace("[", "[[]"))) for value in values if value not in plain]
     return lambda text: text in plain or any(pattern.match(text) for pattern in patterns)
 
 
-def page_of(
-    items: list[N], given: Mapping[str, Any], *, most: int, ids: str | None = None
+def page_from(
+    items: list[N], params: Mapping[str, Any], *, max_results: int, ids: str | None = None
 ) -> tuple[list[N], str | None]:
-    """One page in order of creation, and the token of the next. What exists during a whole listing is in it.
+    """One page in order of creation, and the token of the next; an item that exists during the whole listing is in it.
 
     ids: name of the parameter that lists ids, with which MaxResults may not be combined.
     """
-    wanted = given.get("MaxResults")
-    if wanted is not None and ids is not None and given.get(ids):
+    wanted = params.get("MaxResults")
+    if wanted is not None and ids is not None and params.get(ids):
         message = f"The parameter {ids} cannot be used with the parameter maxResults"
-        raise Refusal("InvalidParameterCombination", message)
-    if wanted is not None and wanted < _FEWEST_RESULTS:
-        raise invalid("maxResults", wanted, f"Expecting a value greater than {_FEWEST_RESULTS}.")
-    after = _position(given.get("NextToken"))
+        raise EC2Error("InvalidParameterCombination", message)
+    if wanted is not None and wanted < _MIN_RESULTS:
+        raise invalid("maxResults", wanted, f"Expecting a value greater than {_MIN_RESULTS}.")
+    after = _position(params.get("NextToken"))
     rest = sorted((item for item in items if item.number > after), key=lambda item: item.number)
-    size = min(wanted, most) if wanted is not None else len(rest)
+    size = min(wanted, max_results) if wanted is not None else len(rest)
     if len(rest) <= size:
         return rest, None
     return rest[:size], base64.urlsafe_b64encode(f"after:{rest[size - 1].number}".encode()).decode()
@@ -108,4 +108,4 @@ def _position(token: str | None) -> int:
             return int(number)
     except (binascii.Error, ValueError):
         pass
-    raise Refusal("InvalidPaginationToken", "The specified pagination token is not valid or is expired.")
+    raise EC2Error("InvalidPaginationToken", "The specified pagination token is not valid or is expired.")

@@ -1,7 +1,7 @@
-"""The in-process face: a boto3 client whose requests go to a FakeEC2 instead of to a socket.
+"""FakeEC2 in the process: boto3 clients whose requests go to a FakeEC2 instead of a socket.
 
-They pass through botocore as real ones do (validation, serialization, signing, parsing, error handling) up to the event
-before-send, where the answer is given. Nothing waits, so it can be used in virtual time.
+Requests pass through botocore (validation, serialization, signing, parsing, errors) up to its event `before-send`, whose
+handler returns the response. Nothing waits, so virtual time can be used.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from volplane_aws_ebs.testing.fake import FakeEC2
 from volplane_aws_ebs.testing.server import Exchange
 
-__all__ = ["InProcess", "enter"]
+__all__ = ["InProcess", "intercept"]
 
 
 class InProcess:
     """Makes boto3 clients on a fake, one per service: pass it to `AwsEbsBackend(options, connect_to=InProcess(fake))`.
 
-    Their SDK does not retry, because its pauses would be real ones. Safe for threads; backends may share one.
+    The clients do not retry, because botocore would wait in real time. Safe for threads; backends may share one.
     """
 
     def __init__(self, fake: FakeEC2, *, access_key: str = "AKIATEST") -> None:
@@ -48,23 +48,23 @@ class InProcess:
     def _made(self, service: str) -> Any:
         config = Config(retries={"mode": "standard", "total_max_attempts": 1})
         key = {"aws_access_key_id": self._access_key, "aws_secret_access_key": self._access_key}
-        with _one_at_a_time:
+        with _creating:
             client = _session().client(service, region_name=self._fake.behaviour.region, config=config, **key)
-        enter(client, self._fake)
+        intercept(client, self._fake)
         return client
 
 
-_one_at_a_time = threading.Lock()
+_creating = threading.Lock()
 
 
 @cache
 def _session() -> Any:
-    """Loading the service models takes a tenth of a second; sessions keep them, but are not safe for threads."""
+    """One session for all clients: loading the service models takes 0.1 s. Sessions are not safe for threads."""
     return boto3.Session()
 
 
-def enter(client: Any, fake: FakeEC2) -> None:
-    """Let any boto3 client's requests be answered by the fake from now on."""
+def intercept(client: Any, fake: FakeEC2) -> None:
+    """Let the fake answer all further requests of any boto3 client."""
     exchange = Exchange(fake)
 
     def before_send(request: Any, **_kwargs: Any) -> AWSResponse:
@@ -85,7 +85,7 @@ def _text(value: object) -> str:
 
 
 class _Raw:
-    """A body that has already arrived."""
+    """A response body that is complete."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

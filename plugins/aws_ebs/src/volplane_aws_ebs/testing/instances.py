@@ -1,4 +1,4 @@
-"""Instances and attachments."""
+"""Instances, their types, zones, and the actions AttachVolume and DetachVolume."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from volplane_aws_ebs.testing.behaviour import InstanceKind
-from volplane_aws_ebs.testing.faults import Refusal, invalid
-from volplane_aws_ebs.testing.filters import Read, chosen, filters_of, page_of
-from volplane_aws_ebs.testing.state import Attachment, Cloud, Instance, Volume
-from volplane_aws_ebs.testing.volumes import shown_attachment
+from volplane_aws_ebs.testing.behaviour import InstanceType
+from volplane_aws_ebs.testing.faults import EC2Error, invalid
+from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
+from volplane_aws_ebs.testing.state import AccountState, Attachment, Instance, Volume
+from volplane_aws_ebs.testing.volumes import attachment_output
 
 __all__ = [
     "add_instance",
     "attach_volume",
-    "attached_to",
     "describe_availability_zones",
     "describe_instance_types",
     "describe_instances",
     "detach_volume",
     "terminate_instance",
+    "volumes_attached_to",
 ]
 
 _DEVICE = re.compile(r"/dev/(sd[b-z]|xvd[b-z]|xvd[a-d][a-z]|sda[1-9]?)")
-_MOST_HOLDERS = 16
+_MAX_ATTACHMENTS = 16
 
 
-def attached_to(cloud: Cloud, instance: str) -> list[Volume]:
-    """Every volume that the instance holds, those on their way in or out included."""
-    return [volume for volume in cloud.volumes.values() if instance in volume.attachments]
+def volumes_attached_to(account: AccountState, instance: str) -> list[Volume]:
+    """Every volume of the instance, attaching and detaching ones included."""
+    return [volume for volume in account.volumes.values() if instance in volume.attachments]
 
 
-def attach_volume(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """AttachVolume: never steals; refuses what EC2 refuses."""
-    volume = cloud.volume(given)
-    instance = cloud.instance(given["InstanceId"])
-    device = given["Device"]
+def attach_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """AttachVolume: a volume that is attached elsewhere stays there. Raises EC2Error as EC2 does."""
+    volume = account.volume(params)
+    instance = account.instance(params["InstanceId"])
+    device = params["Device"]
     if not _DEVICE.fullmatch(device):
         raise invalid("device", device, f"{device} is not a valid EBS device name.")
     if instance.state not in ("running", "stopped"):
-        raise Refusal("IncorrectState", f"Instance '{instance.id}' is not 'running'.")
+        raise EC2Error("IncorrectState", f"Instance '{instance.id}' is not 'running'.")
     _refuse_unattachable(volume, instance)
     if instance.zone != volume.zone:
         message = f"The volume '{volume.id}' is not in the same availability zone as instance '{instance.id}'"
-        raise Refusal("InvalidVolume.ZoneMismatch", message)
-    _refuse_full(cloud, instance, device)
+        raise EC2Error("InvalidVolume.ZoneMismatch", message)
+    _refuse_full(account, instance, device)
     attachment = Attachment(
-        instance=instance.id, device=device, state="attaching", since=cloud.now, stuck=cloud.stalled
+        instance=instance.id, device=device, state="attaching", since=account.now, stuck=account.stalled
     )
     volume.attachments[instance.id] = attachment
     volume.state = "in-use"
-    cloud.later(cloud.behaviour.attach_seconds, lambda: _attached(attachment))
-    return shown_attachment(cloud, volume, attachment)
+    account.later(account.behaviour.attach_seconds, lambda: _attached(attachment))
+    return attachment_output(account, volume, attachment)
 
 
 def _attached(attachment: Attachment) -> None:
@@ -62,45 +62,50 @@ def _attached(attachment: Attachment) -> None:
 
 def _refuse_unattachable(volume: Volume, instance: Instance) -> None:
     if volume.state not in ("available", "in-use"):
-        raise Refusal("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
+        raise EC2Error("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
     if instance.id in volume.attachments or (volume.attachments and not volume.multi_attach):
-        raise Refusal("VolumeInUse", f"{volume.id} is already attached to an instance")
-    if len(volume.attachments) >= _MOST_HOLDERS:
-        raise Refusal("AttachmentLimitExceeded", f"Volume {volume.id} is already attached to {_MOST_HOLDERS} instances")
+        raise EC2Error("VolumeInUse", f"{volume.id} is already attached to an instance")
+    if len(volume.attachments) >= _MAX_ATTACHMENTS:
+        raise EC2Error(
+            "AttachmentLimitExceeded", f"Volume {volume.id} is already attached to {_MAX_ATTACHMENTS} instances"
+        )
 
 
-def _refuse_full(cloud: Cloud, instance: Instance, device: str) -> None:
-    held = attached_to(cloud, instance.id)
-    used = {volume.attachments[instance.id].device for volume in held}
+def _refuse_full(account: AccountState, instance: Instance, device: str) -> None:
+    volumes = volumes_attached_to(account, instance.id)
+    used = {volume.attachments[instance.id].device for volume in volumes}
     if device in used:
         message = f"Invalid value '{device}' for unixDevice. Attachment point {device} is already in use"
-        raise Refusal("InvalidParameterValue", message)
-    kind = cloud.behaviour.instance_kinds[instance.kind]
-    taken = len(held) + (instance.interfaces - 1 if kind.shared else 0)
-    if taken >= kind.attachments:
-        raise Refusal("AttachmentLimitExceeded", f"Attachment limit exceeded: {instance.kind} takes {kind.attachments}")
+        raise EC2Error("InvalidParameterValue", message)
+    instance_type = account.behaviour.instance_types[instance.instance_type]
+    taken = len(volumes) + (instance.interfaces - 1 if instance_type.shared else 0)
+    if taken >= instance_type.attachments:
+        raise EC2Error(
+            "AttachmentLimitExceeded",
+            f"Attachment limit exceeded: {instance.instance_type} takes {instance_type.attachments}",
+        )
 
 
-def detach_volume(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """DetachVolume: the instance may be left out while there is only one; a wrong instance or device is refused."""
-    volume = cloud.volume(given)
+def detach_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """DetachVolume: the instance may be omitted while there is only one; raises for a wrong instance or device."""
+    volume = account.volume(params)
     if not volume.attachments:
-        raise Refusal("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
-    instance = given.get("InstanceId")
+        raise EC2Error("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
+    instance = params.get("InstanceId")
     if instance is None:
         if len(volume.attachments) > 1:
-            raise Refusal("InvalidParameterCombination", "InstanceId is required for a multi-attached volume")
+            raise EC2Error("InvalidParameterCombination", "InstanceId is required for a multi-attached volume")
         instance = next(iter(volume.attachments))
-    cloud.instance(instance)
+    account.instance(instance)
     attachment = volume.attachments.get(instance)
-    if attachment is None or given.get("Device") not in (None, attachment.device):
+    if attachment is None or params.get("Device") not in (None, attachment.device):
         message = f"The volume '{volume.id}' is not attached to instance '{instance}'."
-        raise Refusal("InvalidAttachment.NotFound", message)
-    if attachment.state == "detaching" and not given.get("Force"):
-        return shown_attachment(cloud, volume, attachment)
-    attachment.state = "busy" if cloud.stalled else "detaching"
-    cloud.later(cloud.behaviour.detach_seconds, lambda: _detached(volume, attachment))
-    return shown_attachment(cloud, volume, attachment)
+        raise EC2Error("InvalidAttachment.NotFound", message)
+    if attachment.state == "detaching" and not params.get("Force"):
+        return attachment_output(account, volume, attachment)
+    attachment.state = "busy" if account.stalled else "detaching"
+    account.later(account.behaviour.detach_seconds, lambda: _detached(volume, attachment))
+    return attachment_output(account, volume, attachment)
 
 
 def _detached(volume: Volume, attachment: Attachment) -> None:
@@ -113,45 +118,50 @@ def _detached(volume: Volume, attachment: Attachment) -> None:
 _CODES = {"running": 16, "stopped": 80, "shutting-down": 32, "terminated": 48}
 
 
-def add_instance(cloud: Cloud, *, zone: str, kind: str, interfaces: int) -> Instance:
-    """A running instance with its root volume."""
-    number = cloud.number()
+def add_instance(account: AccountState, *, zone: str, instance_type: str, interfaces: int) -> Instance:
+    """Add a running instance with its root volume."""
+    number = account.number()
     instance = Instance(
-        id=cloud.id("i", number), number=number, zone=zone, kind=kind, launched=cloud.now, interfaces=interfaces
+        id=account.id("i", number),
+        number=number,
+        zone=zone,
+        instance_type=instance_type,
+        launched=account.now,
+        interfaces=interfaces,
     )
     root = Volume(
-        id=cloud.id("vol", number),
+        id=account.id("vol", number),
         number=number,
         zone=zone,
         size=20,
-        kind="gp3",
-        created=cloud.now,
+        volume_type="gp3",
+        created=account.now,
         state="in-use",
         iops=3_000,
         throughput=125,
         root=True,
     )
     root.attachments[instance.id] = Attachment(
-        instance=instance.id, device=instance.root_device, state="attached", since=cloud.now
+        instance=instance.id, device=instance.root_device, state="attached", since=account.now
     )
     instance.root_volume = root.id
-    cloud.instances[instance.id] = instance
-    cloud.volumes[root.id] = root
+    account.instances[instance.id] = instance
+    account.volumes[root.id] = root
     return instance
 
 
-def terminate_instance(cloud: Cloud, instance: Instance) -> None:
-    """Its root volume goes, its other volumes are freed after `detach_seconds`; then it is `terminated`."""
+def terminate_instance(account: AccountState, instance: Instance) -> None:
+    """Terminate: after `detach_seconds` the root volume is deleted, other volumes are detached."""
     instance.state = "shutting-down"
-    cloud.timeline.after(cloud.behaviour.detach_seconds, lambda: _terminated(cloud, instance))
+    account.timeline.after(account.behaviour.detach_seconds, lambda: _terminated(account, instance))
 
 
-def _terminated(cloud: Cloud, instance: Instance) -> None:
+def _terminated(account: AccountState, instance: Instance) -> None:
     instance.state = "terminated"
-    for volume in attached_to(cloud, instance.id):
+    for volume in volumes_attached_to(account, instance.id):
         del volume.attachments[instance.id]
         if volume.id == instance.root_volume:
-            cloud.remove(volume)
+            account.remove(volume)
         elif not volume.attachments:
             volume.state = "available"
 
@@ -159,76 +169,79 @@ def _terminated(cloud: Cloud, instance: Instance) -> None:
 _FIELDS: Mapping[str, Read[Instance]] = {
     "instance-id": lambda instance: (instance.id,),
     "instance-state-name": lambda instance: (instance.state,),
-    "instance-type": lambda instance: (instance.kind,),
+    "instance-type": lambda instance: (instance.instance_type,),
     "availability-zone": lambda instance: (instance.zone,),
 }
 
 
-def describe_instances(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeInstances: each in a reservation of its own. One unknown id fails the whole call."""
-    ids = given.get("InstanceIds")
-    found = [cloud.instance(id_) for id_ in ids] if ids else list(cloud.instances.values())
-    found = chosen(found, filters_of(given), _FIELDS, lambda _instance: {})
-    page, following = page_of(found, given, most=cloud.behaviour.most_results, ids="InstanceIds")
-    return {"Reservations": [{"Instances": [_shown(cloud, each)]} for each in page], "NextToken": following}
+def describe_instances(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """DescribeInstances: each instance in a reservation of its own. One unknown id fails the call."""
+    ids = params.get("InstanceIds")
+    found = [account.instance(id_) for id_ in ids] if ids else list(account.instances.values())
+    found = matching(found, filters_from(params), _FIELDS, lambda _instance: {})
+    page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="InstanceIds")
+    return {"Reservations": [{"Instances": [_output(account, each)]} for each in page], "NextToken": following}
 
 
-def _shown(cloud: Cloud, instance: Instance) -> dict[str, Any]:
-    mappings = [_mapping(cloud, volume, volume.attachments[instance.id]) for volume in attached_to(cloud, instance.id)]
+def _output(account: AccountState, instance: Instance) -> dict[str, Any]:
+    mappings = [
+        _mapping(account, volume, volume.attachments[instance.id])
+        for volume in volumes_attached_to(account, instance.id)
+    ]
     return {
         "InstanceId": instance.id,
-        "InstanceType": instance.kind,
+        "InstanceType": instance.instance_type,
         "State": {"Name": instance.state, "Code": _CODES[instance.state]},
         "Placement": {"AvailabilityZone": instance.zone},
-        "LaunchTime": cloud.stamp(instance.launched),
-        "PrivateDnsName": f"ip-10-0-0-{instance.number}.{cloud.behaviour.region}.compute.internal",
+        "LaunchTime": account.unix_time(instance.launched),
+        "PrivateDnsName": f"ip-10-0-0-{instance.number}.{account.behaviour.region}.compute.internal",
         "RootDeviceName": instance.root_device,
         "BlockDeviceMappings": mappings,
         "NetworkInterfaces": [{"NetworkInterfaceId": f"eni-{instance.number}{n}"} for n in range(instance.interfaces)],
     }
 
 
-def _mapping(cloud: Cloud, volume: Volume, attachment: Attachment) -> dict[str, Any]:
+def _mapping(account: AccountState, volume: Volume, attachment: Attachment) -> dict[str, Any]:
     return {
         "DeviceName": attachment.device,
         "Ebs": {
             "VolumeId": volume.id,
             "Status": attachment.state,
-            "AttachTime": cloud.stamp(attachment.since),
+            "AttachTime": account.unix_time(attachment.since),
             "DeleteOnTermination": volume.root,
         },
     }
 
 
-def describe_instance_types(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeInstanceTypes: what matters to volumes."""
-    kinds = cloud.behaviour.instance_kinds
-    names = given.get("InstanceTypes") or sorted(kinds)
+def describe_instance_types(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """DescribeInstanceTypes: the fields about volumes."""
+    kinds = account.behaviour.instance_types
+    names = params.get("InstanceTypes") or sorted(kinds)
     unknown = [name for name in names if name not in kinds]
     if unknown:
-        raise Refusal(
+        raise EC2Error(
             "InvalidInstanceType", f"The following supplied instance types do not exist: [{', '.join(unknown)}]"
         )
-    return {"InstanceTypes": [_shown_kind(name, kinds[name]) for name in names]}
+    return {"InstanceTypes": [_instance_type_output(name, kinds[name]) for name in names]}
 
 
-def _shown_kind(name: str, kind: InstanceKind) -> dict[str, Any]:
-    limit = "shared" if kind.shared else "dedicated"
-    ebs = {"MaximumEbsAttachments": kind.attachments, "AttachmentLimitType": limit, "NvmeSupport": "required"}
+def _instance_type_output(name: str, instance_type: InstanceType) -> dict[str, Any]:
+    limit = "shared" if instance_type.shared else "dedicated"
+    ebs = {"MaximumEbsAttachments": instance_type.attachments, "AttachmentLimitType": limit, "NvmeSupport": "required"}
     return {"InstanceType": name, "Hypervisor": "nitro", "EbsInfo": ebs}
 
 
-def describe_availability_zones(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeAvailabilityZones: of the region."""
-    names = given.get("ZoneNames") or cloud.behaviour.zones
-    unknown = [name for name in names if name not in cloud.behaviour.zones]
+def describe_availability_zones(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """DescribeAvailabilityZones."""
+    names = params.get("ZoneNames") or account.behaviour.zones
+    unknown = [name for name in names if name not in account.behaviour.zones]
     if unknown:
-        raise Refusal("InvalidParameterValue", f"Invalid availability zone: [{unknown[0]}]")
+        raise EC2Error("InvalidParameterValue", f"Invalid availability zone: [{unknown[0]}]")
     zones = [
         {
             "ZoneName": name,
-            "ZoneId": f"tst1-az{cloud.behaviour.zones.index(name) + 1}",
-            "RegionName": cloud.behaviour.region,
+            "ZoneId": f"tst1-az{account.behaviour.zones.index(name) + 1}",
+            "RegionName": account.behaviour.region,
             "State": "available",
             "ZoneType": "availability-zone",
         }

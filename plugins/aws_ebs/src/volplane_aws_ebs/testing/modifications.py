@@ -1,13 +1,13 @@
-"""ModifyVolume and DescribeVolumesModifications."""
+"""The actions ModifyVolume and DescribeVolumesModifications."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from volplane_aws_ebs.testing.faults import Refusal
-from volplane_aws_ebs.testing.filters import Read, chosen, filters_of, page_of
-from volplane_aws_ebs.testing.state import Cloud, Modification, Volume
+from volplane_aws_ebs.testing.faults import EC2Error
+from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
+from volplane_aws_ebs.testing.state import AccountState, Modification, Volume
 from volplane_aws_ebs.testing.volumes import performance
 
 __all__ = ["describe_volumes_modifications", "modify_volume"]
@@ -16,64 +16,67 @@ _DAY = 86_400.0
 _OPEN = ("modifying", "optimizing")
 
 
-def modify_volume(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """ModifyVolume: never smaller, one at a time, so many a day; takes effect when `modifying` becomes `optimizing`."""
-    volume = cloud.volume(given)
+def modify_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """ModifyVolume: one at a time, never smaller, a limited number per day.
+
+    The volume changes when the state `modifying` becomes `optimizing`.
+    """
+    volume = account.volume(params)
     if volume.state not in ("available", "in-use"):
-        raise Refusal("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
+        raise EC2Error("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
     last = volume.modifications[-1] if volume.modifications else None
     if last is not None and last.state in _OPEN:
         message = f"Cannot modify volume {volume.id}: its modification is in the '{last.state}' state."
-        raise Refusal("IncorrectModificationState", message)
-    target = _target(cloud, volume, given)
-    recent = [each.started for each in volume.modifications if each.started > cloud.now - _DAY]
-    if len(recent) >= cloud.behaviour.modifications_per_day:
-        wait = int(recent[-cloud.behaviour.modifications_per_day] + _DAY - cloud.now)
+        raise EC2Error("IncorrectModificationState", message)
+    target = _target(account, volume, params)
+    recent = [each.started for each in volume.modifications if each.started > account.now - _DAY]
+    if len(recent) >= account.behaviour.modifications_per_day:
+        wait = int(recent[-account.behaviour.modifications_per_day] + _DAY - account.now)
         message = (
             "You've reached the maximum modification rate per volume limit. "
             f"Wait at least {wait // 60} minutes between modifications per EBS volume."
         )
-        raise Refusal("VolumeModificationRateExceeded", message)
-    started = Modification(started=cloud.now, state="modifying", original=_shape(volume), target=target)
+        raise EC2Error("VolumeModificationRateExceeded", message)
+    started = Modification(started=account.now, state="modifying", original=_properties(volume), target=target)
     volume.modifications.append(started)
-    cloud.later(cloud.behaviour.modify_seconds, lambda: _applied(cloud, volume, started))
-    return {"VolumeModification": _shown(cloud, volume, started)}
+    account.later(account.behaviour.modify_seconds, lambda: _applied(account, volume, started))
+    return {"VolumeModification": _output(account, volume, started)}
 
 
-def _shape(volume: Volume) -> dict[str, int | str | None]:
+def _properties(volume: Volume) -> dict[str, int | str | None]:
     return {
         "Size": volume.size,
         "Iops": volume.iops,
         "Throughput": volume.throughput,
-        "VolumeType": volume.kind,
+        "VolumeType": volume.volume_type,
     }
 
 
-def _target(cloud: Cloud, volume: Volume, given: Mapping[str, Any]) -> dict[str, int | str | None]:
-    size = given.get("Size", volume.size)
+def _target(account: AccountState, volume: Volume, params: Mapping[str, Any]) -> dict[str, int | str | None]:
+    size = params.get("Size", volume.size)
     if size < volume.size:
-        raise Refusal("InvalidParameterValue", "New size cannot be smaller than existing size")
-    kind = given.get("VolumeType", volume.kind)
-    same = kind == volume.kind
-    settable = cloud.behaviour.volume_kinds.get(volume.kind)
-    iops = given.get("Iops", volume.iops if same and settable is not None and settable.iops else None)
-    throughput = given.get("Throughput", volume.throughput if same else None)
-    iops, throughput = performance(cloud, kind, size, iops, throughput)
-    return {"Size": size, "Iops": iops, "Throughput": throughput, "VolumeType": kind}
+        raise EC2Error("InvalidParameterValue", "New size cannot be smaller than existing size")
+    volume_type = params.get("VolumeType", volume.volume_type)
+    same_type = volume_type == volume.volume_type
+    current_type = account.behaviour.volume_types.get(volume.volume_type)
+    iops = params.get("Iops", volume.iops if same_type and current_type is not None and current_type.iops else None)
+    throughput = params.get("Throughput", volume.throughput if same_type else None)
+    iops, throughput = performance(account, volume_type, size, iops, throughput)
+    return {"Size": size, "Iops": iops, "Throughput": throughput, "VolumeType": volume_type}
 
 
-def _applied(cloud: Cloud, volume: Volume, change: Modification) -> None:
+def _applied(account: AccountState, volume: Volume, change: Modification) -> None:
     change.state = "optimizing"
     volume.size = int(change.target["Size"] or volume.size)
-    volume.kind = str(change.target["VolumeType"])
+    volume.volume_type = str(change.target["VolumeType"])
     iops, throughput = change.target["Iops"], change.target["Throughput"]
     volume.iops = None if iops is None else int(iops)
     volume.throughput = None if throughput is None else int(throughput)
-    cloud.timeline.after(cloud.behaviour.optimize_seconds, lambda: _completed(cloud, change))
+    account.timeline.after(account.behaviour.optimize_seconds, lambda: _completed(account, change))
 
 
-def _completed(cloud: Cloud, change: Modification) -> None:
-    change.state, change.ended = "completed", cloud.now
+def _completed(account: AccountState, change: Modification) -> None:
+    change.state, change.ended = "completed", account.now
 
 
 _FIELDS: Mapping[str, Read[Volume]] = {
@@ -84,35 +87,35 @@ _FIELDS: Mapping[str, Read[Volume]] = {
 }
 
 
-def describe_volumes_modifications(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeVolumesModifications: the last one of each volume; an id that never had one fails a call by ids."""
-    ids = given.get("VolumeIds")
-    filters = filters_of(given)
+def describe_volumes_modifications(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """DescribeVolumesModifications: the last one of each volume. An id without one fails a call by ids."""
+    ids = params.get("VolumeIds")
+    filters = filters_from(params)
     if ids:
-        volumes = [cloud.volume({"VolumeId": id_}) for id_ in ids]
+        volumes = [account.volume({"VolumeId": id_}) for id_ in ids]
         without = [volume.id for volume in volumes if not volume.modifications]
         if without:
             message = f"Modification for volume '{', '.join(without)}' does not exist."
-            raise Refusal("InvalidVolumeModification.NotFound", message)
+            raise EC2Error("InvalidVolumeModification.NotFound", message)
     else:
         wanted = filters.get("volume-id")
-        pool = cloud.volumes.values() if wanted is None else (cloud.volumes.get(id_) for id_ in wanted)
+        pool = account.volumes.values() if wanted is None else (account.volumes.get(id_) for id_ in wanted)
         volumes = [volume for volume in pool if volume is not None and volume.modifications]
-    found = chosen(volumes, filters, _FIELDS, lambda _volume: {})
-    page, following = page_of(found, given, most=cloud.behaviour.most_results, ids="VolumeIds")
-    shown = [_shown(cloud, volume, volume.modifications[-1]) for volume in page]
+    found = matching(volumes, filters, _FIELDS, lambda _volume: {})
+    page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="VolumeIds")
+    shown = [_output(account, volume, volume.modifications[-1]) for volume in page]
     return {"VolumesModifications": shown, "NextToken": following}
 
 
-def _shown(cloud: Cloud, volume: Volume, change: Modification) -> dict[str, Any]:
+def _output(account: AccountState, volume: Volume, change: Modification) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "VolumeId": volume.id,
         "ModificationState": change.state,
-        "StartTime": cloud.stamp(change.started),
+        "StartTime": account.unix_time(change.started),
         "Progress": {"modifying": 0, "optimizing": 50}.get(change.state, 100),
     }
     if change.ended is not None:
-        shown["EndTime"] = cloud.stamp(change.ended)
-    for prefix, shape in (("Original", change.original), ("Target", change.target)):
-        shown.update({f"{prefix}{name}": value for name, value in shape.items() if value is not None})
+        shown["EndTime"] = account.unix_time(change.ended)
+    for prefix, properties in (("Original", change.original), ("Target", change.target)):
+        shown.update({f"{prefix}{name}": value for name, value in properties.items() if value is not None})
     return shown

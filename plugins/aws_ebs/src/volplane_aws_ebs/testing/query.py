@@ -1,6 +1,6 @@
-"""The EC2 query protocol by botocore's service model: forms into parameters, results into XML.
+"""The EC2 query protocol by the service model of botocore: from forms to parameters, from results to XML.
 
-What the model does not know is refused on the way in (UnknownParameter), and a mistake of the fake on the way out.
+An unknown parameter is UnknownParameter; an unknown field of a result is a ModelViolation, a bug of the fake.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from botocore.session import Session
 
-from volplane_aws_ebs.testing.faults import Refusal
+from volplane_aws_ebs.testing.faults import EC2Error
 
 __all__ = ["ModelViolation", "QueryProtocol"]
 
@@ -24,33 +24,33 @@ Tree = dict[str, Any]
 
 
 class ModelViolation(AssertionError):
-    """The fake wants to answer what EC2's service model does not allow."""
+    """A result of the fake does not conform to EC2's service model."""
 
 
 class QueryProtocol:
-    """Reads and writes what botocore writes and reads. Immutable; safe for threads."""
+    """Decodes requests and encodes responses. Immutable; safe for threads."""
 
     def __init__(self) -> None:
         self._model: Any = _model()
         self._known = frozenset(self._model.operation_names)
 
     def parameters(self, action: str, form: Mapping[str, str]) -> dict[str, Any]:
-        """The parameters of a request, typed as boto3 takes them. Raises Refusal for what EC2 would not understand."""
+        """The parameters of a request, typed as boto3 takes them. Raises EC2Error for what the model does not have."""
         if action not in self._known:
-            raise Refusal("InvalidAction", f"The action {action} is not valid for this web service.")
+            raise EC2Error("InvalidAction", f"The action {action} is not valid for this web service.")
         shape = self._model.operation_model(action).input_shape
         tree: Tree = {}
         for key, text in form.items():
             if key not in _ENVELOPE:
-                _plant(tree, key.split("."), text)
-        given = _structure(shape, tree, "") if shape is not None else {}
-        missing = [name for name in getattr(shape, "required_members", ()) if name not in given]
+                _insert(tree, key.split("."), text)
+        params = _structure(shape, tree, "") if shape is not None else {}
+        missing = [name for name in getattr(shape, "required_members", ()) if name not in params]
         if missing:
-            raise Refusal("MissingParameter", f"The request must contain the parameter {missing[0]}")
-        return given
+            raise EC2Error("MissingParameter", f"The request must contain the parameter {missing[0]}")
+        return params
 
     def result(self, action: str, result: Mapping[str, Any], request_id: str) -> bytes:
-        """The XML of an answer. Raises ModelViolation for a field or value that the model does not have."""
+        """The XML of a response. Raises ModelViolation for a field or value that the model does not have."""
         shape = self._model.operation_model(action).output_shape
         body = "<return>true</return>" if shape is None else "".join(_members(shape, result))
         return (
@@ -58,11 +58,11 @@ class QueryProtocol:
             f"<requestId>{request_id}</requestId>{body}</{action}Response>"
         ).encode()
 
-    def refusal(self, refusal: Refusal, request_id: str) -> bytes:
+    def error(self, error: EC2Error, request_id: str) -> bytes:
         """The XML of an error."""
         return (
             '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
-            f"<Code>{escape(refusal.code)}</Code><Message>{escape(refusal.message)}</Message>"
+            f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
             f"</Error></Errors><RequestID>{request_id}</RequestID></Response>"
         ).encode()
 
@@ -75,31 +75,33 @@ def _model() -> Any:
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
-def _plant(tree: Tree, path: list[str], text: str) -> None:
+def _insert(tree: Tree, path: list[str], text: str) -> None:
     for part in path[:-1]:
         below = tree.setdefault(part, {})
         if not isinstance(below, dict):
-            raise Refusal("InvalidParameterValue", f"Parameter {'.'.join(path)} is given as a value and as a structure")
+            raise EC2Error(
+                "InvalidParameterValue", f"Parameter {'.'.join(path)} is given as a value and as a structure"
+            )
         tree = below
     tree[path[-1]] = text
 
 
-def _written(name: str, shape: Any) -> str:
-    """What a member is called in a form."""
+def _form_name(name: str, shape: Any) -> str:
+    """The name of a member in a form."""
     query: str = shape.serialization.get("queryName", "")
     located: str = shape.serialization.get("name", name)
     return query or located[:1].upper() + located[1:]
 
 
 def _structure(shape: Any, tree: Tree, where: str) -> dict[str, Any]:
-    members = {_written(name, member): (name, member) for name, member in shape.members.items()}
-    given: dict[str, Any] = {}
+    members = {_form_name(name, member): (name, member) for name, member in shape.members.items()}
+    params: dict[str, Any] = {}
     for key, value in tree.items():
         if key not in members:
-            raise Refusal("UnknownParameter", f"The parameter {where}{key} is not recognized")
+            raise EC2Error("UnknownParameter", f"The parameter {where}{key} is not recognized")
         name, member = members[key]
-        given[name] = _typed(member, value, f"{where}{key}")
-    return given
+        params[name] = _typed(member, value, f"{where}{key}")
+    return params
 
 
 def _typed(shape: Any, value: Any, where: str) -> Any:
@@ -110,16 +112,16 @@ def _typed(shape: Any, value: Any, where: str) -> Any:
         try:
             order = sorted(branches, key=int)
         except ValueError:
-            raise Refusal("InvalidParameterValue", f"Parameter {where} is a list; its keys are numbers") from None
+            raise EC2Error("InvalidParameterValue", f"Parameter {where} is a list; its keys are numbers") from None
         return [_typed(shape.member, branches[key], f"{where}.{key}") for key in order]
     if isinstance(value, dict):
-        raise Refusal("UnknownParameter", f"The parameter {where}.{next(iter(value))} is not recognized")
+        raise EC2Error("UnknownParameter", f"The parameter {where}.{next(iter(value))} is not recognized")
     return _scalar(shape, value, where)
 
 
 def _branch(value: Any, where: str) -> Tree:
     if not isinstance(value, dict):
-        raise Refusal("InvalidParameterValue", f"Parameter {where} is not a single value")
+        raise EC2Error("InvalidParameterValue", f"Parameter {where} is not a single value")
     return value
 
 
@@ -132,11 +134,11 @@ def _scalar(shape: Any, text: str, where: str) -> Any:
         if shape.type_name in ("double", "float"):
             return float(text)
     except (KeyError, ValueError):
-        raise Refusal("InvalidParameterValue", f"Invalid value '{text}' for parameter {where}") from None
+        raise EC2Error("InvalidParameterValue", f"Invalid value '{text}' for parameter {where}") from None
     return text
 
 
-# --- answers ----------------------------------------------------------------------------------------------------
+# --- responses ----------------------------------------------------------------------------------------------------
 
 
 def _members(shape: Any, values: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""HTTP."""
+"""FakeEC2 over HTTP, on loopback: the protocol of EC2, and the two actions of STS that drivers call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 from volplane_aws_ebs.testing.fake import FakeEC2, Reply
-from volplane_aws_ebs.testing.faults import Refusal
+from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.query import QueryProtocol
 
 __all__ = ["Exchange", "FakeEC2Server", "Message"]
@@ -26,12 +26,12 @@ __all__ = ["Exchange", "FakeEC2Server", "Message"]
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/\d{8}/([^/]+)/(\w+)/aws4_request")
 _STS_VERSION = "2011-06-15"
 _ROLE_SECONDS = 3_600.0
-_MOST_FIELDS = 20_000
+_MAX_FIELDS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An answer. lost: none must be sent; closed: the connection must end as if the request had never arrived."""
+    """A response. lost: none is sent after the request was served. closed: the connection ends before the request."""
 
     status: int = 200
     body: bytes = b""
@@ -40,7 +40,7 @@ class Message:
 
 
 class Exchange:
-    """Turns request bodies into answers. Safe for threads."""
+    """From request bodies to responses, over any transport. Safe for threads."""
 
     def __init__(self, fake: FakeEC2) -> None:
         self._fake = fake
@@ -48,36 +48,36 @@ class Exchange:
         self._numbers = itertools.count(1)
 
     def answer(self, body: str, headers: Mapping[str, str]) -> Message:
-        """body: the form; headers: with lower-case names."""
+        """The response. body: the form. headers: with lower-case names."""
         request_id = f"00000000-0000-4000-8000-{next(self._numbers):012d}"
         try:
-            form = dict(parse_qsl(body, keep_blank_values=True, strict_parsing=True, max_num_fields=_MOST_FIELDS))
+            form = dict(parse_qsl(body, keep_blank_values=True, strict_parsing=True, max_num_fields=_MAX_FIELDS))
         except ValueError:
-            return self._refused(Refusal("InvalidRequest", "The body is not a form"), request_id)
+            return self._error_message(EC2Error("InvalidRequest", "The body is not a form"), request_id)
         signed = _CREDENTIAL.search(headers.get("authorization", ""))
         access_key, region = (signed[1], signed[2]) if signed else ("", "")
         if form.get("Version") == _STS_VERSION:
             return self._sts(form, request_id)
         if signed and region != self._fake.behaviour.region:
             message = f"Credential should be scoped to a valid region: {self._fake.behaviour.region}, not {region}."
-            return self._refused(Refusal("AuthFailure", message), request_id)
+            return self._error_message(EC2Error("AuthFailure", message), request_id)
         return self._ec2(form, access_key, request_id)
 
     def _ec2(self, form: Mapping[str, str], access_key: str, request_id: str) -> Message:
         action = form.get("Action", "")
         try:
-            given = self._protocol.parameters(action, form)
-        except Refusal as refusal:
-            return self._refused(refusal, request_id)
-        reply: Reply = self._fake.request(action, given, access_key=access_key)
+            params = self._protocol.parameters(action, form)
+        except EC2Error as error:
+            return self._error_message(error, request_id)
+        reply: Reply = self._fake.request(action, params, access_key=access_key)
         if reply.lost or reply.closed:
             return Message(lost=reply.lost, closed=reply.closed)
-        if reply.refusal is not None:
-            return self._refused(reply.refusal, request_id)
+        if reply.error is not None:
+            return self._error_message(reply.error, request_id)
         return Message(body=self._protocol.result(action, reply.result or {}, request_id))
 
-    def _refused(self, refusal: Refusal, request_id: str) -> Message:
-        return Message(refusal.status, self._protocol.refusal(refusal, request_id))
+    def _error_message(self, error: EC2Error, request_id: str) -> Message:
+        return Message(error.status, self._protocol.error(error, request_id))
 
     # --- STS ----------------------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class Exchange:
         return Message(body=f"<{action}Response>{xml}</{action}Response>".encode())
 
     def _assumed(self, form: Mapping[str, str]) -> str:
-        """Credentials whose key id tells the role: ASIA and the name of the role."""
+        """Credentials whose key id is ASIA and the name of the role."""
         role, session = form.get("RoleArn", ""), form.get("RoleSessionName", "")
         end = datetime.now(UTC).timestamp() + _ROLE_SECONDS
         expires = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -108,21 +108,21 @@ class Exchange:
 
 
 def _decoded(encoded: str) -> str:
-    """The fake's encoded messages are the action that was refused."""
+    """The encoded messages of the fake are the name of the refused action."""
     action = encoded or "ec2:Unknown"
     principal = {"arn": "arn:aws:iam::123456789012:user/test"}
     return json.dumps({"allowed": False, "explicitDeny": False, "context": {"principal": principal, "action": action}})
 
 
-_MOST_CONNECTIONS = 128
-_MOST_BODY = 4 << 20
+_MAX_CONNECTIONS = 128
+_MAX_BODY = 4 << 20
 _IDLE_SECONDS = 60.0
 
 
 class FakeEC2Server:
-    """Serves a FakeEC2 under `url` until `close`; also a context manager. Needs a clock that moves by itself.
+    """Serves a FakeEC2 under `url` until `close`; also a context manager. The fake needs a clock that runs.
 
-    port: 0 takes a free one. At most 128 connections at once, each with a thread; further ones wait to be accepted.
+    port: 0 = any free port. At most 128 connections at once, with a thread each; more wait to be accepted.
     """
 
     def __init__(self, fake: FakeEC2, *, port: int = 0) -> None:
@@ -133,7 +133,7 @@ class FakeEC2Server:
 
     @property
     def url(self) -> str:
-        """For boto3's `endpoint_url`, and for the driver's options `endpoint` and `sts_endpoint`."""
+        """For `endpoint_url` of boto3, and for the options `endpoint` and `sts_endpoint` of the driver."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], exchange: Exchange) -> None:
         self.exchange = exchange
-        self._free = threading.Semaphore(_MOST_CONNECTIONS)
+        self._free = threading.Semaphore(_MAX_CONNECTIONS)
         self._open: set[socket.socket] = set()
         super().__init__(address, _Handler)
 
@@ -178,7 +178,7 @@ class _Server(ThreadingHTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are nobody's mistake."""
+        """Ignore clients that close their connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -190,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > _MOST_BODY:
+        if not length.isdigit() or int(length) > _MAX_BODY:
             self._send(Message(413 if length.isdigit() else 411))
             self.close_connection = True
             return
@@ -210,4 +210,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
-        """Nobody reads it."""
+        """Do not log."""

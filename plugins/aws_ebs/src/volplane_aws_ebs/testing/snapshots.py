@@ -1,39 +1,39 @@
-"""CreateSnapshot, DeleteSnapshot, DescribeSnapshots."""
+"""The actions CreateSnapshot, DeleteSnapshot and DescribeSnapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from volplane_aws_ebs.testing.faults import Refusal
-from volplane_aws_ebs.testing.filters import Read, chosen, filters_of, page_of
-from volplane_aws_ebs.testing.state import Cloud, Snapshot
-from volplane_aws_ebs.testing.tags import shown_tags, specified_tags
+from volplane_aws_ebs.testing.faults import EC2Error
+from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
+from volplane_aws_ebs.testing.state import AccountState, Snapshot
+from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 
 __all__ = ["create_snapshot", "delete_snapshot", "describe_snapshots"]
 
 
-def create_snapshot(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """CreateSnapshot: has no client token, so every call makes another one."""
-    volume = cloud.volume(given)
+def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """CreateSnapshot: it has no client token, so every call creates a snapshot."""
+    volume = account.volume(params)
     if volume.state not in ("available", "in-use"):
-        raise Refusal("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
-    if len(cloud.snapshots) >= cloud.behaviour.snapshot_quota:
-        raise Refusal("SnapshotLimitExceeded", "You have exceeded your snapshot limit.")
-    number = cloud.number()
+        raise EC2Error("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
+    if len(account.snapshots) >= account.behaviour.snapshot_quota:
+        raise EC2Error("SnapshotLimitExceeded", "You have exceeded your snapshot limit.")
+    number = account.number()
     snapshot = Snapshot(
-        id=cloud.id("snap", number),
+        id=account.id("snap", number),
         number=number,
         volume=volume.id,
         size=volume.size,
         encrypted=volume.encrypted,
-        started=cloud.now,
-        description=given.get("Description", ""),
-        tags=specified_tags(given, "snapshot"),
+        started=account.now,
+        description=params.get("Description", ""),
+        tags=tags_from_specification(params, "snapshot"),
     )
-    cloud.snapshots[snapshot.id] = snapshot
-    cloud.later(cloud.behaviour.snapshot_seconds, lambda: _completed(snapshot))
-    return _shown(cloud, snapshot)
+    account.snapshots[snapshot.id] = snapshot
+    account.later(account.behaviour.snapshot_seconds, lambda: _completed(snapshot))
+    return _output(account, snapshot)
 
 
 def _completed(snapshot: Snapshot) -> None:
@@ -41,13 +41,13 @@ def _completed(snapshot: Snapshot) -> None:
         snapshot.state = "completed"
 
 
-def delete_snapshot(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """DeleteSnapshot: at once, a pending one too."""
-    id_ = str(given["SnapshotId"])
+def delete_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """DeleteSnapshot: at once, also of a pending snapshot."""
+    id_ = str(params["SnapshotId"])
     if not id_.startswith("snap-"):
-        raise Refusal("InvalidSnapshotID.Malformed", f'Invalid id: "{id_}" (expecting "snap-...")')
-    if cloud.snapshots.pop(id_, None) is None:
-        raise Refusal("InvalidSnapshot.NotFound", f"The snapshot '{id_}' does not exist.")
+        raise EC2Error("InvalidSnapshotID.Malformed", f'Invalid id: "{id_}" (expecting "snap-...")')
+    if account.snapshots.pop(id_, None) is None:
+        raise EC2Error("InvalidSnapshot.NotFound", f"The snapshot '{id_}' does not exist.")
     return {}
 
 
@@ -60,30 +60,30 @@ _FIELDS: Mapping[str, Read[Snapshot]] = {
 }
 
 
-def describe_snapshots(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeSnapshots: of this account alone."""
-    if ids := given.get("SnapshotIds"):
-        missing = [id_ for id_ in ids if id_ not in cloud.snapshots]
+def describe_snapshots(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """DescribeSnapshots: those of this account."""
+    if ids := params.get("SnapshotIds"):
+        missing = [id_ for id_ in ids if id_ not in account.snapshots]
         if missing:
-            raise Refusal("InvalidSnapshot.NotFound", f"The snapshot '{missing[0]}' does not exist.")
-        found = [cloud.snapshots[id_] for id_ in ids]
+            raise EC2Error("InvalidSnapshot.NotFound", f"The snapshot '{missing[0]}' does not exist.")
+        found = [account.snapshots[id_] for id_ in ids]
     else:
-        found = [each for each in cloud.snapshots.values() if cloud.visible(each.started)]
-    found = chosen(found, filters_of(given), _FIELDS, lambda snapshot: snapshot.tags)
-    page, following = page_of(found, given, most=cloud.behaviour.most_results, ids="SnapshotIds")
-    return {"Snapshots": [_shown(cloud, each) for each in page], "NextToken": following}
+        found = [each for each in account.snapshots.values() if account.visible(each.started)]
+    found = matching(found, filters_from(params), _FIELDS, lambda snapshot: snapshot.tags)
+    page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="SnapshotIds")
+    return {"Snapshots": [_output(account, each) for each in page], "NextToken": following}
 
 
-def _shown(cloud: Cloud, snapshot: Snapshot) -> dict[str, Any]:
+def _output(account: AccountState, snapshot: Snapshot) -> dict[str, Any]:
     return {
         "SnapshotId": snapshot.id,
         "VolumeId": snapshot.volume,
         "VolumeSize": snapshot.size,
         "State": snapshot.state,
         "Progress": "100%" if snapshot.state == "completed" else "0%",
-        "StartTime": cloud.stamp(snapshot.started),
+        "StartTime": account.unix_time(snapshot.started),
         "Encrypted": snapshot.encrypted,
         "Description": snapshot.description,
-        "OwnerId": cloud.behaviour.account,
-        "Tags": shown_tags(snapshot.tags),
+        "OwnerId": account.behaviour.account,
+        "Tags": tags_output(snapshot.tags),
     }

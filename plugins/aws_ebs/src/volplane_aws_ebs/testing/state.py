@@ -1,4 +1,4 @@
-"""The state of a mocked account."""
+"""The state of a mocked account in one region: its resources, client tokens, and planned changes of state."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from volplane_aws_ebs.testing.behaviour import Behaviour
-from volplane_aws_ebs.testing.faults import Refusal
+from volplane_aws_ebs.testing.faults import EC2Error
 
 __all__ = [
+    "AccountState",
     "Attachment",
-    "Cloud",
     "Instance",
     "Modification",
     "Snapshot",
@@ -22,25 +22,25 @@ __all__ = [
     "Timeline",
     "Token",
     "Volume",
-    "demand_of",
+    "canonical_request",
 ]
 
 
 @dataclass(slots=True)
 class Attachment:
-    """Of one volume to one instance. state: attaching, attached, detaching, busy."""
+    """The attachment of a volume to an instance. state: attaching, attached, detaching, busy. since: when it began."""
 
     instance: str
     device: str
     state: str
     since: float
     stuck: bool = False
-    """Never gets on by itself."""
+    """It never leaves its state by itself."""
 
 
 @dataclass(slots=True)
 class Modification:
-    """state: modifying, optimizing, completed, failed. Targets are what the volume gets when `modifying` ends."""
+    """A modification. state: modifying, optimizing, completed, failed. target: applied when `modifying` ends."""
 
     started: float
     state: str
@@ -51,13 +51,13 @@ class Modification:
 
 @dataclass(slots=True)
 class Volume:
-    """state: creating, available, in-use, deleting, error. What is gone is in no table any more."""
+    """A volume. state: creating, available, in-use, deleting, error. A deleted volume is in no table."""
 
     id: str
     number: int
     zone: str
     size: int
-    kind: str
+    volume_type: str
     created: float
     iops: int | None = None
     throughput: int | None = None
@@ -69,7 +69,7 @@ class Volume:
     tags: dict[str, str] = field(default_factory=dict)
     old_tags: dict[str, str] = field(default_factory=dict)
     tagged: float = 0.0
-    """When the tags last changed: until they are visible, `old_tags` are shown."""
+    """When the tags last changed. Describe calls show `old_tags` until the change is visible."""
     attachments: dict[str, Attachment] = field(default_factory=dict)
     modifications: list[Modification] = field(default_factory=list)
     root: bool = False
@@ -77,7 +77,7 @@ class Volume:
 
 @dataclass(slots=True)
 class Snapshot:
-    """state: pending, completed, error."""
+    """A snapshot. state: pending, completed, error. volume: its source."""
 
     id: str
     number: int
@@ -92,12 +92,12 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Instance:
-    """state: running, stopped, shutting-down, terminated. interfaces: attached network interfaces."""
+    """An instance. state: running, stopped, shutting-down, terminated. interfaces: attached network interfaces."""
 
     id: str
     number: int
     zone: str
-    kind: str
+    instance_type: str
     launched: float
     state: str = "running"
     interfaces: int = 1
@@ -107,30 +107,30 @@ class Instance:
 
 @dataclass(slots=True)
 class Token:
-    """What a client token stands for. demand: the request's parameters, in a comparable form."""
+    """A client token. request: the parameters that it was used with, in canonical form. expires: when EC2 forgets it."""
 
-    demand: str
+    request: str
     volume: str
     expires: float
 
 
 class Timeline:
-    """Events in order of their time, those of one time in the order they were planned."""
+    """Planned events by time, and in the order they were planned. It has no timers and no threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.now = clock()
-        """The time that has been lived through; an event sees its own time here."""
+        """Time up to which events have run; an event sees its own time here."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._planned = 0
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
-        """Let it happen so many seconds after `now`."""
+        """Plan an event for `seconds` after `now`."""
         self._planned += 1
         heapq.heappush(self._events, (self.now + seconds, self._planned, event))
 
-    def catch_up(self) -> float:
-        """Let everything happen that is due, and return the time. Events may plan further ones."""
+    def run_due_events(self) -> float:
+        """Run every event that is due, those included that events plan; returns the time."""
         end = self.clock()
         while self._events and self._events[0][0] <= end:
             due, _, event = heapq.heappop(self._events)
@@ -141,7 +141,7 @@ class Timeline:
 
     @property
     def next_due(self) -> float | None:
-        """When the next event is due; None when nothing will happen by itself."""
+        """When the next event is due; None if none is planned."""
         return self._events[0][0] if self._events else None
 
 
@@ -149,7 +149,7 @@ _EPOCH = 1_767_225_600.0  # 2026-01-01T00:00:00Z is second 0 of the clock.
 
 
 class TagIndex:
-    """Which volumes carry a tag, so that a lookup by tag does not read every volume."""
+    """Volumes by tag, so that a lookup by tag does not read every volume."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str], dict[str, None]] = {}
@@ -165,7 +165,7 @@ class TagIndex:
             if not ids:
                 self._ids.pop(item, None)
 
-    def having(self, key: str, values: Iterable[str]) -> dict[str, None]:
+    def ids_with(self, key: str, values: Iterable[str]) -> dict[str, None]:
         """Ids of the volumes that carry the tag with any of the values."""
         found: dict[str, None] = {}
         for value in values:
@@ -173,8 +173,11 @@ class TagIndex:
         return found
 
 
-class Cloud:
-    """Tables of what exists, and the clock it lives by."""
+class AccountState:
+    """The resources of the account and their clock. Not safe for threads: FakeEC2 locks it.
+
+    Times are seconds of the clock.
+    """
 
     def __init__(self, behaviour: Behaviour, clock: Callable[[], float]) -> None:
         self.behaviour = behaviour
@@ -185,51 +188,51 @@ class Cloud:
         self.tokens: dict[str, Token] = {}
         self.tagged = TagIndex()
         self.stalled: bool = False
-        """Whether what the call of this moment starts shall never end."""
+        """Whether the change of state that the current call starts never ends."""
         self._last = 0
 
     @property
     def now(self) -> float:
-        """Seconds of the fake's clock, as far as it has been lived through."""
+        """Seconds of the clock, up to which events have run."""
         return self.timeline.now
 
     def number(self) -> int:
-        """The next number; what was made later has a higher one."""
+        """The next number: a later resource has a higher one."""
         self._last += 1
         return self._last
 
     def id(self, prefix: str, number: int) -> str:
-        """An id that looks like EC2's and is the same in every run."""
+        """An id of EC2's form, the same in every run."""
         return f"{prefix}-0{hashlib.sha256(f'{prefix}{number}'.encode()).hexdigest()[:16]}"
 
-    def stamp(self, at: float) -> float:
-        """Unix time of a moment of the clock."""
+    def unix_time(self, at: float) -> float:
+        """Unix time of a time of the clock."""
         return _EPOCH + at
 
     def later(self, seconds: float, event: Callable[[], None]) -> None:
-        """Plan an event, unless a fault of this call stalls what it starts."""
+        """Plan an event, unless a fault stalls this call."""
         if not self.stalled:
             self.timeline.after(seconds, event)
 
-    def volume(self, given: Mapping[str, Any]) -> Volume:
+    def volume(self, params: Mapping[str, Any]) -> Volume:
         """The volume of a mutating call. Raises what EC2 raises for ids that are malformed or unknown."""
-        id_ = str(given["VolumeId"])
+        id_ = str(params["VolumeId"])
         if not id_.startswith("vol-") or not 12 <= len(id_) <= 21:
-            raise Refusal("InvalidVolumeID.Malformed", f'Invalid id: "{id_}" (expecting "vol-...")')
+            raise EC2Error("InvalidVolumeID.Malformed", f'Invalid id: "{id_}" (expecting "vol-...")')
         if id_ not in self.volumes:
-            raise Refusal("InvalidVolume.NotFound", f"The volume '{id_}' does not exist.")
+            raise EC2Error("InvalidVolume.NotFound", f"The volume '{id_}' does not exist.")
         return self.volumes[id_]
 
     def instance(self, id_: str) -> Instance:
         """The instance. Raises InvalidInstanceID.Malformed and .NotFound."""
         if not id_.startswith("i-") or len(id_) < 10:
-            raise Refusal("InvalidInstanceID.Malformed", f'Invalid id: "{id_}"')
+            raise EC2Error("InvalidInstanceID.Malformed", f'Invalid id: "{id_}"')
         if id_ not in self.instances:
-            raise Refusal("InvalidInstanceID.NotFound", f"The instance ID '{id_}' does not exist")
+            raise EC2Error("InvalidInstanceID.NotFound", f"The instance ID '{id_}' does not exist")
         return self.instances[id_]
 
     def visible(self, made: float) -> bool:
-        """Whether what was made then can be seen by Describe calls now."""
+        """Whether Describe calls show what was created at that time."""
         return self.now >= made + self.behaviour.visible_after
 
     def visible_tags(self, volume: Volume) -> Mapping[str, str]:
@@ -237,12 +240,12 @@ class Cloud:
         return volume.tags if self.visible(volume.tagged) else volume.old_tags
 
     def remove(self, volume: Volume) -> None:
-        """The volume is gone for good."""
+        """Remove a volume from all tables."""
         if self.volumes.pop(volume.id, None) is not None:
             self.tagged.remove(volume.id, volume.tags)
 
 
-def demand_of(given: Mapping[str, Any]) -> str:
-    """A request's parameters, the token aside, as text that is equal for equal demands."""
-    plain = {key: value for key, value in given.items() if key not in ("ClientToken", "DryRun")}
+def canonical_request(params: Mapping[str, Any]) -> str:
+    """The parameters of a request without its token, as text that is equal for equal parameters."""
+    plain = {key: value for key, value in params.items() if key not in ("ClientToken", "DryRun")}
     return json.dumps(plain, sort_keys=True, default=str)

@@ -1,4 +1,8 @@
-"""The driver on a mocked account, as `volplane check` and `volplane sim` take it: `volplane_aws_ebs.testing:subject`."""
+"""The driver on a mocked account, for `volplane check` and `volplane sim`: `volplane_aws_ebs.testing:subject`.
+
+Only this module needs the testing kit, which the extra `volplane-aws-ebs[testing]` installs. It is imported when a
+subject is made, so that FakeEC2 can be used without it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from volplane import NodeIdentity, VolumeSource
 from volplane_aws_ebs.backend import AwsEbsBackend
@@ -14,13 +18,15 @@ from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.fake import FakeEC2
 from volplane_aws_ebs.testing.faults import Fault, FaultKind
 from volplane_aws_ebs.testing.in_process import InProcess
-from volplane_testing import Subject
+
+if TYPE_CHECKING:
+    from volplane_testing import Subject
 
 __all__ = ["SteppedClock", "subject"]
 
 GIB: Final = 1 << 30
 ZONE: Final = "topology.kubernetes.io/zone"
-MOST_FAULTS: Final = 12
+MAX_FAULTS: Final = 12
 _ACTIONS: Final = ("CreateVolume", "CreateVolume", "DeleteVolume", "DescribeVolumes", "DescribeAvailabilityZones")
 _CODES: Final = ("InternalError", "RequestLimitExceeded", "VolumeLimitExceeded", "UnauthorizedOperation")
 _KINDS: Final = (
@@ -34,7 +40,7 @@ _KINDS: Final = (
 
 
 class SteppedClock:
-    """Seconds that pass when somebody lets them. Safe for threads."""
+    """A clock that moves only by `advance`, in seconds. Safe for threads."""
 
     def __init__(self) -> None:
         self._now = 1_000.0
@@ -44,28 +50,31 @@ class SteppedClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let so many pass, and a moment at least: waiting always leads on."""
+        """Move the clock by `seconds`, and by a microsecond at least, so that a loop of waits always ends."""
         with self._lock:
             self._now += max(seconds, 1e-6)
 
 
 def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **options: Any) -> Subject:
-    """An empty account in a region of its own, with two instances, and the driver on it.
+    """The driver on an empty mocked account with two instances.
 
-    options: of the driver, beside or instead of those that the mock needs.
+    options: of the driver, in addition to those that the mock needs.
+
+    Raises ModuleNotFoundError without the testing kit.
     """
+    subject_type = _subject_type()
     behaviour = behaviour or Behaviour()
     clock = SteppedClock()
     fake = FakeEC2(behaviour, clock=clock)
     connect = InProcess(fake)
     zone = behaviour.zones[0]
-    nodes = [(f"node-{n}", fake.add_instance(zone, kind="m7i.large").id) for n in range(2)]
+    nodes = [(f"node-{n}", fake.add_instance(zone, instance_type="m7i.large").id) for n in range(2)]
 
-    def factory(given: Mapping[str, Any]) -> AwsEbsBackend:
-        return AwsEbsBackend(given, connect_to=connect, clock=clock)
+    def factory(params: Mapping[str, Any]) -> AwsEbsBackend:
+        return AwsEbsBackend(params, connect_to=connect, clock=clock)
 
     factory.options_schema = AwsEbsBackend.options_schema  # type: ignore[attr-defined]
-    return Subject(
+    return subject_type(
         factory,
         {"region": behaviour.region, "attach": True, "mutations_per_second": 1000, **options},
         driver_name=AwsEbsBackend.default_driver_name,
@@ -91,16 +100,28 @@ def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **opt
     )
 
 
+def _subject_type() -> type[Subject]:
+    try:
+        from volplane_testing import Subject  # noqa: PLC0415 - the extra `testing`
+    except ModuleNotFoundError as error:
+        if error.name != "volplane_testing":
+            raise
+        raise ModuleNotFoundError(
+            'subject() needs the testing kit of volplane: pip install "volplane-aws-ebs[testing]"', name=error.name
+        ) from None
+    return Subject
+
+
 @contextmanager
 def _trouble(fake: FakeEC2, random: Random) -> Iterator[None]:
-    """An account that is slow, forgetful and refuses calls."""
+    """Slow changes of state, delayed visibility, and random faults while the block runs."""
     fake.behave(
         visible_after=random.choice((0.0, 0.0, 2.0, 8.0)),
         create_seconds=random.choice((0.0, 1.5, 12.0)),
         delete_seconds=random.choice((0.0, 1.5, 90.0)),
         token_seconds=random.choice((86_400.0, 600.0)),
     )
-    for _ in range(random.randrange(MOST_FAULTS)):
+    for _ in range(random.randrange(MAX_FAULTS)):
         fake.faults.add(_fault(random))
     yield
     fake.faults.clear()

@@ -1,24 +1,24 @@
-"""Tags: TagSpecifications of creating calls, CreateTags, DeleteTags."""
+"""TagSpecifications of creating actions, and the actions CreateTags and DeleteTags."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from volplane_aws_ebs.testing.faults import Refusal, invalid
-from volplane_aws_ebs.testing.state import Cloud, Snapshot, Volume
+from volplane_aws_ebs.testing.faults import EC2Error, invalid
+from volplane_aws_ebs.testing.state import AccountState, Snapshot, Volume
 
-__all__ = ["create_tags", "delete_tags", "shown_tags", "specified_tags"]
+__all__ = ["create_tags", "delete_tags", "tags_from_specification", "tags_output"]
 
-_MOST = 50
+_MAX_TAGS = 50
 _LONGEST_KEY = 128
 _LONGEST_VALUE = 256
 
 
-def specified_tags(given: Mapping[str, Any], resource: str) -> dict[str, str]:
-    """The tags that a creating call asks for. Raises what EC2 raises for bad ones."""
+def tags_from_specification(params: Mapping[str, Any], resource: str) -> dict[str, str]:
+    """The tags in TagSpecifications. Raises EC2Error for tags that EC2 refuses."""
     tags: dict[str, str] = {}
-    for specification in given.get("TagSpecifications", ()):
+    for specification in params.get("TagSpecifications", ()):
         kind = specification.get("ResourceType")
         if kind != resource:
             raise invalid(
@@ -26,10 +26,10 @@ def specified_tags(given: Mapping[str, Any], resource: str) -> dict[str, str]:
             )
         listed = specification.get("Tags", ())
         if not listed:
-            raise Refusal("InvalidParameterValue", "Tag specification must have at least one tag")
+            raise EC2Error("InvalidParameterValue", "Tag specification must have at least one tag")
         for key, value in _checked(listed):
             if key in tags:
-                raise Refusal("InvalidParameterValue", f"Duplicate tag key '{key}' specified.")
+                raise EC2Error("InvalidParameterValue", f"Duplicate tag key '{key}' specified.")
             tags[key] = value
     _limit(tags)
     return tags
@@ -39,61 +39,61 @@ def _checked(tags: Iterable[Mapping[str, str]]) -> Iterable[tuple[str, str]]:
     for tag in tags:
         key, value = tag.get("Key", ""), tag.get("Value", "")
         if not key:
-            raise Refusal("InvalidParameterValue", "Tag keys cannot be empty")
+            raise EC2Error("InvalidParameterValue", "Tag keys cannot be empty")
         if key.lower().startswith("aws:"):
-            raise Refusal("InvalidParameterValue", "Tag keys starting with 'aws:' are reserved for internal use")
+            raise EC2Error("InvalidParameterValue", "Tag keys starting with 'aws:' are reserved for internal use")
         if len(key) > _LONGEST_KEY:
-            raise Refusal("InvalidParameterValue", f"Tag key exceeds the maximum length of {_LONGEST_KEY} characters")
+            raise EC2Error("InvalidParameterValue", f"Tag key exceeds the maximum length of {_LONGEST_KEY} characters")
         if len(value) > _LONGEST_VALUE:
-            raise Refusal(
+            raise EC2Error(
                 "InvalidParameterValue", f"Tag value exceeds the maximum length of {_LONGEST_VALUE} characters"
             )
         yield key, value
 
 
 def _limit(tags: Mapping[str, str]) -> None:
-    if len(tags) > _MOST:
-        raise Refusal("TagLimitExceeded", f"More than {_MOST} tags specified")
+    if len(tags) > _MAX_TAGS:
+        raise EC2Error("TagLimitExceeded", f"More than {_MAX_TAGS} tags specified")
 
 
-def shown_tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """As Describe calls show them."""
+def tags_output(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """The tags as in responses."""
     return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
 
 
-def create_tags(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """CreateTags: adds or overwrites."""
-    new = dict(_checked(given["Tags"]))
-    targets = [_target(cloud, id_) for id_ in given["Resources"]]
+def create_tags(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """CreateTags: adds or overwrites tags."""
+    new = dict(_checked(params["Tags"]))
+    targets = [_target(account, id_) for id_ in params["Resources"]]
     for target in targets:
         _limit({**target.tags, **new})
     for target in targets:
-        _replace(cloud, target, {**target.tags, **new})
+        _replace(account, target, {**target.tags, **new})
     return {}
 
 
-def delete_tags(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
+def delete_tags(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """DeleteTags: by key, or by key and value; without tags all of them."""
-    for target in [_target(cloud, id_) for id_ in given["Resources"]]:
+    for target in [_target(account, id_) for id_ in params["Resources"]]:
         kept = dict(target.tags)
-        for tag in given.get("Tags") or shown_tags(target.tags):
+        for tag in params.get("Tags") or tags_output(target.tags):
             if tag.get("Value") in (None, kept.get(tag["Key"])):
                 kept.pop(tag["Key"], None)
-        _replace(cloud, target, kept)
+        _replace(account, target, kept)
     return {}
 
 
-def _target(cloud: Cloud, id_: str) -> Volume | Snapshot:
+def _target(account: AccountState, id_: str) -> Volume | Snapshot:
     if id_.startswith("snap-"):
-        if id_ not in cloud.snapshots:
-            raise Refusal("InvalidSnapshot.NotFound", f"The snapshot '{id_}' does not exist.")
-        return cloud.snapshots[id_]
-    return cloud.volume({"VolumeId": id_})
+        if id_ not in account.snapshots:
+            raise EC2Error("InvalidSnapshot.NotFound", f"The snapshot '{id_}' does not exist.")
+        return account.snapshots[id_]
+    return account.volume({"VolumeId": id_})
 
 
-def _replace(cloud: Cloud, target: Volume | Snapshot, tags: dict[str, str]) -> None:
+def _replace(account: AccountState, target: Volume | Snapshot, tags: dict[str, str]) -> None:
     if isinstance(target, Volume):
-        target.old_tags, target.tagged = dict(cloud.visible_tags(target)), cloud.now
-        cloud.tagged.remove(target.id, target.tags)
-        cloud.tagged.add(target.id, tags)
+        target.old_tags, target.tagged = dict(account.visible_tags(target)), account.now
+        account.tagged.remove(target.id, target.tags)
+        account.tagged.add(target.id, tags)
     target.tags = tags

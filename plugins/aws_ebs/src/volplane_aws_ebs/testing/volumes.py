@@ -1,44 +1,46 @@
-"""CreateVolume, DeleteVolume, DescribeVolumes."""
+"""The actions CreateVolume, DeleteVolume and DescribeVolumes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from volplane_aws_ebs.testing.behaviour import VolumeKind
-from volplane_aws_ebs.testing.faults import Refusal, invalid
-from volplane_aws_ebs.testing.filters import Read, chosen, filters_of, page_of
-from volplane_aws_ebs.testing.state import Attachment, Cloud, Token, Volume, demand_of
-from volplane_aws_ebs.testing.tags import shown_tags, specified_tags
+from volplane_aws_ebs.testing.behaviour import VolumeType
+from volplane_aws_ebs.testing.faults import EC2Error, invalid
+from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
+from volplane_aws_ebs.testing.state import AccountState, Attachment, Token, Volume, canonical_request
+from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 
-__all__ = ["create_volume", "delete_volume", "describe_volumes", "performance", "shown_attachment", "shown_volume"]
+__all__ = ["attachment_output", "create_volume", "delete_volume", "describe_volumes", "performance", "volume_output"]
 
 _LONGEST_TOKEN = 64
 _DEFAULT_KEY = "arn:aws:kms:{region}:{account}:key/aws-ebs-default"
 
 
-def create_volume(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
+def create_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """CreateVolume: idempotent by its client token; the volume is `creating` at first."""
-    token = given.get("ClientToken")
-    demand = demand_of(given)
-    if token is not None and (known := _remembered(cloud, token, demand)) is not None:
-        return shown_volume(cloud, known)
-    volume = _new_volume(cloud, given)
-    if given.get("DryRun"):
-        raise Refusal("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
-    _charge(cloud, volume)
-    cloud.volumes[volume.id] = volume
-    cloud.tagged.add(volume.id, volume.tags)
+    token = params.get("ClientToken")
+    request = canonical_request(params)
+    if token is not None and (known := _used_token(account, token, request)) is not None:
+        return volume_output(account, known)
+    volume = _new_volume(account, params)
+    if params.get("DryRun"):
+        raise EC2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+    _check_quota(account, volume)
+    account.volumes[volume.id] = volume
+    account.tagged.add(volume.id, volume.tags)
     if token is not None:
-        cloud.tokens[token] = Token(demand, volume.id, cloud.now + cloud.behaviour.token_seconds)
+        account.tokens[token] = Token(request, volume.id, account.now + account.behaviour.token_seconds)
     usable = (
-        volume.kms_key is None or volume.kms_key == _default_key(cloud) or cloud.behaviour.kms_keys.get(volume.kms_key)
+        volume.kms_key is None
+        or volume.kms_key == _default_key(account)
+        or account.behaviour.kms_keys.get(volume.kms_key)
     )
     if usable:
-        cloud.later(cloud.behaviour.create_seconds, lambda: _become(volume, "creating", "available"))
+        account.later(account.behaviour.create_seconds, lambda: _become(volume, "creating", "available"))
     else:
-        cloud.later(cloud.behaviour.vanish_seconds, lambda: cloud.remove(volume))
-    return shown_volume(cloud, volume)
+        account.later(account.behaviour.vanish_seconds, lambda: account.remove(volume))
+    return volume_output(account, volume)
 
 
 def _become(volume: Volume, before: str, after: str) -> None:
@@ -46,140 +48,143 @@ def _become(volume: Volume, before: str, after: str) -> None:
         volume.state = after
 
 
-def _remembered(cloud: Cloud, token: str, demand: str) -> Volume | None:
-    """The volume that the token stands for. A token whose volume is gone, or whose demand was another, is burnt."""
+def _used_token(account: AccountState, token: str, request: str) -> Volume | None:
+    """The volume that the client token was used for, None if it was not used.
+
+    Raises IdempotentParameterMismatch if the parameters differ or the volume is gone.
+    """
     if len(token) > _LONGEST_TOKEN or not token.isascii():
         raise invalid("clientToken", token, f"At most {_LONGEST_TOKEN} ASCII characters.")
-    known = cloud.tokens.get(token)
-    if known is None or known.expires <= cloud.now:
+    known = account.tokens.get(token)
+    if known is None or known.expires <= account.now:
         return None
-    volume = cloud.volumes.get(known.volume)
-    if known.demand != demand or volume is None:
+    volume = account.volumes.get(known.volume)
+    if known.request != request or volume is None:
         message = "Client token already used before and it is not possible to use it for the same operation with other parameters."
-        raise Refusal("IdempotentParameterMismatch", message)
+        raise EC2Error("IdempotentParameterMismatch", message)
     return volume
 
 
-def _new_volume(cloud: Cloud, given: Mapping[str, Any]) -> Volume:
-    zone = _zone(cloud, given)
-    snapshot = given.get("SnapshotId")
-    source = cloud.snapshots.get(snapshot) if snapshot else None
+def _new_volume(account: AccountState, params: Mapping[str, Any]) -> Volume:
+    zone = _zone(account, params)
+    snapshot = params.get("SnapshotId")
+    source = account.snapshots.get(snapshot) if snapshot else None
     if snapshot and source is None:
-        raise Refusal("InvalidSnapshot.NotFound", f"The snapshot '{snapshot}' does not exist.")
+        raise EC2Error("InvalidSnapshot.NotFound", f"The snapshot '{snapshot}' does not exist.")
     if source is not None and source.state != "completed":
-        raise Refusal("IncorrectState", f"Snapshot is in invalid state - {source.state}")
-    size = given.get("Size", source.size if source else None)
+        raise EC2Error("IncorrectState", f"Snapshot is in invalid state - {source.state}")
+    size = params.get("Size", source.size if source else None)
     if size is None:
-        raise Refusal("MissingParameter", "The request must contain the parameter size or snapshotId")
+        raise EC2Error("MissingParameter", "The request must contain the parameter size or snapshotId")
     if source is not None and size < source.size:
         raise invalid("size", size, f"The size must be at least the {source.size} GiB of snapshot {source.id}.")
-    kind = given.get("VolumeType", "gp2")
-    iops, throughput = performance(cloud, kind, size, given.get("Iops"), given.get("Throughput"))
-    key, encrypted = _encryption(cloud, given, inherited=source is not None and source.encrypted)
-    number = cloud.number()
-    tags = specified_tags(given, "volume")
-    if given.get("MultiAttachEnabled") and not cloud.behaviour.volume_kinds[kind].multi_attach:
-        raise Refusal("InvalidParameterCombination", f"Multi-Attach is not supported for volume type {kind}.")
+    volume_type = params.get("VolumeType", "gp2")
+    iops, throughput = performance(account, volume_type, size, params.get("Iops"), params.get("Throughput"))
+    key, encrypted = _encryption(account, params, inherited=source is not None and source.encrypted)
+    number = account.number()
+    tags = tags_from_specification(params, "volume")
+    if params.get("MultiAttachEnabled") and not account.behaviour.volume_types[volume_type].multi_attach:
+        raise EC2Error("InvalidParameterCombination", f"Multi-Attach is not supported for volume type {volume_type}.")
     return Volume(
-        id=cloud.id("vol", number),
+        id=account.id("vol", number),
         number=number,
         zone=zone,
         size=size,
-        kind=kind,
-        created=cloud.now,
+        volume_type=volume_type,
+        created=account.now,
         iops=iops,
         throughput=throughput,
         encrypted=encrypted,
         kms_key=key,
         snapshot=snapshot,
-        multi_attach=bool(given.get("MultiAttachEnabled")),
+        multi_attach=bool(params.get("MultiAttachEnabled")),
         tags=tags,
-        tagged=cloud.now - cloud.behaviour.visible_after,
+        tagged=account.now - account.behaviour.visible_after,
     )
 
 
-def _zone(cloud: Cloud, given: Mapping[str, Any]) -> str:
-    zone = given.get("AvailabilityZone")
+def _zone(account: AccountState, params: Mapping[str, Any]) -> str:
+    zone = params.get("AvailabilityZone")
     if zone is None:
-        raise Refusal("MissingParameter", "The request must contain the parameter zone")
-    if zone not in cloud.behaviour.zones:
-        raise Refusal("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
+        raise EC2Error("MissingParameter", "The request must contain the parameter zone")
+    if zone not in account.behaviour.zones:
+        raise EC2Error("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
     return str(zone)
 
 
 def performance(
-    cloud: Cloud, name: str, size: int, iops: int | None, throughput: int | None
+    account: AccountState, name: str, size: int, iops: int | None, throughput: int | None
 ) -> tuple[int | None, int | None]:
-    """IOPS and throughput of such a volume. Raises what EC2 raises for what the type does not allow."""
-    kind = cloud.behaviour.volume_kinds.get(name)
-    if kind is None:
-        raise Refusal("UnknownVolumeType", f"Unsupported volume type '{name}' for volume creation.")
-    low, high = kind.sizes
+    """IOPS and throughput of a volume of this type. Raises EC2Error for what the type does not allow."""
+    volume_type = account.behaviour.volume_types.get(name)
+    if volume_type is None:
+        raise EC2Error("UnknownVolumeType", f"Unsupported volume type '{name}' for volume creation.")
+    low, high = volume_type.sizes
     if not low <= size <= high:
         raise invalid("size", size, f"Volume of type {name} must be between {low} and {high} GiB.")
-    return _iops(name, kind, size, iops), _throughput(name, kind, throughput)
+    return _iops(name, volume_type, size, iops), _throughput(name, volume_type, throughput)
 
 
-def _iops(name: str, kind: VolumeKind, size: int, iops: int | None) -> int | None:
+def _iops(name: str, volume_type: VolumeType, size: int, iops: int | None) -> int | None:
     if iops is None:
-        if kind.iops_required:
-            raise Refusal("MissingParameter", f"The parameter iops must be specified for {name} volumes.")
-        return kind.default_iops
-    if kind.iops is None:
-        raise Refusal("InvalidParameterCombination", f"The parameter iops is not supported for {name} volumes.")
-    low, high = kind.iops
+        if volume_type.iops_required:
+            raise EC2Error("MissingParameter", f"The parameter iops must be specified for {name} volumes.")
+        return volume_type.default_iops
+    if volume_type.iops is None:
+        raise EC2Error("InvalidParameterCombination", f"The parameter iops is not supported for {name} volumes.")
+    low, high = volume_type.iops
     if not low <= iops <= high:
         raise invalid("iops", iops, f"Volume iops of {iops} is out of range; expecting {low} to {high}.")
-    if iops > max(low, size * kind.iops_per_gib):
-        ratio = f"Iops to volume size ratio of {iops / size:.6f} is too high; maximum is {kind.iops_per_gib}"
-        raise Refusal("InvalidParameterValue", ratio)
+    if iops > max(low, size * volume_type.iops_per_gib):
+        ratio = f"Iops to volume size ratio of {iops / size:.6f} is too high; maximum is {volume_type.iops_per_gib}"
+        raise EC2Error("InvalidParameterValue", ratio)
     return iops
 
 
-def _throughput(name: str, kind: VolumeKind, throughput: int | None) -> int | None:
+def _throughput(name: str, volume_type: VolumeType, throughput: int | None) -> int | None:
     if throughput is None:
-        return kind.default_throughput
-    if kind.throughput is None:
-        raise Refusal("InvalidParameterCombination", f"The parameter throughput is not supported for {name} volumes.")
-    low, high = kind.throughput
+        return volume_type.default_throughput
+    if volume_type.throughput is None:
+        raise EC2Error("InvalidParameterCombination", f"The parameter throughput is not supported for {name} volumes.")
+    low, high = volume_type.throughput
     if not low <= throughput <= high:
         raise invalid("throughput", throughput, f"Expecting {low} to {high} MiB/s.")
     return throughput
 
 
-def _default_key(cloud: Cloud) -> str:
-    return _DEFAULT_KEY.format(region=cloud.behaviour.region, account=cloud.behaviour.account)
+def _default_key(account: AccountState) -> str:
+    return _DEFAULT_KEY.format(region=account.behaviour.region, account=account.behaviour.account)
 
 
-def _encryption(cloud: Cloud, given: Mapping[str, Any], *, inherited: bool) -> tuple[str | None, bool]:
-    encrypted = bool(given.get("Encrypted", cloud.behaviour.encrypt_by_default)) or inherited
-    key = given.get("KmsKeyId")
+def _encryption(account: AccountState, params: Mapping[str, Any], *, inherited: bool) -> tuple[str | None, bool]:
+    encrypted = bool(params.get("Encrypted", account.behaviour.encrypt_by_default)) or inherited
+    key = params.get("KmsKeyId")
     if key is not None and not encrypted:
-        raise Refusal(
+        raise EC2Error(
             "InvalidParameterDependency", "The parameter KmsKeyId requires the parameter Encrypted to be set."
         )
-    return key or (_default_key(cloud) if encrypted else None), encrypted
+    return key or (_default_key(account) if encrypted else None), encrypted
 
 
-def _charge(cloud: Cloud, volume: Volume) -> None:
-    if len(cloud.volumes) >= cloud.behaviour.volume_quota:
-        raise Refusal("VolumeLimitExceeded", "You have exceeded your maximum volume limit of this type.")
-    if sum(each.size for each in cloud.volumes.values()) + volume.size > cloud.behaviour.storage_quota_gib:
-        raise Refusal("VolumeLimitExceeded", "You have exceeded your maximum gigabyte limit of this type.")
+def _check_quota(account: AccountState, volume: Volume) -> None:
+    if len(account.volumes) >= account.behaviour.volume_quota:
+        raise EC2Error("VolumeLimitExceeded", "You have exceeded your maximum volume limit of this type.")
+    if sum(each.size for each in account.volumes.values()) + volume.size > account.behaviour.storage_quota_gib:
+        raise EC2Error("VolumeLimitExceeded", "You have exceeded your maximum gigabyte limit of this type.")
 
 
-def delete_volume(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
-    """DeleteVolume: of what is available or failed; it is `deleting` for a while, then gone."""
-    volume = cloud.volume(given)
+def delete_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """DeleteVolume: of an available or failed volume; it is `deleting` for a while, then gone."""
+    volume = account.volume(params)
     if volume.attachments:
         holder = next(iter(volume.attachments))
-        raise Refusal("VolumeInUse", f"Volume {volume.id} is currently attached to {holder}")
+        raise EC2Error("VolumeInUse", f"Volume {volume.id} is currently attached to {holder}")
     if volume.state == "deleting":
         return {}
     if volume.state not in ("available", "error"):
-        raise Refusal("IncorrectState", f"The volume '{volume.id}' is in the '{volume.state}' state.")
+        raise EC2Error("IncorrectState", f"The volume '{volume.id}' is in the '{volume.state}' state.")
     volume.state = "deleting"
-    cloud.later(cloud.behaviour.delete_seconds, lambda: cloud.remove(volume))
+    account.later(account.behaviour.delete_seconds, lambda: account.remove(volume))
     return {}
 
 
@@ -188,7 +193,7 @@ _FIELDS: Mapping[str, Read[Volume]] = {
     "status": lambda volume: (volume.state,),
     "availability-zone": lambda volume: (volume.zone,),
     "size": lambda volume: (str(volume.size),),
-    "volume-type": lambda volume: (volume.kind,),
+    "volume-type": lambda volume: (volume.volume_type,),
     "encrypted": lambda volume: (str(volume.encrypted).lower(),),
     "snapshot-id": lambda volume: (volume.snapshot or "",),
     "multi-attach-enabled": lambda volume: (str(volume.multi_attach).lower(),),
@@ -198,71 +203,71 @@ _FIELDS: Mapping[str, Read[Volume]] = {
 }
 
 
-def describe_volumes(cloud: Cloud, given: Mapping[str, Any]) -> dict[str, Any]:
+def describe_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """DescribeVolumes: by ids, by filters, in pages. One unknown id fails the whole call."""
-    filters = filters_of(given)
-    if ids := given.get("VolumeIds"):
-        found = _by_id(cloud, ids)
+    filters = filters_from(params)
+    if ids := params.get("VolumeIds"):
+        found = _by_id(account, ids)
     else:
-        found = [volume for volume in _candidates(cloud, filters) if cloud.visible(volume.created)]
-    found = chosen(found, filters, _FIELDS, cloud.visible_tags)
-    page, following = page_of(found, given, most=cloud.behaviour.most_results, ids="VolumeIds")
-    return {"Volumes": [shown_volume(cloud, volume) for volume in page], "NextToken": following}
+        found = [volume for volume in _candidates(account, filters) if account.visible(volume.created)]
+    found = matching(found, filters, _FIELDS, account.visible_tags)
+    page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="VolumeIds")
+    return {"Volumes": [volume_output(account, volume) for volume in page], "NextToken": following}
 
 
-def _by_id(cloud: Cloud, ids: Sequence[str]) -> list[Volume]:
+def _by_id(account: AccountState, ids: Sequence[str]) -> list[Volume]:
     malformed = [id_ for id_ in ids if not id_.startswith("vol-")]
     if malformed:
         raise invalid("volumeId", malformed[0], "Expected: 'vol-...'.")
-    found = {id_: cloud.volumes.get(id_) for id_ in ids}
-    missing = [id_ for id_, volume in found.items() if volume is None or not cloud.visible(volume.created)]
+    found = {id_: account.volumes.get(id_) for id_ in ids}
+    missing = [id_ for id_, volume in found.items() if volume is None or not account.visible(volume.created)]
     if missing:
         many = f"The volumes '{', '.join(missing)}' do not exist."
         one = f"The volume '{missing[0]}' does not exist."
-        raise Refusal("InvalidVolume.NotFound", one if len(missing) == 1 else many)
+        raise EC2Error("InvalidVolume.NotFound", one if len(missing) == 1 else many)
     return [volume for volume in found.values() if volume is not None]
 
 
-def _candidates(cloud: Cloud, filters: Mapping[str, Sequence[str]]) -> list[Volume]:
-    """A superset of what the filters let through, from an index where there is one."""
+def _candidates(account: AccountState, filters: Mapping[str, Sequence[str]]) -> list[Volume]:
+    """A superset of the volumes that match the filters, from an index where there is one."""
     ids = filters.get("volume-id")
     if ids is not None and not any("*" in id_ or "?" in id_ for id_ in ids):
-        return [cloud.volumes[id_] for id_ in ids if id_ in cloud.volumes]
+        return [account.volumes[id_] for id_ in ids if id_ in account.volumes]
     for name, values in filters.items():
         exact = not any("*" in value or "?" in value for value in values)
-        if name.startswith("tag:") and exact and cloud.behaviour.visible_after == 0:
-            return [cloud.volumes[id_] for id_ in cloud.tagged.having(name.removeprefix("tag:"), values)]
-    return list(cloud.volumes.values())
+        if name.startswith("tag:") and exact and account.behaviour.visible_after == 0:
+            return [account.volumes[id_] for id_ in account.tagged.ids_with(name.removeprefix("tag:"), values)]
+    return list(account.volumes.values())
 
 
-def shown_volume(cloud: Cloud, volume: Volume) -> dict[str, Any]:
-    """As Describe calls and CreateVolume show it."""
+def volume_output(account: AccountState, volume: Volume) -> dict[str, Any]:
+    """The volume as in responses of DescribeVolumes and CreateVolume."""
     shown: dict[str, Any] = {
         "VolumeId": volume.id,
         "AvailabilityZone": volume.zone,
         "Size": volume.size,
-        "VolumeType": volume.kind,
+        "VolumeType": volume.volume_type,
         "State": volume.state,
-        "CreateTime": cloud.stamp(volume.created),
+        "CreateTime": account.unix_time(volume.created),
         "Encrypted": volume.encrypted,
         "MultiAttachEnabled": volume.multi_attach,
         "SnapshotId": volume.snapshot or "",
-        "Attachments": [shown_attachment(cloud, volume, each) for each in volume.attachments.values()],
+        "Attachments": [attachment_output(account, volume, each) for each in volume.attachments.values()],
     }
     optional = {"Iops": volume.iops, "Throughput": volume.throughput, "KmsKeyId": volume.kms_key}
     shown.update({key: value for key, value in optional.items() if value is not None})
-    if tags := cloud.visible_tags(volume):
-        shown["Tags"] = shown_tags(tags)
+    if tags := account.visible_tags(volume):
+        shown["Tags"] = tags_output(tags)
     return shown
 
 
-def shown_attachment(cloud: Cloud, volume: Volume, attachment: Attachment) -> dict[str, Any]:
-    """As Describe calls, AttachVolume and DetachVolume show it."""
+def attachment_output(account: AccountState, volume: Volume, attachment: Attachment) -> dict[str, Any]:
+    """The attachment as in responses of DescribeVolumes, AttachVolume and DetachVolume."""
     return {
         "VolumeId": volume.id,
         "InstanceId": attachment.instance,
         "Device": attachment.device,
         "State": attachment.state,
-        "AttachTime": cloud.stamp(attachment.since),
+        "AttachTime": account.unix_time(attachment.since),
         "DeleteOnTermination": volume.root,
     }

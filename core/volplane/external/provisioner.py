@@ -1,0 +1,148 @@
+"""What is decided beside a stock kube-controller-manager, which binds, protects and writes every phase. Pure.
+
+We are an external provisioner: a claim is served once its annotation asks one of our drivers (and names a node, where its
+class waits for one), and a volume that our driver made is deleted once the binder has released it. Nothing else is
+touched: no status, no annotation but our own, no volume of policy Recycle, no volume or claim that is migrated.
+Source: reference provisioners.md §1, pv-controller.md §9.2-9.3 and §16.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from volplane.binding.matching import class_of_claim
+from volplane.controller.actions import Action, Done, Read, Reads, Wait, warning
+from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
+from volplane.intents.finalizers import finalizer_step, held_for_reclaim
+from volplane.intents.settle import driver_of_class, provisioning_failed, settle, settled_metadata
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.provision.decide import decide_provision
+from volplane.reclaim.delete import decide_delete
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import is_in_tree
+
+__all__ = ["decide_claim_beside", "decide_volume_beside"]
+
+PATIENCE = 60.0
+"""Seconds that a volume may wait for a driver we do not have before we say so: another process may have it."""
+
+
+def decide_claim_beside(claim: Claim, cluster: ClusterState, reads: Reads) -> Action:
+    """The next action for a claim that the stock binder binds."""
+    if not cluster.settings.provisioner:
+        return Done()
+    if claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None:
+        return _settle(claim, cluster)
+    class_name = class_of_claim(claim) or ""
+    storage_class = cluster.classes.get(class_name) if class_name else None
+    if storage_class is None:
+        return _class_is_gone(claim, class_name) if settled_metadata(claim) else Done()
+    if not _has(storage_class.provisioner, cluster):
+        return _settle(claim, cluster)
+    if why := _not_asked(claim, storage_class):
+        return Wait(reason=why)
+    return decide_provision(claim, storage_class, cluster, reads)
+
+
+def _has(driver: str, cluster: ClusterState) -> bool:
+    """Whether a driver of this name is configured here, working or not."""
+    return cluster.drivers.get(driver) is not None or bool(cluster.drivers.broken(driver))
+
+
+def _settle(claim: Claim, cluster: ClusterState) -> Action:
+    """End an intent that leads nowhere any more; one of a driver that we do not have may be another process's to end."""
+    if not settled_metadata(claim):
+        return Done()
+    intent = cluster.intent_of(claim)
+    driver = intent.driver if intent is not None else driver_of_class(claim, cluster)
+    if not _has(driver, cluster):
+        left = PATIENCE - _seconds_since(claim.metadata.deletion_timestamp, cluster.now())
+        if left > 0:
+            seconds = left if claim.terminating else None
+            return Wait(reason=f'driver "{driver}" is not configured here', seconds=seconds)
+    return settle(claim, cluster) or Done()
+
+
+def _class_is_gone(claim: Claim, class_name: str) -> Wait:
+    message = (
+        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, and what was '
+        "made is deleted with the claim"
+    )
+    return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+
+
+def _not_asked(claim: Claim, storage_class: StorageClass) -> str:
+    """Why it is not our turn, or ""."""
+    asked = claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER)
+    if asked != storage_class.provisioner:
+        return f'the binder has not asked driver "{storage_class.provisioner}" for a volume'
+    if (migrated := claim.annotation(names.MIGRATED_TO)) and migrated != asked:
+        return f'the claim is migrated to "{migrated}"'
+    if storage_class.volume_binding_mode == "WaitForFirstConsumer" and not claim.annotation(names.SELECTED_NODE):
+        return "the scheduler has not selected a node"
+    return ""
+
+
+def decide_volume_beside(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
+    """The next action for a volume that the stock binder binds and releases."""
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    migrated = volume.annotation(names.MIGRATED_TO)
+    if not maker or migrated or is_in_tree(maker) or not cluster.settings.reclaimer:
+        return Done()
+    if cluster.drivers.get(maker) is None:
+        return _without_driver(volume, maker, cluster)
+    if (step := finalizer_step(volume, ours=True)) is not None:
+        return step
+    if volume.spec.persistent_volume_reclaim_policy != "Delete":
+        return Done()
+    if volume.terminating and not held_for_reclaim(volume):
+        return Done()
+    return _not_released(volume, cluster, reads) or decide_delete(volume, cluster)
+
+
+def _not_released(volume: Volume, cluster: ClusterState, reads: Reads) -> Action | None:
+    """What must be so, or read, before its asset may go; None once the binder released it and a live read agrees."""
+    reference = volume.spec.claim_ref
+    if reference is None or not reference.uid:
+        # Never bound, or offered again: it stays until a person deletes the object.
+        return None if volume.terminating else Done()
+    released = volume.status.phase in ("Released", "Failed")
+    if not released and (not volume.terminating or volume.status.phase == "Bound"):
+        return Wait(reason="the binder has not released it") if volume.terminating else Done()
+    if not reference.namespace or not reference.name:
+        return Wait(reason="spec.claimRef lacks namespace or name, so nobody can say whether its claim is gone")
+    key = f"{reference.namespace}/{reference.name}"
+    if not reads.has(CLAIMS, key):
+        return Read(CLAIMS, key, why="is the claim really gone?")
+    claim = reads.get(CLAIMS, key)
+    if not isinstance(claim, Claim) or claim.uid != reference.uid or claim.spec.volume_name not in ("", volume.name):
+        return None
+    if can_never_be_bound(volume, claim) and outlived(volume, claim, cluster.sealer):
+        return None
+    return Wait(reason=f"claim {key} may still be bound to it")
+
+
+def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action:
+    """Our finalizer holds a volume whose driver this process does not have, or cannot use."""
+    going = volume.terminating or volume.status.phase in ("Released", "Failed")
+    deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
+    if not (going and deletes and volume.has_finalizer(names.RECLAIM_FINALIZER)):
+        return Done()
+    if not (why := cluster.drivers.broken(maker)):
+        since = volume.metadata.deletion_timestamp or volume.status.last_phase_transition_time
+        left = PATIENCE - _seconds_since(since, cluster.now())
+        if left > 0:
+            return Wait(reason=f'driver "{maker}" is not configured here', seconds=left)
+        why = f"it is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset"
+    message = f'the asset cannot be deleted by driver "{maker}": {why}'
+    return Wait(reason=message, notices=(warning(VOLUMES, volume, "VolumeFailedDelete", message),))
+
+
+def _seconds_since(time: str | None, now: datetime) -> float:
+    """How long ago a time of the server was, as far as its clock and ours agree; never less than 0. None = now."""
+    try:
+        return max(0.0, (now - datetime.fromisoformat(time or "").astimezone(UTC)).total_seconds())
+    except ValueError:
+        return 0.0

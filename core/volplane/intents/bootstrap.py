@@ -1,0 +1,91 @@
+"""What must exist before the first decision: our namespace, the sealing key, the cluster's id."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from http import HTTPStatus
+from typing import Any
+
+from volplane.errors import ApiConflict, ApiError, ApiNotFound, ConfigurationError
+from volplane.kube.client import Client
+from volplane.kube.kinds import NAMESPACES, SECRETS, Kind
+from volplane.kube.objects import Secret
+from volplane.state.records import Sealer
+
+__all__ = ["SEAL_SECRET", "cluster_id_of", "ensure_namespace", "ensure_sealer", "find_sealer"]
+
+SEAL_SECRET = "volplane-seal"  # noqa: S105 - the name of a Secret, not a secret
+_KEY = "key"
+
+
+async def ensure_namespace(client: Client, name: str) -> None:
+    """Create our namespace if it does not exist. Whoever may not look must have made it before."""
+    try:
+        await client.get(NAMESPACES, name)
+    except ApiNotFound:
+        await _create_once(client, NAMESPACES, NAMESPACES.body(metadata={"name": name}))
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+
+
+async def _create_once(client: Client, kind: Kind[Any], body: dict[str, Any]) -> None:
+    try:
+        await client.create(kind, body)
+    except ApiError as error:
+        if not error.already_exists:
+            raise
+
+
+async def ensure_sealer(client: Client, namespace: str) -> Sealer:
+    """The cluster's sealing key from Secret `volplane-seal`, made at the first start.
+
+    Raises ConfigurationError if the Secret holds no usable key: guessing another would void all intents.
+    """
+    key = f"{namespace}/{SEAL_SECRET}"
+    try:
+        secret = await client.get(SECRETS, key)
+    except ApiNotFound:
+        fresh = base64.b64encode(secrets.token_bytes(32)).decode()
+        body = SECRETS.body(
+            metadata={"name": SEAL_SECRET, "namespace": namespace}, type="Opaque", data={_KEY: fresh}, immutable=True
+        )
+        await _create_once(client, SECRETS, body)
+        secret = await client.get(SECRETS, key)
+    return Sealer(_key_of(secret))
+
+
+async def find_sealer(client: Client, namespace: str) -> Sealer | None:
+    """The cluster's sealing key; None if there is none yet. Raises ApiError, and ConfigurationError as `ensure_sealer`."""
+    try:
+        return Sealer(_key_of(await client.get(SECRETS, f"{namespace}/{SEAL_SECRET}")))
+    except ApiNotFound:
+        return None
+
+
+def _key_of(secret: Secret) -> bytes:
+    text = (secret.data or {}).get(_KEY, "")
+    try:
+        key = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) < 16:
+        raise ConfigurationError(
+            f'secret {secret.key}: data["{_KEY}"] must be at least 16 bytes in base64; restore it, or delete the secret '
+            "to have a new one made (open intents are then settled as unknown)"
+        )
+    return key
+
+
+async def cluster_id_of(client: Client, configured: str | None) -> str:
+    """The mark on our assets: as configured, else the uid of namespace kube-system."""
+    if configured:
+        return configured
+    try:
+        return (await client.get(NAMESPACES, "kube-system")).uid
+    except (ApiNotFound, ApiConflict) as error:
+        raise ConfigurationError(
+            "the cluster has no namespace kube-system, whose uid marks our assets; set clusterId in the configuration"
+        ) from error

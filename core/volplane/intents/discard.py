@@ -1,0 +1,119 @@
+"""The operation `discard`: make sure that no asset of a claim's intent is left, though one may have been made."""
+
+from __future__ import annotations
+
+from volplane.assets import Asset, InProgress
+from volplane.binding.matching import class_of_claim
+from volplane.controller.actions import Run, warning
+from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
+from volplane.errors import BackendError, OutcomeUnknown
+from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
+from volplane.intents.segments import presumed_intent
+from volplane.intents.settle import holds_asset
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim
+from volplane.operations import Again, Work
+from volplane.requests import DeleteRequest
+from volplane.state.naming import volume_name_of
+from volplane.state.progress import ClaimProgress, Discarding, Made
+from volplane.state.records import ClaimIntent
+
+__all__ = ["DiscardOperation"]
+
+
+class DiscardOperation:
+    """Handler of the verb `discard`."""
+
+    def __init__(self, deps: OperationDeps) -> None:
+        self._deps = deps
+        self._cluster = deps.cluster
+
+    def __call__(self, run: Run) -> Work:
+        claim, driver = self._deps.claim(run), self._deps.driver(run)
+        progress = self._cluster.progress.track_claim(run.uid)
+        return lambda: self._discard(claim, driver, progress)
+
+    async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
+        live = await self._deps.live_volume(volume_name_of(claim))
+        if await self._still_wanted(claim, driver) or (live is not None and holds_asset(live, claim, driver.name)):
+            raise self._deps.not_justified()
+        intent = self._cluster.intent_of(claim)
+        if intent is None or intent.driver != driver.name:
+            intent = presumed_intent(claim, driver, self._cluster)
+        try:
+            asset = await self._asset_of(claim, intent, driver, progress)
+            if asset is not None:
+                # A deletion in several steps goes on with this one, rather than look, or make it, once more.
+                progress.discard_began(asset)
+                await self._delete_asset(claim, intent, driver, asset, progress)
+        except BackendError as error:
+            message = f"Error cleaning provisioned volume for claim {claim.key}: {error}; it is tried again"
+            self._deps.recorder.record(warning(CLAIMS, claim, "ProvisioningCleanupFailed", message))
+            raise
+        progress.discarded()
+
+    async def _still_wanted(self, claim: Claim, driver: DriverView) -> bool:
+        live = await self._deps.live_claim(claim.key)
+        if live is None or live.uid != claim.uid:
+            return False
+        elsewhere = live.spec.volume_name not in ("", volume_name_of(live))
+        storage_class = self._cluster.classes.get(class_of_claim(live) or "")
+        superseded = storage_class is not None and storage_class.provisioner != driver.name
+        return not (live.terminating or elsewhere or superseded)
+
+    async def _asset_of(
+        self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress
+    ) -> Asset | None:
+        match progress.step:
+            case Made(asset=asset) | Discarding(asset=asset):
+                return asset
+        if driver.supports("find"):
+            found = await self._deps.find(claim, intent, driver)
+            if isinstance(found, Asset):
+                return found
+            self._wait_until_settled(driver, progress)
+            return None
+        return await self._provision_once_more(claim, intent, driver)
+
+    def _wait_until_settled(self, driver: DriverView, progress: ClaimProgress) -> None:
+        """`Absent` is proof only so long after the last attempt; one before our start counts from our first look."""
+        now = self._cluster.monotonic()
+        left = progress.absence_seen(now) + driver.info.settle_seconds - now
+        if left > 0:
+            raise Again(after=left)
+
+    async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
+        """Without `find`, an unknown outcome is resolved by the same call: it returns what it made before."""
+        class_name = class_of_claim(claim) or ""
+        storage_class = self._cluster.classes.get(class_name)
+        if storage_class is None:
+            raise OutcomeUnknown(
+                f'class "{class_name}" is gone and driver "{driver.name}" cannot look assets up; '
+                "create the class again so that the asset can be found and deleted"
+            )
+        context = self._deps.context(driver, intent.generation, intent.state)
+        request = provision_request(claim, storage_class, driver, intent, context)
+        try:
+            result = await self._deps.hooks.call(driver, Driver.provision, request)
+        except BackendError as error:
+            # A class such as InvalidArgument speaks of this call only, not of the one whose outcome is unknown.
+            if error.nothing_left:
+                return None
+            raise
+        if isinstance(result, InProgress):
+            raise Again(after=result.retry_after)
+        return result
+
+    async def _delete_asset(
+        self, claim: Claim, intent: ClaimIntent, driver: DriverView, asset: Asset, progress: ClaimProgress
+    ) -> None:
+        state = progress.step.state if isinstance(progress.step, Discarding) else None
+        context = self._deps.context(driver, intent.generation, state)
+        owner = owner_of_claim(claim, context.cluster_id, intent.generation)
+        request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
+        result = await self._deps.hooks.call(driver, Driver.delete, request)
+        if isinstance(result, InProgress):
+            progress.discard_pending(asset, result.state, self._deps.next_due(result.retry_after))
+            raise Again(after=result.retry_after)

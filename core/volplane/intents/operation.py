@@ -1,0 +1,146 @@
+"""What the operations of all duties share: live reads before an asset is touched, and calls of hooks.
+
+An operation may run long after the decision that asked for it. It reads the objects live before it touches an asset, and
+does nothing if they no longer justify it: the object is decided anew when the operation ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from volplane.assets import Absent, Asset
+from volplane.backoff import LIVE_STATE_FORBIDS
+from volplane.controller.actions import Notice, Run
+from volplane.drivers.driver import Driver
+from volplane.drivers.registry import HookRequest
+from volplane.drivers.view import DriverView
+from volplane.errors import ApiNotFound, OperationError
+from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
+from volplane.intents.requests import context_of, owner_of_claim
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, Volume
+from volplane.operations import Again, OperationRegistry
+from volplane.requests import Context, FindRequest
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import volume_name_of
+from volplane.state.records import ClaimIntent
+
+__all__ = ["HookCaller", "OperationDeps", "Recorder"]
+
+Q = TypeVar("Q", bound=HookRequest)
+T = TypeVar("T")
+
+
+class HookCaller(Protocol):
+    """Calls hooks: the driver registry, or what counts around it."""
+
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
+        """Call a hook in the driver's threads, within its deadline. Raises BackendError or PluginError."""
+
+
+class Recorder(Protocol):
+    def record(self, notice: Notice) -> None:
+        """Queue an event; never blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationDeps:
+    """What every operation works with. fence: names holder and epoch of the lease under which hooks run."""
+
+    cluster: ClusterState
+    client: Client
+    hooks: HookCaller
+    registry: OperationRegistry
+    recorder: Recorder
+    fence: Callable[[], str]
+
+    # What a handler looks up in the turn of the decision; OperationError if it is gone.
+
+    def claim(self, run: Run) -> Claim:
+        return _found(self.cluster.claims.get(run.key), run)
+
+    def volume(self, run: Run) -> Volume:
+        return _found(self.cluster.volumes.get(run.key), run)
+
+    def driver(self, run: Run) -> DriverView:
+        return _found(self.cluster.drivers.get(run.driver), run)
+
+    # Live reads.
+
+    def not_justified(self) -> Again:
+        """To raise where the live state forbids what was decided: the object is decided again once the cache knows."""
+        return Again(after=LIVE_STATE_FORBIDS.delay())
+
+    async def live_volume(self, name: str) -> Volume | None:
+        """The volume as the server has it now; the cache learns it."""
+        try:
+            live = await self.client.get(VOLUMES, name)
+        except ApiNotFound:
+            return None
+        self.cluster.volumes.observe(live)
+        return live
+
+    async def live_claim(self, key: str) -> Claim | None:
+        """The claim as the server has it now; the cache learns it."""
+        try:
+            live = await self.client.get(CLAIMS, key)
+        except ApiNotFound:
+            return None
+        self.cluster.claims.observe(live)
+        return live
+
+    async def released_volume(self, volume: Volume) -> Volume | None:
+        """The volume as it is now, if it is still this one and no living claim is bound to it."""
+        live = await self.live_volume(volume.name)
+        if live is None:
+            self.cluster.volumes.observe_deleted(volume.key, volume.uid)
+            return None
+        reference = live.spec.claim_ref
+        if live.uid != volume.uid:
+            return None
+        if reference is None or not reference.uid or not reference.namespace or not reference.name:
+            settled = live.status.phase in ("Released", "Failed") or not self.cluster.settings.binder
+            return live if settled or not live.terminating else None
+        claim = await self.live_claim(f"{reference.namespace}/{reference.name}")
+        if claim is None:
+            return live
+        bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
+        never = can_never_be_bound(live, claim) and outlived(live, claim, self.cluster.sealer)
+        return live if claim.uid != reference.uid or bound_elsewhere or never else None
+
+    # Hooks.
+
+    def context(self, driver: DriverView, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
+        """Of a hook call that the running operation makes."""
+        return context_of(
+            driver,
+            self.cluster.settings.cluster_id,
+            generation=generation,
+            attempt=self.registry.attempt(),
+            state=state,
+            fence=self.fence(),
+        )
+
+    async def find(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | Absent:
+        """Look up the asset of the claim's intent."""
+        context = self.context(driver, intent.generation, intent.state)
+        request = FindRequest(
+            context=context,
+            name=volume_name_of(claim),
+            owner=owner_of_claim(claim, context.cluster_id, intent.generation),
+            segment=intent.segment or None,
+        )
+        return await self.hooks.call(driver, Driver.find, request)
+
+    def next_due(self, retry_after: float) -> float:
+        """Loop time at which a hook that answered `InProgress` is called again."""
+        return self.cluster.monotonic() + max(retry_after, 0.0)
+
+
+def _found(item: T | None, run: Run) -> T:
+    if item is None:
+        raise OperationError(f"{run.name} was not started: what it was decided for is gone")
+    return item

@@ -1,0 +1,181 @@
+"""Requests of hooks, built from Kubernetes objects. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
+from volplane.binding.matching import capacity_of, request_of
+from volplane.drivers.view import DriverView
+from volplane.intents.segments import allowed_segments
+from volplane.kube import names
+from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
+from volplane.state.naming import handle_in, volume_name_of, volume_source
+from volplane.state.records import ClaimIntent
+
+__all__ = [
+    "asset_identity",
+    "context_of",
+    "owner_of_claim",
+    "provision_request",
+    "segments_of",
+    "split_parameters",
+    "volume_identity",
+]
+
+NANOS = 10**9
+NAME_PREFIX = "pvc-"
+_ACCESS_MODES = frozenset(AccessMode)
+
+
+def context_of(
+    driver: DriverView,
+    cluster_id: str,
+    *,
+    generation: int = 1,
+    attempt: int = 1,
+    state: Mapping[str, Any] | None = None,
+    fence: str = "",
+) -> Context:
+    """What a call of the driver's hooks carries besides its demand."""
+    return Context(
+        driver=driver.name,
+        cluster_id=cluster_id,
+        generation=generation,
+        attempt=attempt,
+        state=dict(state or {}),
+        fence=fence,
+        # One for each driver: loggers are kept for ever. What is worked on stands in the fields of each message.
+        log=logging.getLogger(f"volplane.driver.{driver.name}"),
+    )
+
+
+def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
+    """The class's parameters for the backend, and what is ours: the value of `volplane.dev/on-release`."""
+    parameters = dict(storage_class.parameters or {})
+    return parameters, parameters.pop(names.ON_RELEASE, "delete")
+
+
+def owner_of_claim(claim: Claim, cluster_id: str, generation: int) -> Ownership:
+    """The marks of the asset that is made for the claim."""
+    return Ownership(
+        cluster_id=cluster_id, claim_uid=claim.uid, volume_name=volume_name_of(claim), generation=generation
+    )
+
+
+def _modes(names_of_modes: list[str] | None) -> tuple[AccessMode, ...]:
+    """As far as they are known: a mode of a later Kubernetes must not keep a volume from being deleted."""
+    return tuple(AccessMode(mode) for mode in names_of_modes or () if mode in _ACCESS_MODES)
+
+
+def provision_request(
+    claim: Claim,
+    storage_class: StorageClass,
+    driver: DriverView,
+    intent: ClaimIntent,
+    context: Context,
+    *,
+    node: Node | None = None,
+) -> ProvisionRequest:
+    """What to make for the claim. Raises InvalidArgument if the class's parameters are refused."""
+    parameters, _ = split_parameters(storage_class)
+    return ProvisionRequest(
+        context=context,
+        name=volume_name_of(claim),
+        capacity_bytes=-(-request_of(claim) // NANOS),
+        owner=owner_of_claim(claim, context.cluster_id, intent.generation),
+        claim=ClaimIdentity(
+            namespace=claim.namespace,
+            name=claim.name,
+            uid=claim.uid,
+            labels=dict(claim.metadata.labels or {}),
+            annotations=dict(claim.metadata.annotations or {}),
+        ),
+        access_modes=_modes(claim.spec.access_modes),
+        volume_mode=VolumeMode(claim.spec.volume_mode or "Filesystem"),
+        parameters=driver.typed_parameters(parameters),
+        segment=intent.segment or None,
+        allowed_segments=allowed_segments(storage_class),
+        selected_node=_node_identity(node),
+        mount_options=tuple(storage_class.mount_options or ()),
+    )
+
+
+def _node_identity(node: Node | None) -> NodeIdentity | None:
+    if node is None:
+        return None
+    labels = dict(node.metadata.labels or {})
+    return NodeIdentity(name=node.name, uid=node.uid, instance_id=node.spec.provider_id, labels=labels)
+
+
+def asset_identity(asset: Asset, claim: Claim, owner: Ownership) -> VolumeIdentity:
+    """An asset that never became a volume, as `delete` wants it."""
+    return VolumeIdentity(
+        name=owner.volume_name,
+        uid="",
+        handle=asset.handle,
+        source=asset.source,
+        capacity_bytes=asset.capacity_bytes,
+        owner=owner,
+        attributes=dict(asset.attributes),
+        volume_mode=VolumeMode(claim.spec.volume_mode or "Filesystem"),
+        access_modes=_modes(claim.spec.access_modes),
+        node_affinity=asset.node_affinity,
+    )
+
+
+def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
+    """The volume as hooks see it; marks are expected only on what a driver of ours made."""
+    source = volume_source(volume)
+    return VolumeIdentity(
+        name=volume.name,
+        uid=volume.uid,
+        handle=volume.annotation(names.HANDLE) or handle_in(source),
+        source=source,
+        capacity_bytes=-(-capacity_of(volume) // NANOS),
+        owner=_owner_of(volume, cluster_id),
+        attributes=_attributes_of(volume),
+        volume_mode=VolumeMode(volume.spec.volume_mode or "Filesystem"),
+        access_modes=_modes(volume.spec.access_modes),
+        node_affinity=segments_of(volume),
+    )
+
+
+def _attributes_of(volume: Volume) -> dict[str, str]:
+    """As the backend returned them. An annotation that somebody damaged counts as none."""
+    if volume.spec.csi is not None:
+        return dict(volume.spec.csi.get("volumeAttributes") or {})
+    try:
+        return msgspec.json.decode(volume.annotation(names.ATTRIBUTES) or "{}", type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
+
+
+def _owner_of(volume: Volume, cluster_id: str) -> Ownership | None:
+    if volume.annotation(names.PROVISIONED_BY) is None or not volume.name.startswith(NAME_PREFIX):
+        return None
+    generation = volume.annotation(names.GENERATION) or "1"
+    return Ownership(
+        cluster_id=cluster_id,
+        claim_uid=volume.name.removeprefix(NAME_PREFIX),
+        volume_name=volume.name,
+        generation=int(generation) if generation.isdecimal() and len(generation) < 10 else 1,
+    )
+
+
+def segments_of(volume: Volume) -> tuple[Segment, ...]:
+    """Node affinity as segments, as far as it is one: `In` with a single value each."""
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
+        return ()
+    segments: list[Segment] = []
+    for term in affinity.required.node_selector_terms or ():
+        needs = term.match_expressions or []
+        if needs and all(need.operator == "In" and len(need.values or ()) == 1 for need in needs):
+            segments.append({need.key: (need.values or [""])[0] for need in needs})
+    return tuple(segments)

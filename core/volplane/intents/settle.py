@@ -1,0 +1,130 @@
+"""The end of an intent, and what it is written with. Pure.
+
+An intent ends when its own volume is bound, or when it leads nowhere any more and no asset is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from volplane.binding.matching import class_of_claim, refers_to
+from volplane.controller.actions import Action, Notice, Patch, Run, Wait
+from volplane.intents.segments import presumed_intent
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, Volume
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import volume_name_of
+from volplane.state.progress import Discarded
+from volplane.state.records import ClaimIntent
+
+__all__ = [
+    "discard",
+    "driver_of_class",
+    "holds_asset",
+    "provisioning_failed",
+    "record_intent",
+    "settle",
+    "settled_metadata",
+]
+
+
+def provisioning_failed(claim: Claim, message: str) -> Notice:
+    """The event that tells why provisioning does not go on."""
+    return Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
+
+
+def record_intent(
+    claim: Claim,
+    intent: ClaimIntent,
+    cluster: ClusterState,
+    *,
+    why: str,
+    others: Mapping[str, str | None] | None = None,
+) -> Patch:
+    """Write an intent over the one before. others: annotations that change with it."""
+    annotations = {names.INTENT: cluster.sealer.seal(claim.uid, intent), **(others or {})}
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": {"annotations": annotations}}, why=why)
+
+
+def settled_metadata(claim: Claim) -> dict[str, Any]:
+    """What a write to the claim changes on its metadata to end the intent; empty if there is none."""
+    metadata: dict[str, Any] = {}
+    if claim.annotation(names.INTENT) is not None:
+        metadata["annotations"] = {names.INTENT: None}
+    if claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        kept = [name for name in claim.metadata.finalizers or () if name != names.PROVISIONING_FINALIZER]
+        metadata["finalizers"] = kept or None
+    return metadata
+
+
+def settle(claim: Claim, cluster: ClusterState) -> Action | None:
+    """End an intent that no longer leads to a bind of its own volume; None if there is nothing to end.
+
+    The asset is deleted first unless a volume holds it: the claim is terminating, or was bound to another volume.
+    """
+    if not settled_metadata(claim) or not cluster.settings.provisioner:
+        return None
+    if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        # Record and finalizer are written at once: this one is a tenant's. What one takes from us is for the leak check.
+        return None if claim.terminating else _end_intent(claim)
+    intent = cluster.intent_of(claim)
+    name = intent.driver if intent is not None else driver_of_class(claim, cluster)
+    made = cluster.volumes.get(volume_name_of(claim))
+    used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)
+    if (
+        used
+        or (made is not None and holds_asset(made, claim, name))
+        or isinstance(cluster.progress.claim(claim.uid).step, Discarded)
+    ):
+        return _end_intent(claim)
+    return _restore_record(claim, name, intent, cluster) or discard(claim, name, cluster)
+
+
+def _restore_record(claim: Claim, name: str, known: ClaimIntent | None, cluster: ClusterState) -> Patch | None:
+    """Write down where an asset is looked for, if a tenant has damaged that: looking may make it, where it was not yet.
+
+    known: what this process knows; whoever works on the claim next may know nothing.
+    """
+    driver = cluster.drivers.get(name)
+    if driver is None or cluster.sealer.open(claim.uid, claim.annotation(names.INTENT)) is not None:
+        return None
+    intent = known or presumed_intent(claim, driver, cluster)
+    return record_intent(claim, intent, cluster, why="restore the record of what was begun")
+
+
+def _end_intent(claim: Claim) -> Patch:
+    why = "nothing is in the making any more"
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": settled_metadata(claim)}, why=why)
+
+
+def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
+    """Make sure that nothing of the claim is left on the driver of this name."""
+    driver = cluster.drivers.get(name)
+    if driver is None:
+        reason = cluster.drivers.broken(name) or "it is not configured here"
+        message = (
+            f'an asset may be left on driver "{name}", which cannot be asked: {reason}. Configure the driver, or remove '
+            f"the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
+        )
+        return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+    return Run(
+        verb="discard",
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=volume_name_of(claim),
+        group="discard",
+    )
+
+
+def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:
+    """Whether the volume of our name is what was made for the claim, whoever it refers to now."""
+    return refers_to(made, claim) or made.annotation(names.PROVISIONED_BY) == driver
+
+
+def driver_of_class(claim: Claim, cluster: ClusterState) -> str:
+    """Who provisions for the claim by its class; where that is gone, by what the binder noted. "" = unknown."""
+    storage_class = cluster.classes.get(class_of_claim(claim) or "")
+    return storage_class.provisioner if storage_class else claim.annotation(names.STORAGE_PROVISIONER) or ""

@@ -1,0 +1,87 @@
+"""Reading everything, without holding up the loop: the assets of a driver, the claims and volumes of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TypeVar
+
+from volplane.assets import ListedAsset
+from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
+from volplane.errors import OutcomeUnknown, VolplaneError
+from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import context_of
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
+from volplane.kube.objects import KubeObject
+from volplane.leaks.comparison import Comparison, Finding
+from volplane.requests import ListRequest
+from volplane.state.cluster_state import ClusterState
+
+__all__ = ["assets_of", "each", "feed_cached", "feed_live", "findings_of"]
+
+CHUNK = 500
+"""Objects between two breaths of the loop."""
+
+T = TypeVar("T")
+K = TypeVar("K", bound=KubeObject)
+
+
+async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedAsset]:
+    """Every asset in the driver's reach. Raises BackendError or PluginError; what came before then is no whole."""
+    context = context_of(driver, deps.cluster.settings.cluster_id)
+    seen: set[str] = set()
+    token: str | None = None
+    while True:
+        page = await deps.hooks.call(driver, Driver.list_assets, ListRequest(context=context, page=token))
+        for asset in page.assets:
+            yield asset
+        token = page.next_page
+        if token is None:
+            return
+        if token in seen:
+            raise OutcomeUnknown(f"list_assets of driver {driver.name} names page {token!r} twice: it would never end")
+        seen.add(token)
+
+
+async def each(act: Callable[[T], None], items: Iterable[T]) -> None:
+    """Call `act` on each of the items there are now, letting others run in between."""
+    for number, item in enumerate(list(items), start=1):
+        act(item)
+        if number % CHUNK == 0:
+            await asyncio.sleep(0)
+
+
+async def feed_cached(comparison: Comparison, cluster: ClusterState) -> None:
+    """Compare with what the caches hold: enough to explain an asset, never to call it an orphan."""
+    await each(comparison.add_claim, cluster.claims.values())
+    await each(comparison.add_volume, cluster.volumes.values())
+
+
+async def feed_live(comparison: Comparison, client: Client) -> None:
+    """Compare with what the API server has now. Raises ApiError; VolplaneError if an object cannot be read."""
+    await _feed_pages(client, CLAIMS, comparison.add_claim)
+    await _feed_pages(client, VOLUMES, comparison.add_volume)
+
+
+async def _feed_pages(client: Client, kind: Kind[K], add: Callable[[K], None]) -> None:
+    async for page in client.pages(kind, limit=CHUNK):
+        if page.unreadable:
+            raise VolplaneError(
+                f"{kind.kind} {page.unreadable[0]} cannot be read: it may lead to any asset, so nothing can be called an "
+                "orphan; repair or delete the object"
+            )
+        for obj in page.items:
+            add(obj)
+
+
+async def findings_of(comparison: Comparison) -> list[Finding]:
+    """What does not fit."""
+    found: list[Finding] = []
+    for number, finding in enumerate(comparison.findings(), start=1):
+        if finding is not None:
+            found.append(finding)
+        if number % CHUNK == 0:
+            await asyncio.sleep(0)
+    return found

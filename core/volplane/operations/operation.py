@@ -1,0 +1,147 @@
+"""One operation: what runs, what its work may raise, and what can be seen of it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from volplane.controller.actions import Run
+from volplane.errors import OperationError
+
+__all__ = ["RUNNING", "Again", "Ended", "Operation", "OperationState", "Phase", "Requeue", "Work", "hold_until"]
+
+Requeue = Callable[[], None]
+"""Queues the object of an operation, to be decided again."""
+Work = Callable[[], Awaitable[str | None]]
+"""Does what a `Run` says; what it returns is what was done, in words. Raises the failure, or `Again` to go on later."""
+
+
+class Again(OperationError):
+    """Raised by work that is not finished, which is no failure.
+
+    The asset is released, and the object is queued again after `after` seconds. Until then the registry refuses the
+    operation, so that an event about the object does not call the hook too early.
+    """
+
+    def __init__(self, *, after: float) -> None:
+        super().__init__(f"goes on in {after:g} s")
+        self.after = after
+
+
+class Phase(StrEnum):
+    QUEUED = "queued"
+    """Holds the asset, waits for the driver's concurrency or rate."""
+    RUNNING = "running"
+    OVERRUN = "overrun"
+    """The work ended, but a hook it called has not returned: the asset stays taken."""
+    WAITING = "waiting"
+    """Holds nothing; runs again at `next_try`."""
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """An operation that holds its asset. failures: runs in a row that failed before this one; since: loop time.
+
+    held: hooks that it called. waiters: by name, operations that were refused because of this one. context: that of
+    whoever started it, because its task may be made when another operation ends.
+    """
+
+    run: Run
+    name: str
+    work: Work
+    requeue: Requeue
+    since: float
+    failures: int
+    phase: Phase = Phase.QUEUED
+    task: asyncio.Task[None] | None = None
+    error: BaseException | None = None
+    held: list[asyncio.Future[None]] = field(default_factory=list)
+    waiters: dict[str, Requeue] = field(default_factory=dict)
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+
+    def state(self) -> OperationState:
+        return OperationState.of(
+            self.run,
+            phase=self.phase,
+            since=self.since,
+            failures=self.failures,
+            error=str(self.error) if self.error is not None else None,
+        )
+
+
+RUNNING: Final[ContextVar[Operation]] = ContextVar("volplane_operation")
+"""The operation that the current task belongs to; unset outside operations."""
+
+
+def hold_until(returned: asyncio.Future[None]) -> None:
+    """Keep the asset of the current operation taken until `returned` is done. Does nothing outside operations.
+
+    A context variable carries the operation, because the code between the registry and the executor may catch any error.
+    """
+    operation = RUNNING.get(None)
+    if operation is not None:
+        operation.held.append(returned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationState:
+    """One operation now. Times are loop times in seconds; failures counts those in a row; error is the last one's text."""
+
+    name: str
+    verb: str
+    key: str
+    uid: str
+    driver: str
+    asset: str
+    node: str
+    phase: Phase
+    since: float
+    next_try: float | None = None
+    failures: int = 0
+    error: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        *,
+        phase: Phase,
+        since: float,
+        failures: int,
+        error: str | None,
+        next_try: float | None = None,
+    ) -> OperationState:
+        """The state of the operation that `run` names."""
+        return cls(
+            name=run.name,
+            verb=run.verb,
+            key=run.key,
+            uid=run.uid,
+            driver=run.driver,
+            asset=run.asset,
+            node=run.node,
+            phase=phase,
+            since=since,
+            next_try=next_try,
+            failures=failures,
+            error=error,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """One run that is over.
+
+    seconds: from the start of the work to the release of the asset. error: None for success and for `Again`. next_try:
+    loop time at which the operation may run again; None if nothing delays it.
+    """
+
+    run: Run
+    seconds: float
+    error: BaseException | None
+    next_try: float | None

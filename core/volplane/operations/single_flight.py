@@ -1,0 +1,227 @@
+"""One operation at a time per asset, after the GoRoutineMap of Kubernetes (pkg/util/goroutinemap)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from volplane.controller import logs
+from volplane.controller.actions import Run, operation_name
+from volplane.errors import OperationError, OperationInProgress
+from volplane.operations.limits import UNLIMITED, DriverLimits, DriverQueue
+from volplane.operations.operation import RUNNING, Again, Ended, Operation, OperationState, Phase, Requeue, Work
+from volplane.operations.retries import Pauses, retry_delay
+
+__all__ = ["OperationRegistry"]
+
+log = logging.getLogger(__name__)
+
+CANCEL_GRACE: Final = 1.0
+
+
+class OperationRegistry:
+    """Runs operations within the limits of their driver, never two on one asset, and queues their objects again.
+
+    Belongs to one event loop; every method is called in it. `requeue` callbacks are called in the loop, soon, never
+    inside `start`.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[str, DriverLimits] | None = None,
+        *,
+        observe: Callable[[Ended], None] = lambda _ended: None,
+    ) -> None:
+        """limits: per driver name; others get the defaults of `DriverLimits`. observe: called after every run."""
+        self._limits = dict(limits or {})
+        self._observe = observe
+        self._operations: dict[str, Operation] = {}
+        self._holders: dict[tuple[str, str], dict[str, Operation]] = {}
+        self._pauses = Pauses()
+        self._queues: dict[str, DriverQueue] = {}
+        self._closed = False
+        self._released = asyncio.Event()
+
+    def start(self, run: Run, work: Work, requeue: Requeue) -> None:
+        """Call `work` as soon as the driver's limits allow. The asset is held from now until every hook it calls has returned.
+
+        Operations with different nodes do not exclude each other; one without a node excludes all of its asset.
+        When the work succeeds, `requeue` is called. What it raises is its failure: `requeue` is called after the delay
+        (see `retry_delay`). `Again` is no failure: `requeue` is called after its seconds.
+        Raises OperationInProgress while another operation holds the asset (`requeue` is called when that one ends),
+        BackoffError during the delay (`requeue` is called at its end), OperationError when shutting down.
+        """
+        name = run.name
+        if self._closed:
+            raise OperationError(f"{name} was not started: driver {run.driver} is shutting down")
+        self._refuse_busy(run, name, requeue)
+        failures = self._pauses.end(name, requeue)
+        operation = Operation(run, name, work, requeue, asyncio.get_running_loop().time(), failures)
+        operation.context.run(logs.bind, operation=name, driver=run.driver)
+        operation.context.run(RUNNING.set, operation)
+        for other in self._pauses.drop_others(run):
+            operation.waiters[other.name] = other.requeue
+        self._operations[name] = operation
+        self._holders.setdefault((run.driver, run.asset), {})[run.node] = operation
+        queue = self._queues.get(run.driver)
+        if queue is None:
+            queue = self._queues[run.driver] = DriverQueue(self.limits(run.driver), self._begin)
+        queue.add(operation)
+
+    def forget(self, verb: str, key: str, uid: str) -> None:
+        """Drop the delay of the operation with these fields: what it failed on has changed. Queues nothing."""
+        name = operation_name(verb, key, uid)
+        pause = self._pauses.get(name)
+        if pause is not None:
+            self._pauses.drop(pause)
+        if name in self._operations:
+            self._operations[name].failures = 0
+
+    def limits(self, driver: str) -> DriverLimits:
+        """The limits of a driver; for "" (no driver), none."""
+        return (self._limits.get(driver) or DriverLimits()) if driver else UNLIMITED
+
+    def next_delay(self, run: Run, error: BaseException) -> float:
+        """Seconds after which the operation would be tried again if it failed with `error` now; for events."""
+        name = run.name
+        known = self._operations.get(name) or self._pauses.get(name)
+        if known is None:
+            return retry_delay(error, 1)
+        return retry_delay(error, known.failures + 1) + self._pauses.budget_delay(known.run)
+
+    def attempt(self) -> int:
+        """Which try of its operation the caller is part of: one more than have failed in a row."""
+        operation = RUNNING.get(None)
+        return operation.failures + 1 if operation is not None else 1
+
+    def snapshot(self) -> tuple[OperationState, ...]:
+        """Everything queued, running, overrun or waiting for its next try, oldest first."""
+        states = [operation.state() for operation in self._operations.values()]
+        states += [pause.state() for pause in self._pauses.waiting()]
+        return tuple(sorted(states, key=lambda s: (s.since, s.name)))
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """How many there are by driver and phase; costs less than a snapshot."""
+        counted = Counter((o.run.driver, o.phase.value) for o in self._operations.values())
+        counted.update((p.run.driver, Phase.WAITING.value) for p in self._pauses.waiting())
+        return counted
+
+    async def drain(self, timeout: float) -> tuple[str, ...]:  # noqa: ASYNC109 - not an error
+        """Refuse new operations, drop queued ones, wait for the rest at most `timeout` seconds.
+
+        Returns the names of those that still ran then; their tasks are cancelled, but hooks in threads may go on.
+        """
+        self._closed = True
+        self._pauses.close()
+        for operation in list(self._operations.values()):
+            if operation.phase is Phase.QUEUED:
+                self._queues[operation.run.driver].remove(operation)
+                self._remove(operation)
+        try:
+            async with asyncio.timeout(timeout):
+                while self._operations:
+                    self._released.clear()
+                    await self._released.wait()
+        except TimeoutError:
+            return await self._cancel()
+        return ()
+
+    def _conflicts(self, run: Run) -> Iterator[Operation]:
+        for held_node, operation in self._holders.get((run.driver, run.asset), {}).items():
+            if not run.node or not held_node or run.node == held_node:
+                yield operation
+
+    def _refuse_busy(self, run: Run, name: str, requeue: Requeue) -> None:
+        same = self._operations.get(name)
+        if same is not None:
+            same.requeue = requeue
+            raise OperationInProgress(f"{name} is {same.phase} already")
+        busy = list(self._conflicts(run))
+        for operation in busy:
+            operation.waiters[name] = requeue
+        if busy:
+            raise OperationInProgress(f"{name} waits for {busy[0].name}, which is {busy[0].phase}")
+
+    def _begin(self, operation: Operation) -> None:
+        loop = asyncio.get_running_loop()
+        operation.phase = Phase.RUNNING
+        operation.since = loop.time()
+        operation.task = loop.create_task(_drive(operation), name=operation.name, context=operation.context)
+        ended = functools.partial(self._work_ended, operation)
+        operation.task.add_done_callback(ended, context=operation.context)
+
+    def _work_ended(self, operation: Operation, task: asyncio.Task[None]) -> None:
+        operation.error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+        operation.task = None  # The error's traceback leads back here: a cycle that would stay in memory for long.
+        pending = {f for f in operation.held if not f.done()}
+        if not pending:
+            self._release(operation)
+            return
+        operation.phase = Phase.OVERRUN
+        log.warning("%s keeps its asset: a hook it called has not returned", operation.name)
+
+        def returned(call: asyncio.Future[None]) -> None:
+            pending.discard(call)
+            if not pending:
+                self._release(operation)
+
+        for call in pending.copy():
+            call.add_done_callback(returned)
+
+    def _release(self, operation: Operation) -> None:
+        loop = asyncio.get_running_loop()
+        self._remove(operation)
+        next_try = self._schedule(operation)
+        failure = None if isinstance(operation.error, Again) else operation.error
+        ended = Ended(run=operation.run, seconds=loop.time() - operation.since, error=failure, next_try=next_try)
+        operation.error = None
+        for requeue in operation.waiters.values():
+            loop.call_soon(requeue)
+        self._released.set()
+        self._queues[operation.run.driver].ended()
+        self._observe(ended)
+
+    def _schedule(self, operation: Operation) -> float | None:
+        """Queue the object again: now, or when its delay is over (the loop time of which is returned)."""
+        error = operation.error
+        if self._closed:
+            return None
+        if error is None:
+            self._pauses.succeeded(operation.run)
+            asyncio.get_running_loop().call_soon(operation.requeue)
+            return None
+        if isinstance(error, Again):
+            return self._pauses.add(operation, max(error.after, 0.0), 0, None)
+        failures = operation.failures + 1
+        delay = retry_delay(error, failures)
+        text = str(error) or type(error).__name__
+        # Only the first of a row is logged as news: 10,000 objects of a driver that is down must not flood the log.
+        level = logging.INFO if failures == 1 else logging.DEBUG
+        log.log(level, "%s failed (%d in a row), next try in %.1f s: %s", operation.name, failures, delay, text)
+        log.debug("%s failed", operation.name, exc_info=error)
+        return self._pauses.add(operation, delay, failures, text)
+
+    def _remove(self, operation: Operation) -> None:
+        del self._operations[operation.name]
+        run = operation.run
+        holders = self._holders[run.driver, run.asset]
+        del holders[run.node]
+        if not holders:
+            del self._holders[run.driver, run.asset]
+
+    async def _cancel(self) -> tuple[str, ...]:
+        left = list(self._operations.values())
+        tasks = [o.task for o in left if o.task is not None and not o.task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_GRACE)
+        return tuple(sorted(o.name for o in left))
+
+
+async def _drive(operation: Operation) -> None:
+    await operation.work()

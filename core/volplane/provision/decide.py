@@ -1,0 +1,241 @@
+"""Provisioning with the intent protocol: intent, hook, volume, bind, end of the intent. Pure.
+
+1. One patch puts finalizer, intent and provisioner annotations on the claim. 2. The `provision` hook runs; what it
+returns waits in memory. 3. The volume is created with the claim's uid in its reference. 4. The bind's write to the claim
+ends the intent. A crash after any of them repeats at most an idempotent hook call. A claim that is deleted before its
+volume exists never gets one: `settle` deletes the asset, then lets the claim go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from volplane.binding.matching import refers_to
+from volplane.binding.migration import csi_driver_of
+from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Run, Wait
+from volplane.drivers.view import DriverView
+from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
+from volplane.intents.requests import split_parameters
+from volplane.intents.segments import choose_segment
+from volplane.intents.settle import discard, provisioning_failed, record_intent, settle
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
+from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.provision.persistentvolume import volume_body
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import is_in_tree, volume_name_of
+from volplane.state.progress import Discarded, Full, Made, Pending
+from volplane.state.records import INTENT_VERSION, ClaimIntent
+
+__all__ = ["decide_provision"]
+
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+
+
+def decide_provision(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: Reads) -> Action:
+    """The next action for an unbound claim of this class for which no volume fits."""
+    driver = cluster.drivers.get(storage_class.provisioner)
+    if driver is None:
+        return _without_driver(claim, storage_class, cluster)
+    made = cluster.volumes.get(volume_name_of(claim))
+    if made is not None:
+        return _volume_exists(claim, made, cluster)
+    if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
+        message = f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource'
+        return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+    obstacle = _obstacle(claim, storage_class, driver)
+    if obstacle:
+        if (step := _name_provisioner(claim, driver.name, cluster)) is not None:
+            return step
+        # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
+        return Wait(reason=obstacle, notices=(provisioning_failed(claim, obstacle),))
+    known = cluster.intent_of(claim)
+    if (
+        known is not None
+        and known.driver != driver.name
+        and not isinstance(cluster.progress.claim(claim.uid).step, Discarded)
+    ):
+        return discard(claim, known.driver, cluster)
+    intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
+    placed = intent is not None and (intent.segment is not None or not driver.info.topology_keys)
+    if (
+        intent is None
+        or not placed
+        or intent.driver != driver.name
+        or not claim.has_finalizer(names.PROVISIONING_FINALIZER)
+    ):
+        old = known if known is not None and known.driver == driver.name else None
+        return _give_back_lost_node(claim, driver, old, cluster, reads) or _declare(
+            claim, storage_class, driver, old, cluster
+        )
+    return _after_hook(claim, storage_class, driver, intent, cluster)
+
+
+def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterState) -> Action:
+    """Nobody here serves the class: a broken driver, an external provisioner, or volumes made by hand."""
+    provisioner = csi_driver_of(storage_class.provisioner) or storage_class.provisioner
+    if broken := cluster.drivers.broken(provisioner):
+        message = f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}'
+        return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+    if is_in_tree(provisioner):
+        message = f"no volume plugin matched name: {provisioner}"
+        if provisioner == NO_PROVISIONER:
+            reason = f'class "{storage_class.name}" has no provisioner and no volume of it fits: an administrator must add one'
+            return Wait(reason=reason, notices=(provisioning_failed(claim, message),))
+        return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+    if (step := _name_provisioner(claim, provisioner, cluster)) is not None:
+        return step
+    message = (
+        f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system "
+        "administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
+    )
+    return Wait(reason=message, notices=(Notice(CLAIMS, claim, "Normal", "ExternalProvisioning", message),))
+
+
+def _provisioner_annotations(claim: Claim, provisioner: str, cluster: ClusterState) -> dict[str, str]:
+    """Who is to provision, as the binder writes it: where we are not the binder, that is not ours to say."""
+    if not cluster.settings.binder:
+        return {}
+    wanted = {names.STORAGE_PROVISIONER: provisioner, names.BETA_STORAGE_PROVISIONER: provisioner}
+    return wanted if claim.annotation(names.STORAGE_PROVISIONER) != provisioner else {}
+
+
+def _name_provisioner(claim: Claim, provisioner: str, cluster: ClusterState) -> Patch | None:
+    annotations = _provisioner_annotations(claim, provisioner, cluster)
+    if not annotations:
+        return None
+    body = {"metadata": {"annotations": annotations}}
+    return Patch(kind=CLAIMS, target=claim, body=body, why=f"ask provisioner {provisioner}")
+
+
+def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
+    """A volume of our name is there: it is this claim's (then the binder's turn) or it is in the way."""
+    if refers_to(made, claim) and can_never_be_bound(made, claim):
+        return outlive(claim, made, cluster)
+    if refers_to(made, claim):
+        return settle(claim, cluster) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
+    message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'
+    return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+
+
+def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:
+    """Why this driver cannot serve this claim of this class at all, with what to change; or ""."""
+    parameters, release = split_parameters(storage_class)
+    if release not in ("delete", "recycle"):
+        return (
+            f'class "{storage_class.name}": parameter {names.ON_RELEASE} is "{release}"; '
+            'valid values are "delete" and "recycle"'
+        )
+    if flaw := driver.parameters_flaw(parameters):
+        return f'class "{storage_class.name}": {flaw}'
+    mode = claim.spec.volume_mode or "Filesystem"
+    if mode not in driver.info.volume_modes:
+        return f'driver "{driver.name}" does not support volumeMode {mode} ({_listed(driver.info.volume_modes)})'
+    refused = [mode for mode in claim.spec.access_modes or () if mode not in driver.info.access_modes]
+    if refused:
+        return f'driver "{driver.name}" does not support access mode {refused[0]} ({_listed(driver.info.access_modes)})'
+    if storage_class.mount_options and not driver.info.supports_mount_options:
+        return f'class "{storage_class.name}" has mountOptions, which driver "{driver.name}" does not support'
+    if claim.spec.selector is not None:
+        return (
+            "spec.selector matches no available volume and cannot be met by provisioning a new one; remove the selector "
+            "or add a volume with these labels"
+        )
+    if claim.spec.volume_attributes_class_name and not driver.supports("modify"):
+        return f'driver "{driver.name}" knows no VolumeAttributesClass; remove spec.volumeAttributesClassName'
+    return ""
+
+
+def _listed(values: frozenset[Any]) -> str:
+    return "it supports " + ", ".join(sorted(values))
+
+
+def _must_place(claim: Claim, driver: DriverView) -> bool:
+    return bool(driver.info.topology_keys and claim.annotation(names.SELECTED_NODE))
+
+
+def _declare(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState
+) -> Action:
+    """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
+    intent = replace(old, v=INTENT_VERSION) if old is not None else ClaimIntent(v=INTENT_VERSION, driver=driver.name)
+    if intent.segment is None:  # else sticky: an asset may be there already
+        segment, why_not = choose_segment(claim, storage_class, driver, cluster)
+        if why_not:
+            return Wait(reason=why_not, notices=(provisioning_failed(claim, why_not),))
+        intent = replace(intent, segment=segment)
+    annotations = _provisioner_annotations(claim, driver.name, cluster)
+    annotations[names.INTENT] = cluster.sealer.seal(claim.uid, intent)
+    metadata: dict[str, Any] = {"annotations": annotations}
+    if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="declare the intent to provision")
+
+
+def _give_back_lost_node(
+    claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: Reads
+) -> Action | None:
+    """Ask for another node where the selected one is no more: no scheduler would ever look at this claim again."""
+    selected = claim.annotation(names.SELECTED_NODE) or ""
+    placed = old is not None and old.segment is not None
+    if placed or not _must_place(claim, driver) or cluster.nodes.get(selected) is not None:
+        return None
+    if not reads.has(NODES, selected):
+        return Read(NODES, selected, why="does the selected node exist?")
+    if reads.get(NODES, selected) is not None:
+        return None
+    message = f'selected node "{selected}" does not exist; another one is asked for'
+    body = {"metadata": {"annotations": {names.SELECTED_NODE: None}}}
+    return Patch(
+        kind=CLAIMS, target=claim, body=body, why="the node is gone", notices=(provisioning_failed(claim, message),)
+    )
+
+
+def _after_hook(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, cluster: ClusterState
+) -> Action:
+    match cluster.progress.claim(claim.uid).step:
+        case Made(asset=asset):
+            return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, cluster)
+        case Pending(state=state, due=due):
+            if (intent.state or {}) != state:
+                return _keep_state(claim, intent, dict(state), cluster)
+            if due > cluster.monotonic():
+                return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=due - cluster.monotonic())
+        case Full():
+            return _reschedule(claim, intent, cluster)
+    return Run(
+        verb="provision",
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=volume_name_of(claim),
+        group=f"provision {storage_class.name}",
+    )
+
+
+def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: ClusterState) -> Create:
+    if cluster.settings.binder:
+        # An external provisioner leaves this mark to the binder.
+        body["metadata"]["annotations"][names.BOUND_BY_CONTROLLER] = "yes"
+    message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
+    notice = Notice(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
+    complaint = provisioning_failed(
+        claim, f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept"
+    )
+    return Create(kind=VOLUMES, body=body, why=f"volume for claim {claim.key}", notices=(notice,), complaint=complaint)
+
+
+def _keep_state(claim: Claim, intent: ClaimIntent, state: dict[str, Any], cluster: ClusterState) -> Patch:
+    told = ClaimIntent(
+        v=INTENT_VERSION, driver=intent.driver, generation=intent.generation, segment=intent.segment, state=state
+    )
+    return record_intent(claim, told, cluster, why="keep the driver's state")
+
+
+def _reschedule(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:
+    """Nothing is in the full segment: give the claim back to the scheduler and forget the place."""
+    fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
+    return record_intent(claim, fresh, cluster, why="ask for another node", others={names.SELECTED_NODE: None})

@@ -1,0 +1,109 @@
+"""The operation `provision`: the live checks, one call of the hook, and its result kept for the next decision."""
+
+from __future__ import annotations
+
+from volplane.assets import Absent, Asset, InProgress
+from volplane.binding.matching import class_of_claim
+from volplane.controller.actions import Run
+from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
+from volplane.errors import BackendError, OperationError, OutcomeUnknown, ResourceExhausted
+from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import provision_request
+from volplane.intents.settle import provisioning_failed
+from volplane.kube import names
+from volplane.kube.objects import Claim, StorageClass
+from volplane.operations import Work
+from volplane.requests import ProvisionRequest, ValidateRequest
+from volplane.state.naming import is_in_tree, volume_name_of
+from volplane.state.progress import ClaimProgress
+from volplane.state.records import ClaimIntent
+
+__all__ = ["ProvisionOperation"]
+
+MOST_CLASSES = 1_000
+
+
+class ProvisionOperation:
+    """Handler of the verb `provision`."""
+
+    def __init__(self, deps: OperationDeps) -> None:
+        self._deps = deps
+        self._cluster = deps.cluster
+        self._valid: set[tuple[str, str]] = set()
+        """Parameters that the `validate` of a driver has accepted."""
+
+    def __call__(self, run: Run) -> Work:
+        storage_class = self._cluster.classes.get(class_of_claim(self._deps.claim(run)) or "")
+        if storage_class is None:
+            raise OperationError(f"{run.name} was not started: its class is gone")
+        driver = self._deps.driver(run)
+        progress = self._cluster.progress.track_claim(run.uid)
+        return lambda: self._provision(run, storage_class, driver, progress)
+
+    async def _provision(
+        self, run: Run, storage_class: StorageClass, driver: DriverView, progress: ClaimProgress
+    ) -> None:
+        claim = self._cluster.claims.get(run.key)
+        if claim is None or claim.uid != run.uid:
+            return
+        intent = self._cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
+        bound = claim.annotation(names.BIND_COMPLETED) is not None or volume_name_of(claim) in self._cluster.volumes
+        if claim.terminating or bound or intent is None or intent.driver != driver.name:
+            raise self._deps.not_justified()
+        selected = claim.annotation(names.SELECTED_NODE)
+        node = self._cluster.nodes.get(selected) if selected else None
+        context = self._deps.context(driver, intent.generation, intent.state)
+        progress.provision_began()
+        try:
+            request = provision_request(claim, storage_class, driver, intent, context, node=node)
+            await self._validate(driver, request)
+            result = await self._deps.hooks.call(driver, Driver.provision, request)
+            if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
+                raise OutcomeUnknown(
+                    f"made {result.capacity_bytes} bytes where {request.capacity_bytes} were asked for"
+                )
+        except BackendError as error:
+            progress.provision_failed(self._cluster.monotonic(), unknown=isinstance(error, OutcomeUnknown))
+            self._record_failure(run, claim, storage_class, error)
+            if selected and await self._gives_back(claim, intent, driver, error):
+                # A failure all the same: where every place is full, scheduler and driver must not chase each other.
+                progress.segment_full()
+            raise
+        now = self._cluster.monotonic()
+        if isinstance(result, InProgress):
+            progress.provision_pending(result.state, self._deps.next_due(result.retry_after), now)
+        else:
+            progress.provision_made(result, now)
+
+    async def _validate(self, driver: DriverView, request: ProvisionRequest) -> None:
+        """Ask the backend about a class's parameters before they are first used."""
+        given = (driver.name, repr(sorted(request.parameters.items())))
+        if given in self._valid or not driver.supports("validate"):
+            return
+        question = ValidateRequest(context=request.context, parameters=request.parameters)
+        await self._deps.hooks.call(driver, Driver.validate, question)
+        if len(self._valid) >= MOST_CLASSES:
+            self._valid.clear()
+        self._valid.add(given)
+
+    def _record_failure(self, run: Run, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
+        delay = self._deps.registry.next_delay(run, error)
+        message = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in {delay:.3g} s'
+        self._deps.recorder.record(provisioning_failed(claim, message))
+
+    async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
+        """Whether the scheduler shall choose another node: the place is full; for in-tree plugins after every failure.
+
+        Another segment may be tried only once nothing is, or will be, in this one.
+        """
+        if not is_in_tree(driver.name) and not (isinstance(error, ResourceExhausted) and error.reschedule):
+            return False
+        return intent.segment is None or await self._proves_absence(claim, intent, driver, error)
+
+    async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
+        if error.nothing_done:
+            return True
+        if not driver.supports("find") or driver.info.settle_seconds > 0:
+            return False
+        return isinstance(await self._deps.find(claim, intent, driver), Absent)

@@ -1,0 +1,116 @@
+"""Leaving a cluster: what our finalizers hold, and the writes that let it go with its asset kept. Pure.
+
+Deleting instead is the running controllers' work: once a claim is deleted, they settle its intent, release its volume,
+delete the asset and let both go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from volplane.controller.actions import Patch
+from volplane.intents.settle import settled_metadata
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, Volume
+
+__all__ = ["Held", "driver_of_claim", "held_claims", "held_volumes", "release_claim", "release_volume"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """An object that we hold. driver: "" if nothing tells. asset: its handle, or what it would be called. why: for people."""
+
+    kind: str
+    key: str
+    driver: str
+    phase: str
+    asset: str
+    why: str
+
+
+class _Told(msgspec.Struct):
+    driver: str = ""
+
+
+class _Sealed(msgspec.Struct):
+    intent: _Told
+
+
+def driver_of_claim(claim: Claim) -> str:
+    """Which driver the claim says it is in work with. Not proven by its seal: good for selecting, not for acting."""
+    try:
+        told = msgspec.json.decode(claim.annotation(names.INTENT) or "", type=_Sealed).intent.driver
+    except msgspec.MsgspecError:
+        told = ""
+    return told or claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER) or ""
+
+
+def held_volumes(volumes: Iterable[Volume], driver: str = "") -> Iterator[tuple[Volume, Held]]:
+    """Volumes that stay until their asset is gone, or are in the middle of a scrub. driver: of this one only."""
+    for volume in volumes:
+        maker = volume.annotation(names.PROVISIONED_BY) or volume.annotation(names.DRIVER) or ""
+        finalizer = volume.has_finalizer(names.RECLAIM_FINALIZER)
+        if driver not in ("", maker) or not (finalizer or volume.annotation(names.INTENT) is not None):
+            continue
+        why = f"finalizer {names.RECLAIM_FINALIZER}" if finalizer else f"annotation {names.INTENT}: a scrub"
+        yield (
+            volume,
+            Held(
+                kind="volume",
+                key=volume.name,
+                driver=maker,
+                phase="Terminating" if volume.terminating else volume.status.phase,
+                asset=volume.annotation(names.HANDLE) or "",
+                why=why,
+            ),
+        )
+
+
+def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Claim, Held]]:
+    """Claims for which an asset may be in the making. driver: on this one only."""
+    for claim in claims:
+        finalizer = claim.has_finalizer(names.PROVISIONING_FINALIZER)
+        if not (finalizer or claim.annotation(names.INTENT) is not None):
+            continue
+        maker = driver_of_claim(claim)
+        if driver not in ("", maker):
+            continue
+        why = f"finalizer {names.PROVISIONING_FINALIZER}" if finalizer else f"annotation {names.INTENT}"
+        yield (
+            claim,
+            Held(
+                kind="claim",
+                key=claim.key,
+                driver=maker,
+                phase="Terminating" if claim.terminating else claim.status.phase or "Pending",
+                asset=f"pvc-{claim.uid}",
+                why=why,
+            ),
+        )
+
+
+def release_volume(volume: Volume) -> Patch:
+    """Let the volume go and keep its asset: nobody will delete it from now on, and the policy says so."""
+    kept = [name for name in volume.metadata.finalizers or () if name != names.RECLAIM_FINALIZER]
+    metadata: dict[str, Any] = {"finalizers": kept or None}
+    if volume.annotation(names.INTENT) is not None:
+        metadata["annotations"] = {names.INTENT: None}
+    body: dict[str, Any] = {"metadata": metadata}
+    if volume.spec.persistent_volume_reclaim_policy == "Delete":
+        body["spec"] = {"persistentVolumeReclaimPolicy": "Retain"}
+    return Patch(kind=VOLUMES, target=volume, body=body, why="released by drain, the asset is kept")
+
+
+def release_claim(claim: Claim) -> Patch:
+    """Let the claim go; an asset that was in the making is left where it is."""
+    return Patch(
+        kind=CLAIMS,
+        target=claim,
+        body={"metadata": settled_metadata(claim)},
+        why="released by drain, an asset in the making is left",
+    )

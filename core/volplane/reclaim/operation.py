@@ -1,0 +1,133 @@
+"""The operations of released volumes.
+
+`delete` and `recycle`: the live checks, one call of the hook, its result kept. `identify`: whose a static volume is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from volplane.assets import Erased, InProgress, PodScrub, VolumeSource
+from volplane.controller.actions import Notice, Run, warning
+from volplane.drivers.driver import Driver
+from volplane.drivers.view import DriverView
+from volplane.errors import BackendError, VolumeInUse
+from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import volume_identity
+from volplane.kube import names
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.objects import Volume
+from volplane.operations import Work
+from volplane.reclaim.recycle import recycles
+from volplane.requests import DeleteRequest, RecycleRequest
+from volplane.state.naming import volume_source
+from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
+from volplane.state.records import epoch_of, read_delete_intent, read_recycle_intent
+
+__all__ = ["DeleteOperation", "IdentifyOperation", "RecycleOperation"]
+
+WakeVolume = Callable[[str], None]
+"""Queues a volume, so that its failure is written before the next try."""
+
+
+Identify = Callable[[VolumeSource], Awaitable[None]]
+"""Asks the drivers whose the source is (`DriverRegistry.identify`). Raises BackendError or PluginError."""
+
+
+class IdentifyOperation:
+    """Handler of the verb `identify`."""
+
+    def __init__(self, deps: OperationDeps, identify: Identify) -> None:
+        self._deps = deps
+        self._identify = identify
+
+    def __call__(self, run: Run) -> Work:
+        source = volume_source(self._deps.volume(run))
+        return lambda: self._identify(source)
+
+
+class _VolumeOperation:
+    def __init__(self, deps: OperationDeps, wake: WakeVolume) -> None:
+        self._deps = deps
+        self._wake = wake
+
+    def _failed(
+        self, run: Run, volume: Volume, progress: VolumeProgress, error: BackendError, *, reason: str, message: str
+    ) -> None:
+        """A failure becomes the volume's phase and event by its next decision; the same one again is an event alone.
+
+        Where another is the binder, phases are its own: every failure is an event alone.
+        """
+        deps = self._deps
+        shown = volume.status.phase == "Failed" and volume.status.message == message
+        if shown or not deps.cluster.settings.binder:
+            text = f"{message}; next attempt in {deps.registry.next_delay(run, error):.3g} s"
+            deps.recorder.record(warning(VOLUMES, volume, reason, text))
+        if volume.name in deps.cluster.volumes:
+            progress.failed(message)
+            self._wake(volume.key)
+
+
+class DeleteOperation(_VolumeOperation):
+    """Handler of the verb `delete`."""
+
+    def __call__(self, run: Run) -> Work:
+        volume, driver = self._deps.volume(run), self._deps.driver(run)
+        progress = self._deps.cluster.progress.track_volume(run.uid)
+        return lambda: self._delete(run, volume, driver, progress)
+
+    async def _delete(self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress) -> None:
+        deps = self._deps
+        live = await deps.released_volume(volume)
+        if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
+            raise deps.not_justified()
+        known = read_delete_intent(live.annotation(names.INTENT))
+        identity = volume_identity(live, deps.cluster.settings.cluster_id)
+        generation = identity.owner.generation if identity.owner else 1
+        context = deps.context(driver, generation, known.delete_state if known is not None else None)
+        try:
+            result = await deps.hooks.call(driver, Driver.delete, DeleteRequest(context=context, volume=identity))
+        except VolumeInUse as error:
+            deps.recorder.record(Notice(VOLUMES, live, "Normal", "VolumeDelete", str(error)))
+            raise
+        except BackendError as error:
+            self._failed(run, live, progress, error, reason="VolumeFailedDelete", message=str(error))
+            raise
+        if isinstance(result, InProgress):
+            progress.succeeded(Deleting(dict(result.state), deps.next_due(result.retry_after)))
+        else:
+            progress.succeeded(Deleted())
+
+
+class RecycleOperation(_VolumeOperation):
+    """Handler of the verb `recycle`."""
+
+    def __call__(self, run: Run) -> Work:
+        volume, driver = self._deps.volume(run), self._deps.driver(run)
+        # A scrub that begins anew has a new record: what is answered to this one then is seen by nobody.
+        progress = self._deps.cluster.progress.track_volume(run.uid)
+        return lambda: self._recycle(run, volume, driver, progress)
+
+    async def _recycle(self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress) -> None:
+        deps = self._deps
+        live = await deps.released_volume(volume)
+        intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
+        if live is None or live.terminating or not recycles(live) or intent is None:
+            raise deps.not_justified()
+        if epoch_of(intent.fence) != epoch_of(deps.fence()):
+            raise deps.not_justified()
+        state = progress.step.state if isinstance(progress.step, Erasing) else None
+        context = deps.context(driver, state=state)
+        request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.settings.cluster_id))
+        try:
+            result = await deps.hooks.call(driver, Driver.recycle, request)
+        except BackendError as error:
+            self._failed(run, live, progress, error, reason="VolumeFailedRecycle", message=f"Recycle failed: {error}")
+            raise
+        match result:
+            case PodScrub(volume=pod_volume):
+                progress.succeeded(ScrubPlan(pod_volume))
+            case InProgress():
+                progress.succeeded(Erasing(dict(result.state), deps.next_due(result.retry_after)))
+            case Erased():
+                progress.succeeded(BackendErased())

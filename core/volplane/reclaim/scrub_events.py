@@ -1,0 +1,58 @@
+"""Copies what is said about a scrubber pod (by scheduler, node, image puller) to the volume that it scrubs.
+
+Source: reference section 8.3, reason `RecyclerPod`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from volplane.controller.actions import Notice
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import VOLUMES, Kind
+from volplane.kube.objects import KubeObject, ObjectReference
+from volplane.reclaim.scrub_pod import pod_name
+from volplane.state.cluster_state import ClusterState
+from volplane.state.indexes import scrubbed_volume
+
+__all__ = ["POD_EVENTS", "POD_EVENTS_SELECTOR", "PodEvent", "ScrubEvents"]
+
+
+class PodEvent(KubeObject):
+    """core/v1 Event, as far as it is copied."""
+
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    type: str = "Normal"
+    message: str = ""
+
+
+POD_EVENTS: Kind[PodEvent] = Kind("v1", "Event", "events", True, PodEvent)
+POD_EVENTS_SELECTOR = "involvedObject.kind=Pod"
+
+
+class Recorder(Protocol):
+    def record(self, notice: Notice) -> None:
+        """Queue an event; never blocks."""
+
+
+class ScrubEvents:
+    """Listener of a cache that holds the events about pods in our namespace."""
+
+    def __init__(self, events: Cache[PodEvent], cluster: ClusterState, recorder: Recorder) -> None:
+        self._events = events
+        self._cluster = cluster
+        self._recorder = recorder
+        events.subscribe(self.event_changed)
+
+    def event_changed(self, old: PodEvent | None, new: PodEvent | None) -> None:
+        """Copy a new event. Those of the first list were copied by the process before, repeated ones once are enough."""
+        if new is None or old is not None or not self._events.synced:
+            return
+        about = new.involved_object
+        pod = self._cluster.pods.get(f"{about.namespace}/{about.name}")
+        volume = self._cluster.volumes.get(scrubbed_volume(pod) or "") if pod is not None else None
+        if volume is not None and about.name == pod_name(volume):
+            message = f"Recycler pod: {new.message}"
+            self._recorder.record(Notice(VOLUMES, volume, new.type, "RecyclerPod", message))

@@ -1,0 +1,154 @@
+"""The scrubber pod: its name, its body, and whether a pod found under that name is ours for this very scrub. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from volplane.binding.matching import capacity_of
+from volplane.controller.config import ScrubberSettings
+from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VOLUME, overlaid
+from volplane.kube.kinds import PODS
+from volplane.kube.objects import Pod, Volume
+from volplane.state.indexes import SCRUB_VOLUME
+from volplane.state.naming import volume_source
+from volplane.state.progress import ScrubPlan
+from volplane.state.records import RecycleIntent
+
+__all__ = [
+    "SCRUB_GATE",
+    "SCRUB_LABEL",
+    "Unmountable",
+    "belongs",
+    "pod_body",
+    "pod_name",
+    "scrub_deadline",
+    "source_digest",
+]
+
+SCRUB_GATE = "volplane.dev/scrub"
+"""Scheduling gate: lifted only after the pod's uid stands on the volume, so a late or foreign pod never starts."""
+SCRUB_LABEL = "volplane.dev/scrub"
+"""On the pod: hash of the volume's uid, as in its name."""
+_VOLUME_UID = "volplane.dev/scrub-volume-uid"
+_CLAIM_UID = "volplane.dev/scrub-claim-uid"
+_SOURCE = "volplane.dev/scrub-source"
+_ATTEMPT = "volplane.dev/scrub-attempt"
+
+DEFAULT_IMAGE = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
+LONGEST_DEADLINE = 2**31 - 1
+"""Seconds that the API server accepts as `activeDeadlineSeconds`."""
+NANOS_PER_GIB = 2**30 * 10**9
+SCRIPT = (
+    "test -d /scrub || { echo 'there is no volume at /scrub'; exit 1; }; "
+    "find /scrub -xdev -mindepth 1 -depth -delete; "
+    'left=$(find /scrub -mindepth 1 | head -n 5); test -z "$left" || { echo "not erased: $left"; exit 1; }'
+)
+"""Empties /scrub without following links or crossing mounts, and fails unless nothing is left."""
+
+
+class Unmountable(Exception):
+    """A scrubber pod cannot mount this volume; the text says why."""
+
+
+def _hash(volume_uid: str) -> str:
+    return hashlib.sha256(volume_uid.encode()).hexdigest()[:16]
+
+
+def pod_name(volume: Volume) -> str:
+    """`volplane-scrub-` and the first 16 hex digits of SHA-256 of the volume's uid."""
+    return f"volplane-scrub-{_hash(volume.uid)}"
+
+
+def source_digest(volume: Volume) -> str:
+    """Which source the pod was made for: a changed source must not be scrubbed under an old permit."""
+    source = volume_source(volume)
+    return hashlib.sha256(msgspec.json.encode([source.kind, dict(source.fields)], order="deterministic")).hexdigest()[
+        :16
+    ]
+
+
+def _permit(volume: Volume, intent: RecycleIntent) -> dict[str, str]:
+    return {
+        SCRUB_VOLUME: volume.name,
+        _VOLUME_UID: volume.uid,
+        _CLAIM_UID: intent.claim,
+        _SOURCE: source_digest(volume),
+        _ATTEMPT: str(intent.attempt),
+    }
+
+
+def belongs(pod: Pod, volume: Volume, intent: RecycleIntent) -> bool:
+    """Whether the pod was made for this volume, this release of it, this source and this attempt."""
+    annotations = pod.metadata.annotations or {}
+    return all(annotations.get(key) == value for key, value in _permit(volume, intent).items())
+
+
+def scrub_deadline(volume: Volume, settings: ScrubberSettings) -> int:
+    """Seconds a scrub may run: a base and so much for each GiB."""
+    gib = capacity_of(volume) // NANOS_PER_GIB
+    return min(int(settings.base_deadline + min(gib, LONGEST_DEADLINE) * settings.deadline_per_gib), LONGEST_DEADLINE)
+
+
+def pod_body(
+    volume: Volume, intent: RecycleIntent, plan: ScrubPlan, settings: ScrubberSettings, namespace: str
+) -> dict[str, Any]:
+    """The pod, gated. Raises Unmountable if the volume's source cannot be mounted inline."""
+    if volume.spec.volume_mode == "Block":
+        raise Unmountable("a volume of mode Block cannot be mounted in a scrubber pod")
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": settings.image or DEFAULT_IMAGE,
+        "command": list(settings.command) or ["/bin/sh", "-c", SCRIPT],
+        "volumeMounts": [{"name": VOLUME, "mountPath": "/scrub"}],
+        "securityContext": {
+            "runAsUser": 0,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": list(ADDED_CAPABILITIES)},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if settings.resources:
+        container["resources"] = dict(settings.resources)
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostNetwork": False,
+        "activeDeadlineSeconds": scrub_deadline(volume, settings),
+        "schedulingGates": [{"name": SCRUB_GATE}],
+        "terminationGracePeriodSeconds": 5,
+        "containers": [container],
+        "volumes": [{"name": VOLUME, **_pod_volume(volume, plan)}],
+    }
+    if settings.tolerations:
+        spec["tolerations"] = [dict(toleration) for toleration in settings.tolerations]
+    affinity = volume.spec.node_affinity
+    if affinity is not None and affinity.required is not None:
+        required = msgspec.to_builtins(affinity.required)
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    metadata = {
+        "name": pod_name(volume),
+        "namespace": namespace,
+        "labels": {SCRUB_LABEL: _hash(volume.uid), "app.kubernetes.io/name": "volplane-scrub"},
+        "annotations": _permit(volume, intent),
+    }
+    return overlaid(PODS.body(metadata=metadata, spec=spec), settings.template)
+
+
+def _pod_volume(volume: Volume, plan: ScrubPlan) -> Mapping[str, Any]:
+    if plan.volume is not None:
+        return plan.volume
+    source = volume_source(volume)
+    match source.kind, source.fields:
+        case "hostPath" | "local", {"path": str(path)}:
+            return {"hostPath": {"path": path, "type": "Directory"}}
+        case "nfs", {"server": str(server), "path": str(path)}:
+            return {"nfs": {"server": server, "path": path}}
+        case kind, _:
+            raise Unmountable(f"a volume with a {kind or 'unknown'} source cannot be mounted in a scrubber pod")

@@ -1,0 +1,164 @@
+"""The next step for a claim: bind it, provision for it, or say why it waits. Pure.
+
+Source: reference tables 5.1 and 5.2, section 9; DESIGN §8 (intents).
+"""
+
+from __future__ import annotations
+
+from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
+from volplane.binding.matching import capacity_of, class_of_claim, demand_of, refers_to, selects
+from volplane.binding.migration import migration_step
+from volplane.binding.steps import bind_step, reset_claim_step
+from volplane.controller.actions import Action, Done, Notice, Patch, Read, Reads, Wait
+from volplane.external.provisioner import decide_claim_beside
+from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
+from volplane.intents.settle import settle, settled_metadata
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, Pod, StorageClass
+from volplane.provision.decide import decide_provision
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import volume_name_of
+
+__all__ = ["awaits_volume", "decide_claim"]
+
+NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
+LOOKED_AT = 100
+"""Volumes that a message counts, at most."""
+
+
+def decide_claim(key: str, cluster: ClusterState, reads: Reads) -> Action:
+    """The single next action for the claim with this cache key."""
+    claim = cluster.claims.get(key)
+    if claim is None:
+        return Done()
+    if cluster.settings.binder and (step := migration_step(CLAIMS, claim)) is not None:
+        return step
+    if not cluster.settings.binder:
+        return decide_claim_beside(claim, cluster, reads)
+    if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
+        return settle(claim, cluster) or Done()
+    if claim.annotation(names.BIND_COMPLETED) is not None:
+        outcome = decide_bound(claim, cluster)
+        return _confirm(claim, outcome, reads) or _follow(outcome, claim, cluster)
+    return _unbound(claim, cluster, reads)
+
+
+def _confirm(claim: Claim, outcome: Bind | Action, reads: Reads) -> Read | None:
+    """A cache never proves that a volume is gone, or another's: read it live before the claim is declared lost.
+
+    Nor that the claim is still there, where somebody saw that it is not and released the volume.
+    """
+    if isinstance(outcome, Bind) and outcome.volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
+        return Read(CLAIMS, claim.key, why="its volume was released: is it still there?")
+    name = claim.spec.volume_name
+    if not isinstance(outcome, Patch) or not name or reads.has(VOLUMES, name):
+        return None
+    return Read(VOLUMES, name, why="is its volume really lost?")
+
+
+def _follow(outcome: Bind | Unmatched | Action, claim: Claim, cluster: ClusterState) -> Action:
+    """Turn a choice of volume into the next write, and when all is written settle what is left of an intent."""
+    if isinstance(outcome, Unmatched):
+        raise TypeError("a bound claim is never unmatched")
+    if isinstance(outcome, Wait) and claim.annotation(names.BIND_COMPLETED) is not None:
+        return settle(claim, cluster) or outcome
+    if not isinstance(outcome, Bind):
+        return outcome
+    ours = outcome.volume.name == volume_name_of(claim)
+    metadata = settled_metadata(claim) if ours else {}
+    step = bind_step(claim, outcome.volume, claim_metadata=metadata)
+    if step is not None:
+        return step
+    return settle(claim, cluster) or Done()
+
+
+def _unbound(claim: Claim, cluster: ClusterState, reads: Reads) -> Action:
+    made = cluster.volumes.get(volume_name_of(claim))
+    if made is not None and refers_to(made, claim) and can_never_be_bound(made, claim) and cluster.settings.provisioner:
+        return outlive(claim, made, cluster)
+    class_name = class_of_claim(claim)
+    storage_class = cluster.classes.get(class_name) if class_name else None
+    delayed = storage_class is not None and _delayed(storage_class)
+    outcome = decide_unbound(claim, cluster, delayed=delayed)
+    if not isinstance(outcome, Unmatched):
+        return _follow(outcome, claim, cluster)
+    if class_name and storage_class is not None:
+        return _provisioned(claim, storage_class, cluster, reads)
+    return _unmatched(claim, class_name, cluster)
+
+
+def _unmatched(claim: Claim, class_name: str | None, cluster: ClusterState) -> Action:
+    """No volume fits, and no class that exists says who could make one."""
+    if class_name is None and (default := cluster.default_class()) is not None:
+        if (arriving := cluster.free.coming(demand_of(claim))) is not None:
+            # A class, once given, would take the claim away from a classless volume that fits.
+            return Wait(reason=f"volume {arriving.name} is about to become available", seconds=1.0)
+        body = {"spec": {"storageClassName": default.name}}
+        return Patch(kind=CLAIMS, target=claim, body=body, why=f"assign the default class {default.name}")
+    if not class_name:
+        why = NO_CLASS + _what_is_near(claim, cluster)
+        return _pending(claim, why, Notice(CLAIMS, claim, "Normal", "FailedBinding", why))
+    message = f'storageclass.storage.k8s.io "{class_name}" not found'
+    return Wait(reason=message, notices=(_failed(claim, message),))
+
+
+def _provisioned(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: Reads) -> Action:
+    """No volume fits: have one made."""
+    if _delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
+        return _wait_for_consumer(claim, cluster)
+    if not cluster.settings.provisioner:
+        return _pending(claim, "no volume fits and provisioning is switched off")
+    return decide_provision(claim, storage_class, cluster, reads)
+
+
+def awaits_volume(claim: Claim, cluster: ClusterState) -> bool:
+    """Whether any volume that fits may be bound to it: unbound, naming none, and not waiting for its first consumer."""
+    if claim.spec.volume_name or claim.terminating or claim.annotation(names.BIND_COMPLETED) is not None:
+        return False
+    class_name = class_of_claim(claim)
+    storage_class = cluster.classes.get(class_name) if class_name else None
+    return storage_class is None or not _delayed(storage_class)
+
+
+def _delayed(storage_class: StorageClass) -> bool:
+    return storage_class.volume_binding_mode == "WaitForFirstConsumer"
+
+
+def _failed(claim: Claim, message: str) -> Notice:
+    return Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
+
+
+def _pending(claim: Claim, reason: str, *notices: Notice) -> Action:
+    return reset_claim_step(claim, "Pending") or Wait(reason=reason, notices=notices)
+
+
+def _wait_for_consumer(claim: Claim, cluster: ClusterState) -> Action:
+    waiting = sorted(pod.name for pod in cluster.pods.by_index("claim", claim.key) if _unscheduled(pod))
+    if not waiting:
+        reason, message = "WaitForFirstConsumer", "waiting for first consumer to be created before binding"
+    elif len(waiting) == 1:
+        reason, message = "WaitForPodScheduled", f"waiting for pod {waiting[0]} to be scheduled"
+    else:
+        reason, message = "WaitForPodScheduled", f"waiting for pods {','.join(waiting)} to be scheduled"
+    return _pending(claim, message, Notice(CLAIMS, claim, "Normal", reason, message))
+
+
+def _unscheduled(pod: Pod) -> bool:
+    return not pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed")
+
+
+def _what_is_near(claim: Claim, cluster: ClusterState) -> str:
+    """What the available volumes of the right class and mode lack, in numbers; "" if there are none."""
+    demand = demand_of(claim)
+    near = cluster.free.on_shelf(demand.place, LOOKED_AT)
+    if not near:
+        return ""
+    lacking = {
+        "too small": sum(capacity_of(volume) < demand.request for volume in near),
+        "without its access modes": sum(not demand.access_modes.issubset(v.spec.access_modes or ()) for v in near),
+        "not matched by its selector": sum(not selects(demand.selector, v.metadata.labels or {}) for v in near),
+    }
+    many = f"{LOOKED_AT} or more" if len(near) == LOOKED_AT else str(len(near))
+    counted = ", ".join(f"{count} {what}" for what, count in lacking.items() if count)
+    return f"; of {many} available volumes of its class and mode are {counted or 'all taken'}"

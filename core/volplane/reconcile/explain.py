@@ -1,0 +1,156 @@
+"""Why a claim is where it is, in plain words, from the same decisions that move it.
+
+Nothing is performed: the decision is asked as the runner would ask it, and its answer is told instead of taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from volplane.binding.matching import class_of_claim, refers_to
+from volplane.controller.actions import Action, Create, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
+from volplane.kube import names
+from volplane.kube.objects import Claim
+from volplane.operations import OperationState, Phase
+from volplane.reconcile.claims import decide_claim
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import volume_name_of
+
+__all__ = ["Explanation", "explain_claim"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """situation: where it stands. tried: operations of it, with their last errors. next: what happens next, and when."""
+
+    claim: str
+    situation: tuple[str, ...]
+    tried: tuple[str, ...]
+    next: tuple[str, ...]
+
+
+def explain_claim(key: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float) -> Explanation:
+    """Explain the claim `namespace/name`. now: loop time that the operations' times refer to."""
+    claim = cluster.claims.get(key)
+    if claim is None:
+        told = (f"there is no claim {key}",)
+        return Explanation(claim=key, situation=told, tried=(), next=("nothing, until somebody creates it",))
+    running = [state for state in operations if state.uid == claim.uid]
+    action = decide_claim(key, cluster, Reads())
+    return Explanation(
+        claim=key,
+        situation=tuple(_situation(claim, cluster)),
+        tried=tuple(_tried(running, now)),
+        next=tuple(_waits(running, now) or _next(action, claim, cluster)),
+    )
+
+
+def _situation(claim: Claim, cluster: ClusterState) -> Iterable[str]:
+    phase = claim.status.phase or "Pending"
+    yield f"claim {claim.key} is {phase}" + (", and is being deleted" if claim.terminating else "")
+    if claim.terminating:
+        holders = ", ".join(claim.metadata.finalizers or ()) or "nobody"
+        yield f"its deletion waits for: {holders}"
+    yield _class_sentence(claim, cluster)
+    if claim.spec.volume_name:
+        yield _volume_sentence(claim, cluster)
+    elif volume := cluster.volumes.get(volume_name_of(claim)):
+        yield f"volume {volume.name} was made for it and is {volume.status.phase}"
+    if node := claim.annotation(names.SELECTED_NODE):
+        yield f"the scheduler selected node {node}"
+    if claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        yield "an asset may be in the making: an intent is recorded on the claim"
+
+
+def _class_sentence(claim: Claim, cluster: ClusterState) -> str:
+    named = class_of_claim(claim)
+    if named is None:
+        default = cluster.default_class()
+        return (
+            f"it names no class; the default class is {default.name}"
+            if default
+            else "it names no class; none is default"
+        )
+    if not named:
+        return "it asks for a volume without a class, so nothing is provisioned for it"
+    storage_class = cluster.classes.get(named)
+    if storage_class is None:
+        return f"its class {named} does not exist"
+    driver = cluster.drivers.get(storage_class.provisioner)
+    broken = cluster.drivers.broken(storage_class.provisioner)
+    served = "served here" if driver else f"not usable here: {broken}" if broken else "not a driver of this process"
+    mode = storage_class.volume_binding_mode or "Immediate"
+    return f"its class {named} binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"
+
+
+def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
+    name = claim.spec.volume_name
+    volume = cluster.volumes.get(name)
+    if volume is None:
+        return f"it points at volume {name}, which does not exist"
+    if refers_to(volume, claim):
+        return f"it and volume {name} ({volume.status.phase}) point at each other"
+    reference = volume.spec.claim_ref
+    other = f"at {reference.namespace}/{reference.name}" if reference is not None else "at no claim"
+    return f"it points at volume {name} ({volume.status.phase}), which points {other}"
+
+
+def _tried(running: Iterable[OperationState], now: float) -> Iterable[str]:
+    for state in running:
+        if state.phase is Phase.WAITING:
+            yield f"{state.name} failed {state.failures} times, the last with: {state.error}"
+        else:
+            yield f"{state.name} is {state.phase} for {now - state.since:.1f} s on driver {state.driver}"
+
+
+def _waits(running: Iterable[OperationState], now: float) -> list[str]:
+    """What the operations of the claim that is known of lead to."""
+    return [
+        f"{state.name} ends, then this is decided anew"
+        if state.next_try is None
+        else f"{state.name} is tried again in {max(state.next_try - now, 0.0):.1f} s"
+        for state in running
+    ]
+
+
+def _next(action: Action, claim: Claim, cluster: ClusterState) -> Iterable[str]:
+    match action:
+        case Done():
+            yield _nothing(claim, cluster)
+        case Wait(reason=reason, seconds=seconds, notices=notices):
+            yield (
+                f"nothing until something changes: {reason}"
+                if seconds is None
+                else f"in {seconds:.1f} s again: {reason}"
+            )
+            yield from _advice(notices, reason)
+        case Patch(kind=kind, target=target, why=why):
+            yield f"a write to {kind.kind} {target.key}: {why}"
+        case Create(kind=kind, why=why):
+            yield f"a new {kind.kind}: {why}"
+        case Delete(kind=kind, target=target, why=why):
+            yield f"the deletion of {kind.kind} {target.key}: {why}"
+        case Read(why=why):
+            yield f"a live read: {why}"
+        case Run(driver=driver):
+            yield f"{action.name} starts on driver {driver}"
+
+
+def _nothing(claim: Claim, cluster: ClusterState) -> str:
+    """What it means that there is nothing to do."""
+    if claim.status.phase == "Bound" and not claim.terminating:
+        return "nothing: everything is as it should be"
+    if cluster.settings.binder:
+        return "nothing until something changes"
+    storage_class = cluster.classes.get(class_of_claim(claim) or "")
+    maker = storage_class.provisioner if storage_class is not None else ""
+    if maker and cluster.drivers.get(maker) is None:
+        return f"nothing here: a volume for it is {maker}'s to make, and the stock kube-controller-manager's to bind"
+    return "nothing here: binding is the stock kube-controller-manager's work"
+
+
+def _advice(notices: Iterable[Notice], said: str) -> Iterable[str]:
+    for notice in notices:
+        if notice.message != said:
+            yield f"{notice.type.lower()} event {notice.reason}: {notice.message}"

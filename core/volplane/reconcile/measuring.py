@@ -1,0 +1,146 @@
+"""Counting what happens to claims and volumes, from outside: around the drivers, the caches and the decisions.
+
+What is counted under which name follows the external provisioner (attempts, by class) and the reference controller
+(from a user's point of view: first attempt until bound, first deletion until gone). An attempt that answers
+`InProgress` is neither a success nor a failure yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from volplane.assets import Asset, Done
+from volplane.binding.matching import class_of_claim, class_of_volume
+from volplane.controller.actions import Action, Patch, Reads
+from volplane.controller.inventory import count_inventory
+from volplane.controller.metrics import Metrics
+from volplane.drivers.driver import Driver
+from volplane.drivers.registry import HookRequest
+from volplane.drivers.view import DriverView
+from volplane.errors import BackendError, PluginError
+from volplane.intents.operation import HookCaller
+from volplane.kube import names
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, Volume
+from volplane.requests import DeleteRequest, ProvisionRequest
+
+__all__ = ["CountedAssignments", "MeasuredHooks"]
+
+Q = TypeVar("Q", bound=HookRequest)
+T = TypeVar("T")
+
+
+class MeasuredHooks:
+    """Calls hooks (`HookCaller`), counting attempts and how long users waited. Also counts what is in the caches."""
+
+    def __init__(self, inner: HookCaller, claims: Cache[Claim], volumes: Cache[Volume], metrics: Metrics) -> None:
+        self._inner = inner
+        self._claims = claims
+        self._volumes = volumes
+        self._metrics = metrics
+        self._provisioning: dict[str, tuple[str, float]] = {}
+        self._deleting: dict[str, tuple[str, float]] = {}
+        claims.subscribe(self._claim_changed)
+        volumes.subscribe(self._volume_changed)
+        self._stop_counting = count_inventory(volumes, claims, metrics)
+
+    def close(self) -> None:
+        """Take back what is counted of the caches: another process has them from now on."""
+        self._stop_counting()
+
+    async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
+        match request:
+            case ProvisionRequest():
+                return await self._provision(driver, hook, request, request)
+            case DeleteRequest():
+                return await self._delete(driver, hook, request, request)
+            case _:
+                return await self._inner.call(driver, hook, request)
+
+    async def _provision(
+        self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q, demand: ProvisionRequest
+    ) -> T:
+        claim = self._claims.get(f"{demand.claim.namespace}/{demand.claim.name}")
+        if claim is None or claim.uid != demand.claim.uid or claim.terminating:
+            return await self._inner.call(driver, hook, request)  # To find out what is there, not to make it.
+        class_name = class_of_claim(claim) or ""
+        source = claim.spec.data_source.kind if claim.spec.data_source is not None else ""
+        began = _now()
+        self._provisioning.setdefault(claim.uid, (driver.name, began))
+        try:
+            result = await self._inner.call(driver, hook, request)
+        except (BackendError, PluginError):
+            self._metrics.provision_failed(class_name, source=source)
+            raise
+        if isinstance(result, Asset):
+            if result.capacity_bytes < demand.capacity_bytes:
+                self._metrics.provision_failed(class_name, source=source)
+            else:
+                self._metrics.provision_succeeded(class_name, _now() - began, source=source)
+        return result
+
+    async def _delete(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q, demand: DeleteRequest) -> T:
+        volume = self._volumes.get(demand.volume.name)
+        if volume is None or volume.uid != demand.volume.uid:
+            return await self._inner.call(driver, hook, request)  # Of an asset that never became a volume.
+        class_name = class_of_volume(volume)
+        began = _now()
+        self._deleting.setdefault(volume.uid, (driver.name, began))
+        try:
+            result = await self._inner.call(driver, hook, request)
+        except (BackendError, PluginError):
+            self._metrics.delete_failed(class_name)
+            raise
+        if isinstance(result, Done):
+            self._metrics.delete_succeeded(class_name, _now() - began)
+        return result
+
+    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        if not self._provisioning:
+            return
+        if new is None:
+            if old is not None:
+                self._provisioning.pop(old.uid, None)
+        elif new.uid in self._provisioning and new.annotation(names.BIND_COMPLETED) is not None:
+            plugin, began = self._provisioning.pop(new.uid)
+            self._metrics.operation_finished(plugin, "provision", _now() - began)
+
+    def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if new is None and old is not None and old.uid in self._deleting:
+            plugin, began = self._deleting.pop(old.uid)
+            self._metrics.operation_finished(plugin, "delete", _now() - began)
+
+
+class CountedAssignments:
+    """A decision about claims, counting those that get the default class later, and the writes of it that failed."""
+
+    def __init__(self, decide: Callable[[str, Reads], Action], claims: Cache[Claim], metrics: Metrics) -> None:
+        self._decide = decide
+        self._metrics = metrics
+        self._asked: set[str] = set()
+        claims.subscribe(self._claim_changed)
+
+    def __call__(self, key: str, reads: Reads) -> Action:
+        action = self._decide(key, reads)
+        if isinstance(action, Patch) and action.kind is CLAIMS and "storageClassName" in action.body.get("spec", ()):
+            if action.target.uid in self._asked:
+                self._metrics.class_given_later(refused=True)
+            self._asked.add(action.target.uid)
+        return action
+
+    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        present = new or old
+        if not self._asked or present is None or present.uid not in self._asked:
+            return
+        if new is None:
+            self._asked.discard(present.uid)
+        elif class_of_claim(new) is not None:
+            self._asked.discard(present.uid)
+            self._metrics.class_given_later()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

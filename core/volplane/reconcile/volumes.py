@@ -1,0 +1,216 @@
+"""The next step for a volume: its phase, its release, its reclaim. Pure.
+
+Source: reference sections 7 and 8; DESIGN §8 (delete and recycle).
+"""
+
+from __future__ import annotations
+
+from volplane.binding.decide import Bind, decide_bound, decide_unbound
+from volplane.binding.matching import refers_to
+from volplane.binding.migration import migration_step
+from volplane.binding.steps import unbind_patch, volume_phase_step
+from volplane.controller.actions import Action, Done, Read, Reads, Wait, warning
+from volplane.external.provisioner import decide_volume_beside
+from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
+from volplane.intents.finalizers import finalizer_step, held_for_reclaim
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, ObjectReference, Volume
+from volplane.reclaim.delete import decide_delete
+from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
+from volplane.state.cluster_state import ClusterState
+from volplane.state.records import read_recycle_intent
+
+__all__ = ["decide_volume", "promised"]
+
+
+def decide_volume(key: str, cluster: ClusterState, reads: Reads) -> Action:
+    """The single next action for the volume with this name."""
+    volume = cluster.volumes.get(key)
+    if cluster.settings.binder and cluster.settings.reclaimer:
+        stray = remove_stray_pod(key, volume, cluster, reads)
+        if stray is not None:
+            return stray
+    if volume is None:
+        return Done()
+    if not cluster.settings.binder:
+        return decide_volume_beside(volume, cluster, reads)
+    step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=_ours(volume, cluster))
+    if step is not None:
+        return step
+    if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
+        return abandon_scrub(volume, cluster)
+    reference = volume.spec.claim_ref
+    if reference is None or not reference.uid:
+        return _unreferenced(volume, cluster, reads)
+    if not _complete(reference):
+        return _incomplete(volume)
+    claim = _claim_of(volume, reference, cluster)
+    if claim is None or claim.uid != reference.uid:
+        unsure = _confirm_absence(volume, reference, claim, reads)
+        return unsure or _released(volume, cluster, reads)
+    return _referenced(volume, claim, cluster, reads)
+
+
+def promised(claim: Claim, cluster: ClusterState) -> bool:
+    """Whether a static volume refers to the claim, which never pointed back: it is taken back while the claim exists."""
+    if claim.spec.volume_name or not cluster.settings.binder:
+        return False
+    volumes = map(cluster.volumes.get, cluster.reserved_for(claim.key))
+    return any(v is not None and refers_to(v, claim) and v.annotation(names.PROVISIONED_BY) is None for v in volumes)
+
+
+def _claim_key(reference: ObjectReference) -> str:
+    return f"{reference.namespace}/{reference.name}"
+
+
+def _ours(volume: Volume, cluster: ClusterState) -> bool:
+    """Whether a driver that is configured here made it, working or not."""
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    return cluster.drivers.get(maker) is not None or bool(cluster.drivers.broken(maker))
+
+
+def _claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState) -> Claim | None:
+    """The claim a reference means. The uid counts: a wrong name beside it must not cost a bound claim its volume."""
+    named = cluster.claims.get(_claim_key(reference))
+    if named is None or named.uid != reference.uid:
+        for claim in cluster.claims.by_index("volume", volume.name):
+            if claim.uid == reference.uid:
+                return claim
+    return named
+
+
+def _confirm_absence(volume: Volume, reference: ObjectReference, cached: Claim | None, reads: Reads) -> Read | None:
+    """A cache never proves that a claim is gone: read it live, once in a pass, before anything follows from it."""
+    key = _claim_key(reference)
+    if reads.has(CLAIMS, key):
+        return None
+    settled = volume.status.phase in ("Released", "Failed") and not _may_destroy(volume)
+    if settled and (cached is None or cached.uid != reference.uid):
+        return None
+    return Read(CLAIMS, key, why="is the claim really gone?")
+
+
+def _may_destroy(volume: Volume) -> bool:
+    return volume.terminating or volume.spec.persistent_volume_reclaim_policy != "Retain"
+
+
+def _unreferenced(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
+    """No claim, or a person's reservation without uid."""
+    taker = next((claim for claim in _claims_near(volume, cluster) if _about_to_bind(volume, claim, cluster)), None)
+    if volume.terminating and held_for_reclaim(volume):
+        if volume.status.phase in ("Released", "Failed"):
+            return decide_delete(volume, cluster)
+        if taker is not None:
+            return Wait(reason=f"claim {taker.key} is about to be bound to it")
+        # From this write on no binder takes it any more.
+        return volume_phase_step(volume, "Released") or Done()
+    if volume.annotation(names.INTENT) is not None:
+        # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
+        return decide_recycle(volume, cluster, reads) if recycles(volume) else abandon_scrub(volume, cluster)
+    if taker is not None:
+        return Wait(reason=f"claim {taker.key} is about to be bound to it")
+    if (step := volume_phase_step(volume, "Available")) is not None:
+        return step
+    reference = volume.spec.claim_ref
+    return Done() if reference is None or _complete(reference) else _incomplete(volume)
+
+
+def _complete(reference: ObjectReference) -> bool:
+    return bool(reference.namespace and reference.name)
+
+
+def _incomplete(volume: Volume) -> Wait:
+    """A reference that can match no claim is a mistake, and nothing may be destroyed for it."""
+    message = "spec.claimRef lacks namespace or name, so it matches no claim; complete it or remove it"
+    return Wait(reason=message, notices=(warning(VOLUMES, volume, "VolumeMismatch", message),))
+
+
+def _claims_near(volume: Volume, cluster: ClusterState) -> list[Claim]:
+    """Claims that point at the volume, and the one that its reference names."""
+    reference = volume.spec.claim_ref
+    named = cluster.claims.get(_claim_key(reference)) if reference is not None else None
+    return [*cluster.claims.by_index("volume", volume.name), *([named] if named is not None else [])]
+
+
+def _about_to_bind(volume: Volume, claim: Claim, cluster: ClusterState) -> bool:
+    """The claim's side writes this volume next; a phase written here would only collide with that."""
+    bound = claim.annotation(names.BIND_COMPLETED) is not None
+    if claim.terminating and not bound:
+        return False
+    outcome = decide_bound(claim, cluster) if bound else decide_unbound(claim, cluster, delayed=True)
+    return isinstance(outcome, Bind) and outcome.volume.name == volume.name
+
+
+def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Reads) -> Action:
+    """The claim it is bound to, or about to be, exists."""
+    if volume.annotation(names.INTENT) is not None:
+        if not reads.has(CLAIMS, claim.key):
+            # Whoever declared the scrub saw it gone, live; it may be this cache that is behind.
+            return Read(CLAIMS, claim.key, why="is it there, though its volume is to be scrubbed?")
+        return abandon_scrub(volume, cluster)
+    pointer = claim.spec.volume_name
+    if not pointer:
+        if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None:
+            # No pod can have used it through a claim that never pointed at it: nothing is to be reclaimed.
+            return unbind_patch(volume, why=f"claim {claim.key} is deleted before it was bound")
+        if can_never_be_bound(volume, claim):
+            if outlived(volume, claim, cluster.sealer):
+                return _reclaim(volume, cluster, reads)
+            return Wait(reason=f"claim {claim.key} is to ask for another one before this is destroyed")
+        return _half_bound(volume, claim)
+    if pointer == volume.name:
+        if volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
+            return Read(CLAIMS, claim.key, why="somebody saw it gone: is the claim there?")
+        return volume_phase_step(volume, "Bound") or Done()
+    dynamic = volume.annotation(names.PROVISIONED_BY) is not None
+    if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":
+        return _released(volume, cluster, reads)
+    return unbind_patch(volume, why=f"claim {claim.key} is bound to {pointer}")
+
+
+def _half_bound(volume: Volume, claim: Claim) -> Action:
+    """W1 is written, W3 is not: the claim's side goes on, unless the two can never match."""
+    if (claim.spec.volume_mode or "Filesystem") != (volume.spec.volume_mode or "Filesystem"):
+        on_volume = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" due to incompatible volumeMode.'
+        on_claim = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim due to incompatible volumeMode.'
+        return Wait(
+            reason=on_volume,
+            notices=(
+                warning(VOLUMES, volume, "VolumeMismatch", on_volume),
+                warning(CLAIMS, claim, "VolumeMismatch", on_claim),
+            ),
+        )
+    return Wait(reason=f"claim {claim.key} is being bound to it")
+
+
+def _released(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
+    """Its claim is gone, or is bound elsewhere. Policy decides; the phase comes first because protection waits for it."""
+    if volume.status.phase not in ("Released", "Failed"):
+        step = volume_phase_step(volume, "Released")
+        if step is not None:
+            return step
+    return _reclaim(volume, cluster, reads)
+
+
+def _reclaim(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
+    if volume.annotation(names.MIGRATED_TO) or not cluster.settings.reclaimer:
+        return Done()
+    policy = volume.spec.persistent_volume_reclaim_policy
+    if volume.terminating:
+        # A static volume that nothing of ours holds may be gone at any moment: its asset stays with who made it.
+        mine = held_for_reclaim(volume) or volume.annotation(names.PROVISIONED_BY) is not None
+        return decide_delete(volume, cluster) if mine and policy == "Delete" else Done()
+    if recycles(volume):
+        return decide_recycle(volume, cluster, reads)
+    if volume.annotation(names.INTENT) is not None:
+        return abandon_scrub(volume, cluster)
+    match policy:
+        case "Retain":
+            return Done()
+        case "Delete":
+            return decide_delete(volume, cluster)
+        case _:
+            message = "Volume has unrecognized PersistentVolumeReclaimPolicy"
+            notices = (warning(VOLUMES, volume, "VolumeUnknownReclaimPolicy", message),)
+            return volume_phase_step(volume, "Failed", message, notices=notices) or Wait(reason=message)

@@ -1,0 +1,117 @@
+"""What the decisions of claims and volumes see: caches, indexes, drivers, settings and what hooks returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from volplane.assets import VolumeSource
+from volplane.binding.index import FreeVolumes, WaitingClaims
+from volplane.binding.matching import Demand
+from volplane.controller.config import ScrubberSettings
+from volplane.drivers.owners import SourceOwner
+from volplane.drivers.view import DriverView
+from volplane.kube import names
+from volplane.kube.cache import Cache
+from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
+from volplane.state.progress import Progress
+from volplane.state.records import ClaimIntent, Sealer
+
+__all__ = ["ClusterState", "Drivers", "Settings"]
+
+
+class Drivers(Protocol):
+    """The configured drivers, as decisions see them."""
+
+    def get(self, name: str) -> DriverView | None:
+        """The working driver of this name."""
+
+    def broken(self, name: str) -> str:
+        """Why the configured driver of this name does not work, or ""."""
+
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
+        """The one driver that owns a static volume's source, as far as it is known. Calls no hook."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Which duties this process has, and where it lives.
+
+    binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer: for our drivers.
+    namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
+    """
+
+    cluster_id: str
+    namespace: str = "volplane-system"
+    binder: bool = True
+    provisioner: bool = True
+    reclaimer: bool = True
+    scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
+
+    @classmethod
+    def of(cls, controllers: Collection[str], *, cluster_id: str, namespace: str, scrub: ScrubberSettings) -> Settings:
+        """Of a process that runs these controllers."""
+        return cls(
+            cluster_id=cluster_id,
+            namespace=namespace,
+            binder="binder" in controllers,
+            provisioner="provisioner" in controllers,
+            reclaimer="reclaimer" in controllers,
+            scrub=scrub,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterState:
+    """Everything that a decision may look at: objects, indexes, views of drivers, progress. It can reach nothing outside.
+
+    now: wall time; monotonic: loop time; fence: names holder and epoch of our lease. Decisions read; event handlers and
+    operations change the caches and the progress.
+    """
+
+    settings: Settings
+    claims: Cache[Claim]
+    volumes: Cache[Volume]
+    classes: Cache[StorageClass]
+    pods: Cache[Pod]
+    nodes: Cache[Node]
+    drivers: Drivers
+    sealer: Sealer
+    now: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    fence: Callable[[], str] = lambda: ""
+    progress: Progress = field(default_factory=Progress)
+    free: FreeVolumes = field(default_factory=FreeVolumes)
+    waiting: WaitingClaims = field(default_factory=WaitingClaims)
+
+    # The binder's view of volumes.
+
+    def get(self, key: str) -> Volume | None:
+        return self.volumes.get(key)
+
+    def reserved_for(self, claim_key: str) -> list[str]:
+        return self.free.reserved_for(claim_key)
+
+    def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
+        return self.free.best(demand, claim_key=claim_key)
+
+    def intent_of(self, claim: Claim) -> ClaimIntent | None:
+        """What is being made for the claim: its sealed record, or, where that is damaged, what this process last began."""
+        written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
+        return written if written is not None else self.progress.claim(claim.uid).intent
+
+    def default_class(self) -> StorageClass | None:
+        """The newest class marked as default; of equally new ones the smallest name."""
+        marked = [
+            item
+            for item in self.classes.values()
+            if "true" in (item.annotation(names.DEFAULT_CLASS), item.annotation(names.DEFAULT_CLASS_BETA))
+        ]
+        if not marked:
+            return None
+        newest = max(item.metadata.creation_timestamp or "" for item in marked)
+        return min(
+            (item for item in marked if (item.metadata.creation_timestamp or "") == newest), key=lambda item: item.name
+        )

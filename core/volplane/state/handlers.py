@@ -1,0 +1,159 @@
+"""Where the pure decisions meet the indexes: holds and offers around a claim's decision, and who wakes whom.
+
+A wake-up is never lost: each listener runs after its cache changed, in the same turn of the loop, and queues keep what
+arrives while a key is in work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from volplane.binding.matching import class_of_claim
+from volplane.kube import names
+from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
+from volplane.state.cluster_state import ClusterState
+from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
+from volplane.state.naming import volume_name_of
+from volplane.state.records import read_recycle_intent
+
+__all__ = ["EventHandlers"]
+
+_HELD = names.PROVISIONING_FINALIZER
+
+
+def _record(item: Claim | Volume) -> str | None:
+    return item.annotation(names.INTENT)
+
+
+class Queue(Protocol):
+    def enqueue(self, key: str, after: float = 0.0) -> None: ...
+
+
+def _turned(old: Claim, new: Claim) -> bool:
+    """Whether something changed about the claim that a volume which names it must know."""
+    return old.terminating != new.terminating or old.spec.volume_name != new.spec.volume_name
+
+
+def _volumes_concerned(old: Claim | None, new: Claim | None) -> list[str]:
+    """Names of the volumes that the claim names, or named, unless its status tells of a bind that they know already."""
+    if old is not None and new is not None and _completed(old, new):
+        return []
+    return sorted({item.spec.volume_name for item in (old, new) if item is not None} - {""})
+
+
+def _completed(old: Claim, new: Claim) -> bool:
+    """Whether the last write of a bind is all that happened to the claim: the volume's own were before it."""
+    turned = old.status.phase != "Bound" and new.status.phase == "Bound"
+    return turned and old.uid == new.uid and old.terminating == new.terminating and old.spec == new.spec
+
+
+class EventHandlers:
+    """Listeners of the caches: keep the indexes and queue whatever a change may concern."""
+
+    def __init__(
+        self, cluster: ClusterState, claims: Queue, volumes: Queue, forget: Callable[[str, str, str], None]
+    ) -> None:
+        """forget: drops the back-off of an operation, named by verb, key and uid."""
+        self._cluster = cluster
+        self._claims = claims
+        self._volumes = volumes
+        self._forget = forget
+
+    def subscribe(self) -> None:
+        self._cluster.volumes.subscribe(self.volume_changed)
+        self._cluster.claims.subscribe(self.claim_changed)
+        self._cluster.classes.subscribe(self.class_changed)
+        self._cluster.pods.subscribe(self.pod_changed)
+        self._cluster.nodes.subscribe(self.node_changed)
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        self._claims.enqueue(present.key)
+        for name in _volumes_concerned(old, new):
+            self._volumes.enqueue(name)
+        if old is None or new is None or _turned(old, new):
+            for name in self._cluster.free.reserved_for(present.key):
+                self._volumes.enqueue(name)
+        if new is not None and new.has_finalizer(_HELD) and (old is None or _record(old) != _record(new)):
+            self._intent_changed(new)
+        if new is None:
+            self._cluster.waiting.discard(present.key)
+            self._cluster.progress.forget_claim(present.uid)
+        elif old is not None and old.has_finalizer(_HELD) and not new.has_finalizer(_HELD):
+            self._cluster.progress.forget_claim(new.uid)
+        elif new.annotation(names.SELECTED_NODE) is None:
+            self._cluster.progress.claim(new.uid).node_cleared()
+
+    def _intent_changed(self, claim: Claim) -> None:
+        if (name := volume_name_of(claim)) in self._cluster.volumes:
+            self._volumes.enqueue(name)
+        if (intent := self._cluster.sealer.open(claim.uid, _record(claim))) is not None:
+            self._cluster.progress.track_claim(claim.uid).intent_seen(intent)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        newly_offered = self._cluster.free.changed(old, new)
+        present = new or old
+        if present is None:
+            return
+        self._volumes.enqueue(present.key)
+        for reference in (item.spec.claim_ref for item in (old, new) if item is not None):
+            if reference is not None and reference.name:
+                self._claims.enqueue(f"{reference.namespace}/{reference.name}")
+        for index in ("volume", "own"):
+            for claim in self._cluster.claims.by_index(index, present.name):
+                self._claims.enqueue(claim.key)
+        self._follow_progress(old, new)
+        if new is not None and newly_offered and (woken := self._cluster.waiting.wake_for(new)) is not None:
+            self._claims.enqueue(woken)
+
+    def _follow_progress(self, old: Volume | None, new: Volume | None) -> None:
+        """Drop what the volume itself shows now, or nobody needs any more."""
+        progress = self._cluster.progress
+        if new is None:
+            if old is not None:
+                progress.forget_volume(old.uid)
+            return
+        progress.volume(new.uid).status_seen(new.status.message)
+        if new.name.startswith("pvc-"):
+            progress.claim(new.name.removeprefix("pvc-")).volume_seen()
+        begun = read_recycle_intent(_record(old)) if old is not None else None
+        ended = _record(new) is None and old is not None and _record(old) is not None
+        if ended or (begun is not None and not begun.same_scrub(read_recycle_intent(_record(new)))):
+            progress.forget_volume(new.uid)
+
+    def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        for class_name in (present.name, ""):
+            for claim in self._cluster.claims.by_index("unbound", class_name):
+                if class_name or class_of_claim(claim) is None:
+                    self._forget("provision", claim.key, claim.uid)
+                    self._claims.enqueue(claim.key)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        """Its labels say where an asset goes. Heartbeats are no news."""
+        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+            return
+        for claim in self._cluster.claims.by_index("node", (new or old or Node()).name):
+            self._forget("provision", claim.key, claim.uid)
+            self._claims.enqueue(claim.key)
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        volume = scrubbed_volume(present)
+        if volume is not None:
+            self._volumes.enqueue(volume)
+        left = new is None or finished(new)
+        for key in claims_of_pod(present):
+            claim = self._cluster.claims.get(key)
+            if claim is not None and claim.annotation(names.BIND_COMPLETED) is None:
+                self._claims.enqueue(key)
+            if left:
+                for name in self._cluster.free.reserved_for(key):
+                    self._volumes.enqueue(name)

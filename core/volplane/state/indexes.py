@@ -1,0 +1,78 @@
+"""The indexes that the caches of the volume controllers need. Pure."""
+
+from __future__ import annotations
+
+from volplane.binding.matching import class_of_claim
+from volplane.kube import names
+from volplane.kube.objects import Claim, Pod
+from volplane.state.naming import volume_name_of
+
+__all__ = ["CLAIM_INDEXES", "POD_INDEXES", "SCRUB_VOLUME", "claims_of_pod", "finished", "scrubbed_volume"]
+
+SCRUB_VOLUME = "volplane.dev/scrub-volume"
+"""Annotation of a scrubber pod: name of the volume that it scrubs."""
+
+
+def claims_of_pod(pod: Pod) -> list[str]:
+    """Keys of the claims a pod mounts; a generic ephemeral volume's claim is named after pod and volume."""
+    keys = []
+    for volume in pod.spec.volumes or ():
+        if volume.persistent_volume_claim is not None:
+            keys.append(f"{pod.namespace}/{volume.persistent_volume_claim.claim_name}")
+        elif volume.ephemeral is not None:
+            keys.append(f"{pod.namespace}/{pod.name}-{volume.name}")
+    return keys
+
+
+def finished(pod: Pod) -> bool:
+    """Succeeded, failed, or terminating without a running container."""
+    if pod.status.phase in ("Succeeded", "Failed"):
+        return True
+    statuses = [
+        *(pod.status.init_container_statuses or ()),
+        *(pod.status.container_statuses or ()),
+        *(pod.status.ephemeral_container_statuses or ()),
+    ]
+    running = any(status.state is not None and status.state.running is not None for status in statuses)
+    return pod.terminating and not running
+
+
+def scrubbed_volume(pod: Pod) -> str | None:
+    """Name of the volume a scrubber pod says it is for."""
+    return pod.annotation(SCRUB_VOLUME)
+
+
+def _volume_of_claim(claim: Claim) -> list[str]:
+    return [claim.spec.volume_name] if claim.spec.volume_name else []
+
+
+def _class_while_unbound(claim: Claim) -> list[str]:
+    if claim.annotation(names.BIND_COMPLETED) is not None:
+        return []
+    return [class_of_claim(claim) or ""]
+
+
+def _own_name_while_unbound(claim: Claim) -> list[str]:
+    return [volume_name_of(claim)] if claim.annotation(names.BIND_COMPLETED) is None else []
+
+
+def _node_while_unbound(claim: Claim) -> list[str]:
+    node = claim.annotation(names.SELECTED_NODE)
+    return [node] if node and claim.annotation(names.BIND_COMPLETED) is None else []
+
+
+def _volume_to_scrub(pod: Pod) -> list[str]:
+    volume = scrubbed_volume(pod)
+    return [volume] if volume else []
+
+
+POD_INDEXES = {"claim": claims_of_pod, "scrubs": _volume_to_scrub}
+"""claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod says it is for."""
+CLAIM_INDEXES = {
+    "volume": _volume_of_claim,
+    "unbound": _class_while_unbound,
+    "node": _node_while_unbound,
+    "own": _own_name_while_unbound,
+}
+"""volume: by the volume a claim names. Of unbound claims, unbound: by class ("" = none); node: by the selected node;
+own: by the name of the volume that is made for them."""

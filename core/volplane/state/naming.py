@@ -1,0 +1,97 @@
+"""How volumes and assets are named, and what the source of a volume says. Pure."""
+
+from __future__ import annotations
+
+from volplane.assets import VolumeSource
+from volplane.kube import names
+from volplane.kube.objects import Claim, Volume
+
+__all__ = [
+    "IN_TREE_PREFIX",
+    "asset_key",
+    "handle_in",
+    "is_in_tree",
+    "on_release",
+    "source_of",
+    "volume_name_of",
+    "volume_source",
+]
+
+IN_TREE_PREFIX = "kubernetes.io/"
+_HANDLES = {
+    "csi": "volumeHandle",
+    "hostPath": "path",
+    "local": "path",
+    "nfs": "path",
+    "awsElasticBlockStore": "volumeID",
+    "gcePersistentDisk": "pdName",
+}
+
+
+def volume_name_of(claim: Claim) -> str:
+    """Name of the volume, and of the asset, that is made for the claim."""
+    return f"pvc-{claim.uid}"
+
+
+def handle_in(source: VolumeSource) -> str:
+    """The backend's id of the asset as the source has it, or ""."""
+    return str(source.fields.get(_HANDLES.get(source.kind, ""), ""))
+
+
+def is_in_tree(driver: str) -> bool:
+    """Whether this is the name of a plugin of Kubernetes' own: its absence is an error, its marks are the stock ones."""
+    return driver.startswith(IN_TREE_PREFIX)
+
+
+def on_release(volume: Volume) -> str:
+    """What happens with a dynamic volume when its claim goes: "recycle" offers it again, else ""."""
+    return volume.annotation(names.ON_RELEASE) or ""
+
+
+def asset_key(volume: Volume) -> str:
+    """What operations of one driver exclude each other by: our name of the asset, or a static volume's source."""
+    if volume.annotation(names.PROVISIONED_BY) is not None:
+        return volume.name
+    source = volume_source(volume)
+    return f"{source.kind}:{sorted(source.fields.items())}"
+
+
+def volume_source(volume: Volume) -> VolumeSource:
+    """The volume's source; one without any (impossible on a real server) reads as an unknown kind."""
+    return source_of(volume) or VolumeSource(kind="", fields={})
+
+
+def source_of(volume: Volume) -> VolumeSource | None:
+    """The volume's source under the API's key, or None if it has none that we know."""
+    spec = volume.spec
+    for attribute, key in _SOURCES:
+        fields = getattr(spec, attribute)
+        if fields is not None:
+            return VolumeSource(kind=key, fields=fields)
+    return None
+
+
+_SOURCES = (
+    ("csi", "csi"),
+    ("local", "local"),
+    ("host_path", "hostPath"),
+    ("nfs", "nfs"),
+    ("aws_elastic_block_store", "awsElasticBlockStore"),
+    ("gce_persistent_disk", "gcePersistentDisk"),
+    ("azure_disk", "azureDisk"),
+    ("azure_file", "azureFile"),
+    ("cephfs", "cephfs"),
+    ("cinder", "cinder"),
+    ("fc", "fc"),
+    ("flex_volume", "flexVolume"),
+    ("flocker", "flocker"),
+    ("glusterfs", "glusterfs"),
+    ("iscsi", "iscsi"),
+    ("photon_persistent_disk", "photonPersistentDisk"),
+    ("portworx_volume", "portworxVolume"),
+    ("quobyte", "quobyte"),
+    ("rbd", "rbd"),
+    ("scale_io", "scaleIO"),
+    ("storageos", "storageos"),
+    ("vsphere_volume", "vsphereVolume"),
+)

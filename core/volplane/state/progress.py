@@ -1,0 +1,218 @@
+"""What hooks returned and no object holds yet: one record for each claim and volume that is worked on.
+
+Losing a record costs a repeated, idempotent call, never correctness: what the contract of the hooks promises over a
+restart is written to the object. Records are created, changed and forgotten here only. Decisions read them. The handler
+of an operation takes the record in the turn of the decision and keeps it: if the record is forgotten meanwhile, what the
+operation still writes to it is seen by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from volplane.assets import Asset
+from volplane.state.records import ClaimIntent
+
+__all__ = [
+    "BackendErased",
+    "ClaimProgress",
+    "Deleted",
+    "Deleting",
+    "Discarded",
+    "Discarding",
+    "Erasing",
+    "Full",
+    "Made",
+    "Pending",
+    "Progress",
+    "ScrubPlan",
+    "VolumeProgress",
+]
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """`provision` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    state: Mapping[str, Any]
+    due: float
+
+
+class Made(msgspec.Struct, frozen=True):
+    """`provision` made this asset; no volume stands for it yet."""
+
+    asset: Asset
+
+
+class Full(msgspec.Struct, frozen=True):
+    """The backend has no room in the segment and left nothing there: another node may be chosen."""
+
+
+class Discarding(msgspec.Struct, frozen=True):
+    """The unwanted asset is being deleted: call `delete` again at `due` (loop time) with `state`."""
+
+    asset: Asset
+    state: Mapping[str, Any] | None = None
+    due: float = 0.0
+
+
+class Discarded(msgspec.Struct, frozen=True):
+    """It is proven that no asset of the claim's intent is left."""
+
+
+class ClaimProgress(msgspec.Struct):
+    """Of one claim.
+
+    step: how far the asset is. intent: the last sealed record that was seen on the claim, whatever a tenant does to it
+    since. attempted: loop time of the end of the last `provision`, or of the first look since; `find` proves absence
+    only `settle_seconds` after that. None while a call may still be under way.
+    """
+
+    step: Pending | Made | Full | Discarding | Discarded | None = None
+    intent: ClaimIntent | None = None
+    attempted: float | None = None
+
+    def intent_seen(self, intent: ClaimIntent) -> None:
+        """The claim carries this record. One that is new after a discard is about another asset."""
+        if isinstance(self.step, Discarded) and intent != self.intent:
+            self.step = None
+        self.intent = intent
+
+    def provision_began(self) -> None:
+        if isinstance(self.step, Discarded):
+            self.step = None
+        self.attempted = None
+
+    def provision_made(self, asset: Asset, now: float) -> None:
+        self.step, self.attempted = Made(asset), now
+
+    def provision_pending(self, state: Mapping[str, Any], due: float, now: float) -> None:
+        self.step, self.attempted = Pending(dict(state), due), now
+
+    def provision_failed(self, now: float, *, unknown: bool) -> None:
+        """unknown: the call may still be under way, so its end cannot be dated."""
+        if not unknown:
+            self.attempted = now
+
+    def segment_full(self) -> None:
+        self.step = Full()
+
+    def node_cleared(self) -> None:
+        """The claim has no selected node any more."""
+        if isinstance(self.step, Full):
+            self.step = None
+
+    def volume_seen(self) -> None:
+        """The claim's own volume exists: it holds the asset."""
+        self.step = None
+
+    def absence_seen(self, now: float) -> float:
+        """`find` answered `Absent`. Returns since when: the end of the last attempt, else the first look."""
+        if self.attempted is None:
+            self.attempted = now
+        return self.attempted
+
+    def discard_began(self, asset: Asset) -> None:
+        """This asset is deleted from now on."""
+        if not isinstance(self.step, Discarding):
+            self.step = Discarding(asset)
+
+    def discard_pending(self, asset: Asset, state: Mapping[str, Any], due: float) -> None:
+        self.step = Discarding(asset, dict(state), due)
+
+    def discarded(self) -> None:
+        self.step, self.attempted = Discarded(), None
+
+
+class Deleting(msgspec.Struct, frozen=True):
+    """`delete` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    state: Mapping[str, Any]
+    due: float
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """The asset is gone."""
+
+
+class ScrubPlan(msgspec.Struct, frozen=True):
+    """The backend wants a scrubber pod; volume: the pod volume to mount instead of the usual one."""
+
+    volume: Mapping[str, Any] | None
+
+
+class Erasing(msgspec.Struct, frozen=True):
+    """`recycle` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    state: Mapping[str, Any]
+    due: float
+
+
+class BackendErased(msgspec.Struct, frozen=True):
+    """The backend erased the contents itself."""
+
+
+class VolumeProgress(msgspec.Struct):
+    """Of one volume.
+
+    step: how far its deletion or scrub is. failure: why the last `delete` or `recycle` failed; unreported: no write has
+    shown that yet. Each failure is shown once: another leader may have others to show.
+    """
+
+    step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased | None = None
+    failure: str = ""
+    unreported: bool = False
+
+    @property
+    def unreported_failure(self) -> str:
+        """Why the last `delete` or `recycle` failed, if that is still to be written; else ""."""
+        return self.failure if self.unreported else ""
+
+    def succeeded(self, step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased) -> None:
+        """`delete` or `recycle` answered."""
+        self.step, self.failure, self.unreported = step, "", False
+
+    def failed(self, message: str) -> None:
+        self.failure, self.unreported = message, True
+
+    def status_seen(self, message: str) -> None:
+        """The volume's status has this message."""
+        if message == self.failure:
+            self.unreported = False
+
+
+class Progress:
+    """The records of all claims and volumes, by uid."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, ClaimProgress] = {}
+        self._volumes: dict[str, VolumeProgress] = {}
+
+    def __len__(self) -> int:
+        return len(self._claims) + len(self._volumes)
+
+    def claim(self, uid: str) -> ClaimProgress:
+        """What is known; an empty record, which is not kept, if that is nothing."""
+        return self._claims.get(uid) or ClaimProgress()
+
+    def volume(self, uid: str) -> VolumeProgress:
+        """What is known; an empty record, which is not kept, if that is nothing."""
+        return self._volumes.get(uid) or VolumeProgress()
+
+    def track_claim(self, uid: str) -> ClaimProgress:
+        """The record, made if there is none. The claim must be in the cache: its deletion is what forgets the record."""
+        return self._claims.setdefault(uid, ClaimProgress())
+
+    def track_volume(self, uid: str) -> VolumeProgress:
+        """The record, made if there is none. The volume must be in the cache: its deletion is what forgets the record."""
+        return self._volumes.setdefault(uid, VolumeProgress())
+
+    def forget_claim(self, uid: str) -> None:
+        """The claim is gone, or its intent has ended."""
+        self._claims.pop(uid, None)
+
+    def forget_volume(self, uid: str) -> None:
+        """The volume is gone, its intent has ended, or it is scrubbed anew."""
+        self._volumes.pop(uid, None)

@@ -1,0 +1,99 @@
+"""Decoding of request bodies, with the refusals of a stock server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from volplane_embedded.apiserver.errors import StatusError, bad_request
+from volplane_embedded.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
+from volplane_embedded.apiserver.requests import parse_media_type
+from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.schema import check
+
+__all__ = ["check_fields", "check_kind", "decode", "decode_object", "unsupported_media_type"]
+
+_YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
+_JSON_TYPES: Final = frozenset({"", "application/json", "*/*", "text/plain", "application/x-www-form-urlencoded"})
+
+_decode = msgspec.json.Decoder().decode
+
+
+def unsupported_media_type() -> StatusError:
+    return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+
+
+def decode(body: bytes, content_type: str) -> Any:
+    """The JSON value of a body (YAML and protobuf where the content type says so). Raises StatusError (400 or 415)."""
+    media_type = parse_media_type(content_type)[0]
+    if media_type == MEDIA_TYPE:
+        return _decode_protobuf(body)
+    if media_type in _YAML_TYPES:
+        return _decode_yaml(body)
+    if media_type not in _JSON_TYPES:
+        raise unsupported_media_type()
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        reason = "unexpected end of JSON input" if not body.strip() else str(why)
+        raise bad_request(f"couldn't get version/kind; json parse error: {reason}") from None
+
+
+def _decode_protobuf(body: bytes) -> Json:
+    value = decode_protobuf(body)
+    if value is None:
+        raise unsupported_media_type()
+    return value
+
+
+def _decode_yaml(body: bytes) -> Any:
+    try:
+        value = yaml.safe_load(body)
+        # Through JSON, so that dates and other YAML scalars are what kubectl would have sent.
+        return _decode(msgspec.json.encode(value))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, msgspec.MsgspecError, TypeError, ValueError) as why:
+        raise bad_request(f"error converting YAML to JSON: {why}") from None
+
+
+def decode_object(resource: Resource, body: bytes, content_type: str, level: str) -> tuple[Json, Sequence[str]]:
+    """An object of the resource, checked, less kind and apiVersion; and warnings. Raises StatusError (400 or 415)."""
+    try:
+        value = decode(body, content_type)
+    except StatusError as why:
+        if why.code == 400:
+            unrecognized = f"the object provided is unrecognized (must be of type {resource.kind})"
+            raise bad_request(f"{unrecognized}: {why.message}") from None
+        raise
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise bad_request(f"couldn't get version/kind; json parse error: cannot unmarshal {kind} into an object")
+    check_kind(resource, value)
+    is_json = parse_media_type(content_type)[0] in _JSON_TYPES
+    return value, check_fields(resource, value, level, body if is_json else None)
+
+
+def check_kind(resource: Resource, value: Json) -> None:
+    """Take kind and apiVersion out of an object. Raises StatusError (400) where they name something else."""
+    wanted = resource.kind
+    found = value.pop("kind", None) or wanted
+    version = value.pop("apiVersion", None) or resource.api_version
+    if found != wanted:
+        raise bad_request(f'{found} in version "{version}" cannot be handled as a {wanted}: unknown conversion')
+    if version != resource.api_version:
+        why = f'no kind "{wanted}" is registered for version "{version}"'
+        raise bad_request(f'{wanted} in version "{version}" cannot be handled as a {wanted}: {why}')
+
+
+def check_fields(resource: Resource, obj: Json, level: str, body: bytes | None) -> Sequence[str]:
+    """Check the types of an object in place and drop its unknown fields; gives the warnings to send.
+
+    `level` is fieldValidation; `body` the JSON text, in which fields may stand twice. Raises StatusError (400) for a wrong
+    type, and under Strict for a field that is unknown or stands twice.
+    """
+    report = check(resource, obj, None if level == "Ignore" else body)
+    if report.error or (report.problems and level == "Strict"):
+        raise bad_request(report.refusal(resource))
+    return () if level == "Ignore" else report.problems

@@ -1,0 +1,131 @@
+"""The Status bodies a Kubernetes API server answers with when it refuses a request.
+
+Reasons and codes follow `k8s.io/apimachinery/pkg/apis/meta/v1.StatusReason`; causes follow its `CauseType`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "Cause",
+    "StatusError",
+    "already_exists",
+    "bad_request",
+    "conflict",
+    "forbidden",
+    "gone",
+    "invalid",
+    "not_found",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One field of an object that was refused, as it stands in `details.causes`."""
+
+    reason: str
+    field: str
+    message: str
+
+    @classmethod
+    def required(cls, path: str, why: str = "") -> Cause:
+        return cls("FieldValueRequired", path, f"Required value: {why}" if why else "Required value")
+
+    @classmethod
+    def invalid(cls, path: str, value: object, why: str) -> Cause:
+        shown = f'"{value}"' if isinstance(value, str) else json.dumps(value)
+        return cls("FieldValueInvalid", path, f"Invalid value: {shown}: {why}")
+
+    @classmethod
+    def forbidden(cls, path: str, why: str) -> Cause:
+        return cls("FieldValueForbidden", path, f"Forbidden: {why}")
+
+    @classmethod
+    def unsupported(cls, path: str, value: object, legal: list[str]) -> Cause:
+        names = ", ".join(f'"{name}"' for name in sorted(legal))
+        return cls("FieldValueNotSupported", path, f'Unsupported value: "{value}": supported values: {names}')
+
+    @classmethod
+    def duplicate(cls, path: str, value: object) -> Cause:
+        return cls("FieldValueDuplicate", path, f'Duplicate value: "{value}"')
+
+
+@dataclass(slots=True)
+class StatusError(Exception):
+    """A refused request. The HTTP face turns it into a `Status` body; nothing was written."""
+
+    code: int
+    reason: str
+    message: str
+    details: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """ListMeta of the Status: a 410 for an expired page carries a token that goes on from the current state."""
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.reason}: {self.message}"
+
+    def body(self) -> dict[str, Any]:
+        """The `Status` object of the answer."""
+        status: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": self.metadata,
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            status["reason"] = self.reason
+        if self.details:
+            status["details"] = self.details
+        status["code"] = self.code
+        return status
+
+
+def _details(name: str, group: str, kind: str) -> dict[str, Any]:
+    return {key: value for key, value in (("name", name), ("group", group), ("kind", kind)) if value}
+
+
+def _qualified(plural: str, group: str) -> str:
+    return f"{plural}.{group}" if group else plural
+
+
+def not_found(plural: str, group: str, name: str) -> StatusError:
+    return StatusError(
+        404, "NotFound", f'{_qualified(plural, group)} "{name}" not found', _details(name, group, plural)
+    )
+
+
+def already_exists(plural: str, group: str, name: str) -> StatusError:
+    message = f'{_qualified(plural, group)} "{name}" already exists'
+    return StatusError(409, "AlreadyExists", message, _details(name, group, plural))
+
+
+def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
+    message = f'Operation cannot be fulfilled on {_qualified(plural, group)} "{name}": {why}'
+    return StatusError(409, "Conflict", message, _details(name, group, plural))
+
+
+def forbidden(plural: str, group: str, name: str, why: str) -> StatusError:
+    message = f'{_qualified(plural, group)} "{name}" is forbidden: {why}'
+    return StatusError(403, "Forbidden", message, _details(name, group, plural))
+
+
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
+
+
+def gone(message: str) -> StatusError:
+    return StatusError(410, "Expired", message)
+
+
+def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
+    """422 with one cause per refused field."""
+    lines = [f"{cause.field}: {cause.message}" for cause in causes]
+    shown = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
+    qualified = _qualified(kind, group)
+    details = _details(name, group, kind)
+    details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {shown}', details)

@@ -1,0 +1,98 @@
+"""Secrets and ServiceAccounts (`pkg/registry/core/secret`, `pkg/registry/core/serviceaccount`)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds.configmaps import immutable_causes, validate_keys, validate_size
+from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, field_text, path
+from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
+
+__all__ = ["SECRET", "SERVICE_ACCOUNT", "SecretStrategy"]
+
+_TOKEN_TYPE: Final = "kubernetes.io/service-account-token"  # noqa: S105 - a type, no secret
+_KEYS_OF_TYPE: Final[Mapping[str, Sequence[str]]] = {
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+}
+
+
+class SecretStrategy(Strategy):
+    def default(self, obj: Json) -> None:
+        plain = obj.pop("stringData", None)
+        if plain:
+            encoded = {key: base64.b64encode((value or "").encode()).decode() for key, value in plain.items()}
+            obj["data"] = {**(obj.get("data") or {}), **encoded}
+        obj.setdefault("type", "Opaque")
+
+    def validate_create(self, obj: Json) -> Sequence[Cause]:
+        causes: list[Cause] = []
+        data = obj.get("data") or {}
+        validate_keys("data", data, causes)
+        validate_size(data.values(), "data", causes)
+        causes.extend(Cause.required(f"data[{key}]") for key in _KEYS_OF_TYPE.get(obj["type"], ()) if key not in data)
+        annotations = obj["metadata"].get("annotations") or {}
+        if obj["type"] == _TOKEN_TYPE and not annotations.get("kubernetes.io/service-account.name"):
+            causes.append(Cause.required("metadata.annotations[kubernetes.io/service-account.name]"))
+        return causes
+
+    def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
+        if not new.get("type"):
+            new["type"] = old["type"]
+
+    def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
+        causes: list[Cause] = []
+        if new["type"] != old["type"]:
+            causes.append(Cause.invalid("type", new["type"], "field is immutable"))
+        causes.extend(immutable_causes(new, old, "data"))
+        causes.extend(self.validate_create(new))
+        return causes
+
+
+SECRET: Final = Resource(
+    group="",
+    version="v1",
+    plural="secrets",
+    kind="Secret",
+    singular="secret",
+    namespaced=True,
+    strategy=SecretStrategy(),
+    columns=(
+        NAME,
+        Column("Type", "Used to facilitate programmatic handling of secret data.", path("type")),
+        Column(
+            "Data",
+            "Data contains the secret data. Each key must consist of alphanumeric characters, '-', '_' or '.'.",
+            lambda secret: str(len(secret.get("data") or ())),
+        ),
+        AGE,
+    ),
+    fields={"type": field_text("type")},
+    returns_deleted=False,
+)
+
+SERVICE_ACCOUNT: Final = Resource(
+    group="",
+    version="v1",
+    plural="serviceaccounts",
+    kind="ServiceAccount",
+    singular="serviceaccount",
+    namespaced=True,
+    strategy=Strategy(),
+    columns=(
+        NAME,
+        Column(
+            "Secrets",
+            "Secrets is a list of the secrets in the same namespace that pods running using this ServiceAccount are"
+            " allowed to use.",
+            lambda account: str(len(account.get("secrets") or ())),
+        ),
+        AGE,
+    ),
+    short_names=("sa",),
+)

@@ -1,0 +1,160 @@
+"""StorageClasses and VolumeAttributesClasses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from volplane_embedded.apiserver import names
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
+from volplane_embedded.apiserver.kinds.validation import immutable, one_of
+from volplane_embedded.apiserver.kinds.volume_sources import driver_name
+from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
+
+__all__ = [
+    "ATTRIBUTES_CLASS",
+    "DEFAULT_CLASS_ANNOTATIONS",
+    "STORAGE_CLASS",
+    "AttributesClassStrategy",
+    "StorageClassStrategy",
+    "is_default",
+]
+
+DEFAULT_CLASS_ANNOTATIONS: Final = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
+_PARAMETERS: Final = 512
+_PARAMETER_BYTES: Final = 256 * 1024
+
+
+def is_default(storage_class: Json) -> bool:
+    """Whether a StorageClass is marked as a default class."""
+    annotations = storage_class["metadata"].get("annotations") or {}
+    return any(annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
+
+
+class StorageClassStrategy(Strategy):
+    def default(self, obj: Json) -> None:
+        obj.setdefault("reclaimPolicy", "Delete")
+        obj.setdefault("volumeBindingMode", "Immediate")
+
+    def validate_create(self, obj: Json) -> Sequence[Cause]:
+        causes: list[Cause] = []
+        provisioner = obj.get("provisioner", "")
+        if not provisioner:
+            causes.append(Cause.required("provisioner"))
+        elif why := names.qualified_name(provisioner.lower()):
+            causes.append(Cause.invalid("provisioner", provisioner, why))
+        _validate_parameters(obj.get("parameters") or {}, causes)
+        one_of(obj["reclaimPolicy"], ("Delete", "Retain"), "reclaimPolicy", causes)
+        one_of(obj["volumeBindingMode"], ("Immediate", "WaitForFirstConsumer"), "volumeBindingMode", causes)
+        _validate_topologies(obj.get("allowedTopologies") or (), causes)
+        return causes
+
+    def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
+        causes: list[Cause] = []
+        if (new.get("parameters") or {}) != (old.get("parameters") or {}):
+            causes.append(Cause.forbidden("parameters", "updates to parameters are forbidden."))
+        for key in ("provisioner", "reclaimPolicy", "volumeBindingMode"):
+            immutable(new.get(key), old.get(key), key, causes)
+        _validate_topologies(new.get("allowedTopologies") or (), causes)
+        return causes
+
+
+class AttributesClassStrategy(Strategy):
+    def validate_create(self, obj: Json) -> Sequence[Cause]:
+        causes: list[Cause] = []
+        driver_name(obj.get("driverName", ""), "driverName", causes)
+        if not obj.get("parameters"):
+            causes.append(Cause.required("parameters", "must contain at least one key/value pair"))
+        _validate_parameters(obj.get("parameters") or {}, causes)
+        return causes
+
+    def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
+        causes: list[Cause] = []
+        immutable(new.get("driverName"), old.get("driverName"), "driverName", causes)
+        if (new.get("parameters") or {}) != (old.get("parameters") or {}):
+            causes.append(Cause.forbidden("parameters", "updates to parameters are forbidden."))
+        return causes
+
+
+def _validate_parameters(parameters: Json, causes: list[Cause]) -> None:
+    if len(parameters) > _PARAMETERS:
+        causes.append(Cause("FieldValueTooLong", "parameters", f"Too long: may not have more than {_PARAMETERS} keys"))
+        return
+    if "" in parameters:
+        causes.append(Cause.invalid("parameters", "", "field can not be empty."))
+    if sum(len(key) + len(value) for key, value in parameters.items()) > _PARAMETER_BYTES:
+        why = f"Too long: may not be more than {_PARAMETER_BYTES} bytes"
+        causes.append(Cause("FieldValueTooLong", "parameters", why))
+
+
+def _validate_topologies(terms: Sequence[Json], causes: list[Cause]) -> None:
+    for index, term in enumerate(terms):
+        seen: set[str] = set()
+        where = f"allowedTopologies[{index}]"
+        for position, expression in enumerate(term.get("matchLabelExpressions") or ()):
+            place, key = f"{where}.matchLabelExpressions[{position}]", expression.get("key", "")
+            if why := names.qualified_name(key):
+                causes.append(Cause.invalid(f"{place}.key", key, why))
+            if key in seen:
+                causes.append(Cause.duplicate(f"{place}.key", key))
+            seen.add(key)
+            if not expression.get("values"):
+                causes.append(Cause.required(f"{place}.values"))
+        if any(term == other for other in terms[:index]):
+            causes.append(Cause.duplicate(f"{where}.matchLabelExpressions", ""))
+
+
+def _shown_name(storage_class: Json) -> str:
+    name = str(storage_class["metadata"].get("name", ""))
+    return f"{name} (default)" if is_default(storage_class) else name
+
+
+STORAGE_CLASS: Final = Resource(
+    group="storage.k8s.io",
+    version="v1",
+    plural="storageclasses",
+    kind="StorageClass",
+    singular="storageclass",
+    namespaced=False,
+    strategy=StorageClassStrategy(),
+    columns=(
+        Column(NAME.name, NAME.description, _shown_name, format="name"),
+        Column("Provisioner", "provisioner indicates the type of the provisioner.", path("provisioner")),
+        Column(
+            "ReclaimPolicy",
+            "reclaimPolicy controls the reclaimPolicy for dynamically provisioned PersistentVolumes of this storage"
+            " class. Defaults to Delete.",
+            path("reclaimPolicy"),
+        ),
+        Column(
+            "VolumeBindingMode",
+            "volumeBindingMode indicates how PersistentVolumeClaims should be provisioned and bound.  When unset,"
+            " VolumeBindingImmediate is used. This field is only honored by servers that enable the VolumeScheduling"
+            " feature.",
+            path("volumeBindingMode"),
+        ),
+        Column(
+            "AllowVolumeExpansion",
+            "allowVolumeExpansion shows whether the storage class allow volume expand.",
+            path("allowVolumeExpansion", absent=False),
+        ),
+        AGE,
+    ),
+    short_names=("sc",),
+)
+
+ATTRIBUTES_CLASS: Final = Resource(
+    group="storage.k8s.io",
+    version="v1",
+    plural="volumeattributesclasses",
+    kind="VolumeAttributesClass",
+    singular="volumeattributesclass",
+    namespaced=False,
+    strategy=AttributesClassStrategy(),
+    columns=(NAME, Column("DriverName", "Name of the CSI driver This field is immutable.", path("driverName")), AGE),
+    short_names=("vac",),
+)

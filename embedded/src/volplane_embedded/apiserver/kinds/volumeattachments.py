@@ -1,0 +1,130 @@
+"""VolumeAttachments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.kinds.persistentvolumes import validate_inline
+from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
+from volplane_embedded.apiserver.kinds.validation import named
+from volplane_embedded.apiserver.kinds.volume_sources import driver_name
+from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy, keep_metadata
+
+__all__ = ["RESOURCE", "AttachmentStrategy"]
+
+_ERROR_BYTES: Final = 1024
+_METADATA_KEYS: Final = 512
+_METADATA_BYTES: Final = 256 * 1024
+
+
+class AttachmentStrategy(StatusStrategy):
+    def default(self, obj: Json) -> None:
+        obj.setdefault("spec", {}).setdefault("source", {})
+        status = obj.setdefault("status", {})
+        status.setdefault("attached", False)
+        for key in ("attachError", "detachError"):
+            if (error := status.get(key)) is not None:
+                error.setdefault("time", None)
+
+    def prepare_create(self, obj: Json) -> None:
+        obj["status"] = {"attached": False}
+
+    def validate_create(self, obj: Json) -> Sequence[Cause]:
+        causes: list[Cause] = []
+        spec = obj["spec"]
+        if spec.get("attacher"):
+            driver_name(spec["attacher"], "spec.attacher", causes)
+        else:
+            causes.append(Cause.required("spec.attacher"))
+        _validate_source(spec["source"], causes)
+        if spec.get("nodeName"):
+            named(spec["nodeName"], "spec.nodeName", causes)
+        else:
+            causes.append(Cause.required("spec.nodeName"))
+        return causes
+
+    def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
+        super().prepare_update(new, old, subresource)
+        if subresource == "status":
+            keep_metadata(new, old)
+
+    def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
+        causes: list[Cause] = []
+        if subresource == "status":
+            _validate_status(new["status"], causes)
+        elif new["spec"] != old["spec"]:
+            causes.append(Cause.invalid("spec", new["spec"], "field is immutable"))
+        return causes
+
+
+def _validate_source(source: Json, causes: list[Cause]) -> None:
+    inline, name = source.get("inlineVolumeSpec"), source.get("persistentVolumeName")
+    if inline is None and name is None:
+        why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
+        causes.append(Cause.required("spec.source", why))
+    elif inline is not None and name is not None:
+        why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
+        causes.append(Cause.forbidden("spec.source", why))
+    elif inline is not None:
+        validate_inline(inline, "spec.source.inlineVolumeSpec", causes)
+    elif not name:
+        causes.append(Cause.required("spec.source.persistentVolumeName", "must specify non empty persistentVolumeName"))
+    else:
+        named(name, "spec.source.persistentVolumeName", causes)
+
+
+def _validate_status(status: Json, causes: list[Cause]) -> None:
+    metadata = status.get("attachmentMetadata") or {}
+    if len(metadata) > _METADATA_KEYS:
+        why = f"Too long: may not have more than {_METADATA_KEYS} keys"
+        causes.append(Cause("FieldValueTooLong", "status.attachmentMetadata", why))
+    if sum(len(key) + len(value) for key, value in metadata.items()) > _METADATA_BYTES:
+        why = f"Too long: may not be more than {_METADATA_BYTES} bytes"
+        causes.append(Cause("FieldValueTooLong", "status.attachmentMetadata", why))
+    for key in ("attachError", "detachError"):
+        if len((status.get(key) or {}).get("message") or "") > _ERROR_BYTES:
+            why = f"Too long: may not be more than {_ERROR_BYTES} bytes"
+            causes.append(Cause("FieldValueTooLong", f"status.{key}.message", why))
+
+
+RESOURCE: Final = Resource(
+    group="storage.k8s.io",
+    version="v1",
+    plural="volumeattachments",
+    kind="VolumeAttachment",
+    singular="volumeattachment",
+    namespaced=False,
+    strategy=AttachmentStrategy(),
+    columns=(
+        NAME,
+        Column(
+            "Attacher",
+            "attacher indicates the name of the volume driver that MUST handle this request. This is the name returned"
+            " by GetPluginName().",
+            path("spec", "attacher"),
+            format="name",
+        ),
+        Column(
+            "PV",
+            "persistentVolumeName represents the name of the persistent volume to attach.",
+            path("spec", "source", "persistentVolumeName"),
+        ),
+        Column(
+            "Node",
+            "nodeName represents the node that the volume should be attached to.",
+            path("spec", "nodeName"),
+        ),
+        Column(
+            "Attached",
+            "attached indicates the volume is successfully attached. This field must only be set by the entity"
+            " completing the attach operation, i.e. the external-attacher.",
+            path("status", "attached", absent=False),
+            type="boolean",
+        ),
+        AGE,
+    ),
+    subresources=("status",),
+    unconditional_update=False,
+)

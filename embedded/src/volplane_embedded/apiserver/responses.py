@@ -1,0 +1,162 @@
+"""Responses made from stored bytes: objects, lists, watch events, `Table` and `PartialObjectMetadata`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+
+from volplane_embedded.apiserver.errors import StatusError
+from volplane_embedded.apiserver.requests import Answer, parse_media_type
+from volplane_embedded.apiserver.resources import Json, Resource
+
+__all__ = [
+    "PLAIN",
+    "Form",
+    "Renderer",
+    "Tabulate",
+    "error_answer",
+    "json_answer",
+    "negotiate",
+    "plain",
+    "served",
+    "text_answer",
+]
+
+_META_GROUP: Final = "meta.k8s.io"
+_KINDS: Final = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
+_MEDIA_TYPES: Final = frozenset({"application/json", "application/*", "*/*", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How objects are shown; `version` is that of group meta.k8s.io."""
+
+    shape: Literal["object", "table", "metadata"]
+    version: str = "v1"
+
+
+PLAIN: Final = Form("object")
+
+
+@functools.lru_cache(maxsize=256)
+def negotiate(accept: str) -> Form:
+    """The first choice that can be met. Raises StatusError (406) where none can (protobuf alone, for example)."""
+    if not accept:
+        return PLAIN
+    for choice in accept.split(","):
+        media_type, wanted = parse_media_type(choice)
+        if media_type not in _MEDIA_TYPES:
+            continue
+        kind = wanted.get("as")
+        if kind is None:
+            return PLAIN
+        version = wanted.get("v", "v1")
+        if kind in _KINDS and wanted.get("g", _META_GROUP) == _META_GROUP and version in ("v1", "v1beta1"):
+            return Form("table" if kind == "Table" else "metadata", version)
+    offered = "application/json, application/json;as=Table, application/json;as=PartialObjectMetadata"
+    message = f"only the following media types are accepted: {offered}"
+    raise StatusError(406, "NotAcceptable", message)
+
+
+JSON_TYPE: Final = "application/json"
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_metadata_only = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+Tabulate = Callable[[Resource, Sequence[Json], Json, str], Json]
+"""Makes a Table: resource, objects, metadata of the list, includeObject (None, Metadata or Object)."""
+
+
+def json_answer(status: int, value: object, headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer(status, {"Content-Type": JSON_TYPE, **(headers or {})}, _encode(value))
+
+
+def text_answer(status: int, text: str) -> Answer:
+    return Answer(status, {"Content-Type": "text/plain; charset=utf-8"}, text.encode())
+
+
+def error_answer(failure: StatusError) -> Answer:
+    """The Status answer of a refused request."""
+    headers = {}
+    if "retryAfterSeconds" in failure.details:
+        headers["Retry-After"] = str(failure.details["retryAfterSeconds"])
+    return json_answer(failure.code, failure.body(), headers)
+
+
+@functools.lru_cache(maxsize=256)
+def _prefix(kind: str, api_version: str) -> bytes:
+    return b'{"kind":%b,"apiVersion":%b' % (_encode(kind), _encode(api_version))
+
+
+def plain(resource: Resource, data: bytes) -> bytes:
+    """An object from its stored bytes: kind and apiVersion spliced in."""
+    if resource.from_stored is not None:
+        data = _encode(resource.from_stored(_decode(data)))
+    return _prefix(resource.kind, resource.api_version) + b"," + data[1:]
+
+
+def served(resource: Resource, obj: Json) -> Json:
+    """A decoded stored object in the shape of the resource (still without kind and apiVersion)."""
+    return obj if resource.from_stored is None else resource.from_stored(obj)
+
+
+class Renderer:
+    """Shows objects in the form a client asked for. `tabulate` knows the columns."""
+
+    def __init__(self, tabulate: Tabulate) -> None:
+        self._tabulate = tabulate
+
+    def one(self, resource: Resource, data: bytes, form: Form, include: str = "") -> bytes:
+        """A single object."""
+        if form.shape == "object":
+            return plain(resource, data)
+        if form.shape == "metadata":
+            return self._partial(data, form)
+        obj = self._whole(resource, data)
+        version = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
+        return _encode(self._table(resource, [obj], version, form, include))
+
+    def many(self, resource: Resource, rows: Iterable[bytes], metadata: Json, form: Form, include: str = "") -> bytes:
+        """A list; `metadata` is its ListMeta."""
+        if form.shape == "table":
+            objects = [self._whole(resource, row) for row in rows]
+            return _encode(self._table(resource, objects, metadata, form, include))
+        if form.shape == "metadata":
+            head = _prefix("PartialObjectMetadataList", f"meta.k8s.io/{form.version}")
+            items = [self._partial(row, form) for row in rows]
+        else:
+            head = _prefix(f"{resource.kind}List", resource.api_version)
+            convert = resource.from_stored
+            items = [_encode(convert(_decode(row))) for row in rows] if convert is not None else list(rows)
+        return b'%b,"metadata":%b,"items":[%b]}' % (head, _encode(metadata), b",".join(items))
+
+    def event(self, resource: Resource, kind: str, data: bytes, form: Form, include: str, *, first: bool) -> bytes:
+        """A line of a watch. Only the first Table of one carries column definitions."""
+        if form.shape == "table":
+            obj = self._whole(resource, data)
+            version = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
+            table = self._table(resource, [obj], version, form, include)
+            if not first:
+                table["columnDefinitions"] = None
+            body = _encode(table)
+        else:
+            body = self.one(resource, data, form)
+        return b'{"type":"%b","object":%b}\n' % (kind.encode(), body)
+
+    def _whole(self, resource: Resource, data: bytes) -> Json:
+        obj: Json = _decode(data)
+        return {"kind": resource.kind, "apiVersion": resource.api_version, **served(resource, obj)}
+
+    def _partial(self, data: bytes, form: Form) -> bytes:
+        metadata: Any = _metadata_only(data)["metadata"]
+        return b'%b,"metadata":%b}' % (_prefix("PartialObjectMetadata", f"meta.k8s.io/{form.version}"), bytes(metadata))
+
+    def _table(self, resource: Resource, objects: list[Json], metadata: Json, form: Form, include: str) -> Json:
+        table = self._tabulate(resource, objects, metadata, include or "Metadata")
+        table["apiVersion"] = f"meta.k8s.io/{form.version}"
+        return table

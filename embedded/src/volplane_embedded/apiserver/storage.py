@@ -1,0 +1,58 @@
+"""What the verbs share: the store, the clock, randomness, and the way from a request to a stored object."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from volplane_embedded.apiserver.errors import StatusError, not_found
+from volplane_embedded.apiserver.requests import Request
+from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.store import Store, Stored, key_of
+
+__all__ = ["ObjectStorage", "storage_of", "unwritable"]
+
+
+def storage_of(resource: Resource) -> str:
+    """Store key of the objects of a resource."""
+    return resource.storage or (f"{resource.plural}.{resource.group}" if resource.group else resource.plural)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStorage:
+    """Access to stored objects in terms of requests."""
+
+    store: Store
+    now: Callable[[], datetime]
+    random: random.Random
+    resources: tuple[Resource, ...]
+
+    def find(self, request: Request) -> Stored:
+        """The object a request names. Raises StatusError (404)."""
+        key = key_of(request.namespace, request.name)
+        stored = self.store.get(storage_of(request.resource), key)
+        if stored is None:
+            raise not_found(request.resource.plural, request.resource.group, request.name)
+        return stored
+
+    def put(self, resource: Resource, obj: Json) -> Stored:
+        """Write an object in its stored shape. Raises StatusError (500) where the disk refuses; nothing is written then."""
+        meta = obj["metadata"]
+        try:
+            return self.store.put(storage_of(resource), key_of(meta.get("namespace", ""), meta["name"]), obj)
+        except OSError as why:
+            raise unwritable(why) from why
+
+    def remove(self, resource: Resource, key: str) -> Stored:
+        """Remove an object; gives its last state. Raises StatusError (500) as `put`."""
+        try:
+            return self.store.delete(storage_of(resource), key)
+        except OSError as why:
+            raise unwritable(why) from why
+
+
+def unwritable(why: OSError) -> StatusError:
+    """What a client is told when the disk refuses."""
+    return StatusError(500, "InternalError", f"Internal error occurred: the store cannot be written: {why}")

@@ -1,0 +1,236 @@
+"""What the demo does, step by step, and how it proves each step on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from volplane.cli.framework.console import Console
+from volplane.errors import ApiNotFound, VolplaneError
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, KubeObject, Pod, Volume
+from volplane.plane import ControlPlane
+from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, Development
+
+__all__ = ["DemoFailed", "Story"]
+
+NAMESPACE = "default"
+MESSAGE = "written by a pod"
+
+
+class DemoFailed(VolplaneError):
+    """Something the demo said is not so."""
+
+
+class Story:
+    """Tells the demo. `waiting_for` is what it waits for at the moment."""
+
+    def __init__(self, console: Console, cluster: Development) -> None:
+        self._console = console
+        self._cluster = cluster
+        self._client = cluster.client
+        self._changed = asyncio.Event()
+        self._shown: dict[tuple[str, str], str] = {}
+        self.waiting_for = "the cluster has not started"
+
+    async def tell(self) -> None:
+        """Run all chapters. Raises DemoFailed."""
+        plane = await self._started()
+        for cache, word in ((plane.claims, "claim"), (plane.volumes, "volume"), (plane.pods, "pod")):
+            cache.subscribe(self._follow(word))
+        await self._provision(plane)
+        await self._first_consumer(plane)
+        await self._recycle(plane)
+        self._quiet(plane)
+
+    async def _started(self) -> ControlPlane:
+        plane = await self._cluster.process.wait_working()
+        self._console.line(f"a cluster with one node runs in this process: {self._cluster.embedded.url}")
+        self._console.line(f"driver {DEFAULT_DRIVER} keeps volumes in {self._cluster.layout.volumes}")
+        return plane
+
+    # --- chapters -----------------------------------------------------------------------------------------------
+
+    async def _provision(self, plane: ControlPlane) -> None:
+        self._console.heading("1. Provision: a claim of a class becomes a directory")
+        await self._create_class("fast", "Immediate")
+        await self._create_claim("data", "fast")
+        claim = await self._claim(plane, "data", lambda claim: claim.status.phase == "Bound", "bound")
+        directory = self._directory(plane, claim)
+        self._check(directory.is_dir(), f"the directory {directory.name} exists", f"{directory} is no directory")
+        await self._write(plane, "writer", "data")
+        text = (directory / "greeting").read_text().strip() if (directory / "greeting").exists() else ""
+        self._check(text == MESSAGE, f'on disk, greeting says "{text}"', f"{directory}/greeting is not there")
+
+        self._console.heading("2. Delete: the claim goes, then its volume and the directory")
+        await self._delete_claim(plane, "data")
+        await self._gone(plane.volumes, claim.spec.volume_name, "volume")
+        self._check(not directory.exists(), "the directory is gone", f"{directory} is still there")
+
+    async def _first_consumer(self, plane: ControlPlane) -> None:
+        self._console.heading("3. Wait for the first consumer: the scheduler chooses the node first")
+        await self._create_class("late", "WaitForFirstConsumer")
+        await self._create_claim("cache", "late")
+        await self._create_pod("user", "cache", "test -d /data")
+        claim = await self._claim(plane, "cache", lambda claim: claim.status.phase == "Bound", "bound")
+        await self._pod_ended(plane, "user")
+        node = claim.annotation("volume.kubernetes.io/selected-node")
+        self._check(bool(node), f"it was provisioned for {node}", "no node was selected")
+        await self._delete_pod(plane, "user")
+        await self._delete_claim(plane, "cache")
+        await self._gone(plane.volumes, claim.spec.volume_name, "volume")
+
+    async def _recycle(self, plane: ControlPlane) -> None:
+        self._console.heading("4. Recycle: a released volume is scrubbed by a sandboxed pod and offered again")
+        directory = self._cluster.layout.volumes / "static-1"
+        directory.mkdir()
+        await self._create_static(directory)
+        await self._create_claim("static", "")
+        await self._claim(plane, "static", lambda claim: claim.status.phase == "Bound", "bound")
+        await self._write(plane, "visitor", "static")
+        self._check((directory / "greeting").exists(), "the pod's file is on disk", "the pod's file is not there")
+        await self._delete_claim(plane, "static")
+        await self._volume(plane, "static-1", lambda volume: volume.status.phase == "Available", "available again")
+        left = sorted(path.name for path in directory.iterdir())
+        self._check(not left, "the directory is there, and empty", f"{directory} still holds {', '.join(left)}")
+        await self._client.delete(VOLUMES, "static-1")
+        await self._gone(plane.volumes, "static-1", "volume")
+
+    def _quiet(self, plane: ControlPlane) -> None:
+        left = [*plane.claims.keys(), *plane.volumes.keys()]
+        self._check(not left, "no claim and no volume is left", f"left over: {', '.join(left)}")
+
+    # --- objects ------------------------------------------------------------------------------------------------
+
+    async def _create_class(self, name: str, mode: str) -> None:
+        body = STORAGE_CLASSES.body(metadata={"name": name}, provisioner=DEFAULT_DRIVER, volumeBindingMode=mode)
+        await self._client.create(STORAGE_CLASSES, body)
+        self._console.phase("class", name, "created", f"provisioner {DEFAULT_DRIVER}, {mode}")
+
+    async def _create_claim(self, name: str, storage_class: str) -> None:
+        spec = {
+            "storageClassName": storage_class,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "64Mi"}},
+        }
+        await self._client.create(CLAIMS, CLAIMS.body(metadata={"name": name, "namespace": NAMESPACE}, spec=spec))
+
+    async def _create_static(self, directory: Path) -> None:
+        spec = {
+            "capacity": {"storage": "64Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Recycle",
+            "hostPath": {"path": str(directory), "type": "Directory"},
+        }
+        await self._client.create(VOLUMES, VOLUMES.body(metadata={"name": "static-1"}, spec=spec))
+
+    async def _create_pod(self, name: str, claim: str, script: str) -> None:
+        container = {
+            "name": "main",
+            "image": "host",
+            "command": ["/bin/sh", "-c", script],
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        }
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+        spec = {"restartPolicy": "Never", "containers": [container], "volumes": [volume]}
+        await self._client.create(PODS, PODS.body(metadata={"name": name, "namespace": NAMESPACE}, spec=spec))
+
+    async def _write(self, plane: ControlPlane, pod: str, claim: str) -> None:
+        await self._create_pod(pod, claim, f"echo {MESSAGE} > /data/greeting")
+        await self._pod_ended(plane, pod)
+        await self._delete_pod(plane, pod)
+
+    async def _delete_pod(self, plane: ControlPlane, name: str) -> None:
+        await self._client.delete(PODS, f"{NAMESPACE}/{name}", grace_seconds=0)
+        await self._gone(plane.pods, f"{NAMESPACE}/{name}", "pod")
+
+    async def _delete_claim(self, plane: ControlPlane, name: str) -> None:
+        await self._client.delete(CLAIMS, f"{NAMESPACE}/{name}")
+        await self._gone(plane.claims, f"{NAMESPACE}/{name}", "claim")
+
+    def _directory(self, plane: ControlPlane, claim: Claim) -> Path:
+        volume = plane.volumes.get(claim.spec.volume_name)
+        source = (volume.spec.local or volume.spec.host_path) if volume is not None else None
+        if source is None:
+            raise DemoFailed(f"volume {claim.spec.volume_name} points at no directory")
+        return Path(source["path"])
+
+    # --- watching -----------------------------------------------------------------------------------------------
+
+    def _follow(self, word: str) -> Callable[[Any, Any], None]:
+        """A cache listener that prints each object's phase when it changes."""
+
+        def changed(old: KubeObject | None, new: KubeObject | None) -> None:
+            self._changed.set()
+            present = new or old
+            if present is None or not isinstance(present, Claim | Volume | Pod):
+                return
+            phase = "deleted" if new is None else present.status.phase or "Pending"
+            if self._shown.get((word, present.key)) == phase:
+                return
+            self._shown[word, present.key] = phase
+            self._console.phase(word, present.name, phase, _detail(present) if new is not None else "")
+
+        return changed
+
+    async def _until(self, what: str, reached: Callable[[], bool]) -> None:
+        self.waiting_for = f"waiting for {what}"
+        while not reached():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _claim(self, plane: ControlPlane, name: str, good: Callable[[Claim], bool], what: str) -> Claim:
+        key = f"{NAMESPACE}/{name}"
+        await self._until(
+            f"claim {name} to be {what}: {plane.reason('claims', key)}",
+            lambda: (claim := plane.claims.get(key)) is not None and good(claim),
+        )
+        claim = plane.claims.get(key)
+        if claim is None:
+            raise DemoFailed(f"claim {name} vanished")
+        return claim
+
+    async def _volume(self, plane: ControlPlane, name: str, good: Callable[[Volume], bool], what: str) -> None:
+        await self._until(
+            f"volume {name} to be {what}",
+            lambda: (volume := plane.volumes.get(name)) is not None and good(volume),
+        )
+
+    async def _pod_ended(self, plane: ControlPlane, name: str) -> None:
+        key = f"{NAMESPACE}/{name}"
+
+        def ended() -> bool:
+            pod = plane.pods.get(key)
+            return pod is not None and pod.status.phase in ("Succeeded", "Failed")
+
+        await self._until(f"pod {name} to end", ended)
+        pod = plane.pods.get(key)
+        if pod is not None and pod.status.phase == "Failed":
+            raise DemoFailed(f"pod {name} failed: {pod.status.reason} {pod.status.message}".strip())
+
+    async def _gone(self, cache: Cache[Any], key: str, word: str) -> None:
+        await self._until(f"{word} {key} to be gone", lambda: cache.get(key) is None)
+        try:
+            await self._client.get(cache.kind, key)
+        except ApiNotFound:
+            return
+        raise DemoFailed(f"{word} {key} is still there")
+
+    def _check(self, true: bool, said: str, otherwise: str) -> None:
+        if not true:
+            raise DemoFailed(otherwise)
+        self._console.done(said)
+
+
+def _detail(item: Claim | Volume | Pod) -> str:
+    match item:
+        case Claim() if item.spec.volume_name:
+            return f"to {item.spec.volume_name}"
+        case Volume() if item.spec.claim_ref is not None:
+            return f"for {item.spec.claim_ref.namespace}/{item.spec.claim_ref.name}"
+        case Pod() if item.spec.node_name:
+            return f"on {item.spec.node_name}"
+    return ""

@@ -1,0 +1,195 @@
+"""From a container to the specification of its sandbox. Pure; refuses what it cannot give instead of ignoring it.
+
+Source: core/v1 SecurityContext; containerd's default capabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from volplane_embedded.kubelet.environment import expand
+from volplane_embedded.objects import Container, Pod, SecurityContext, VolumeMount
+from volplane_embedded.sandbox.libc import CAPABILITIES
+from volplane_embedded.sandbox.spec import Bind, Spec
+
+__all__ = ["DEFAULT_CAPABILITIES", "Places", "Refused", "Source", "refusal_of", "spec_of"]
+
+DEFAULT_CAPABILITIES: Final = frozenset(
+    (
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FSETID",
+        "FOWNER",
+        "MKNOD",
+        "NET_RAW",
+        "SETGID",
+        "SETUID",
+        "SETFCAP",
+        "SETPCAP",
+        "NET_BIND_SERVICE",
+        "SYS_CHROOT",
+        "KILL",
+        "AUDIT_WRITE",
+    )
+)
+GRANTABLE: Final = DEFAULT_CAPABILITIES | {"DAC_READ_SEARCH", "IPC_LOCK", "LEASE", "SYS_NICE", "SYS_RESOURCE"}
+"""Not SYS_ADMIN and its like: with them a command could make its surroundings writable."""
+
+
+class Refused(Exception):
+    """The pod asks for what this node agent will never give. reason is one word for the pod's status."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A prepared volume: where it lies on this machine. block: a device."""
+
+    path: str
+    read_only: bool = False
+    block: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Files of one start of a container."""
+
+    base: Path
+    log: Path
+    result: Path
+    termination_message: Path
+
+
+def refusal_of(pod: Pod) -> Refused | None:
+    """What no start of any of the pod's containers can get over."""
+    try:
+        for container in [*(pod.spec.init_containers or ()), *pod.spec.containers]:
+            _check(container)
+    except Refused as refused:
+        return refused
+    return None
+
+
+def _check(container: Container) -> None:
+    who = f"container {container.name}"
+    if not container.command:
+        raise Refused(
+            "ImagesNotSupported",
+            f"{who} has no command: images are not pulled here, a container's command runs from the machine's own "
+            "file system; give it a command",
+        )
+    if container.restart_policy == "Always":
+        raise Refused("Unsupported", f"{who} is a sidecar (restartPolicy Always), which this node agent does not run")
+    context = container.security_context or SecurityContext()
+    if context.privileged:
+        raise Refused("Unsupported", f"{who} asks for privileged, which no container gets here")
+    _capabilities(container)
+    for mount in container.volume_mounts or ():
+        if mount.mount_propagation not in {None, "None"}:
+            raise Refused("Unsupported", f"{who}: mount propagation {mount.mount_propagation} is not supported")
+        _target(mount.mount_path)
+    for device in container.volume_devices or ():
+        _target(device.device_path)
+
+
+def _capabilities(container: Container) -> list[str]:
+    context = container.security_context or SecurityContext()
+    held = set(DEFAULT_CAPABILITIES)
+    if context.capabilities is not None:
+        dropped = {_plain(name) for name in context.capabilities.drop or ()}
+        held = set() if "ALL" in dropped else held - dropped
+        added = {_plain(name) for name in context.capabilities.add or ()}
+        if refused := added - GRANTABLE:
+            known = ", ".join(sorted(refused & {*CAPABILITIES, "ALL"}) or sorted(refused))
+            raise Refused(
+                "Unsupported", f"container {container.name}: capabilities that no container gets here: {known}"
+            )
+        held |= added
+    return sorted(held)
+
+
+def _plain(name: str) -> str:
+    return name.upper().removeprefix("CAP_")
+
+
+def _target(path: str) -> str:
+    target = PurePosixPath("/", path)
+    if ".." in target.parts or len(target.parts) < 2 or target.parts[1] in {"proc", "sys"}:
+        raise Refused("Unsupported", f"nothing can be mounted at {path}; use a path outside of /, /proc and /sys")
+    return str(target)
+
+
+def spec_of(
+    pod: Pod,
+    container: Container,
+    *,
+    env: Mapping[str, str],
+    sources: Mapping[str, Source],
+    places: Places,
+    hidden: Sequence[Path] = (),
+) -> Spec:
+    """The sandbox of a container. sources: its prepared volumes, by name. Raises Refused."""
+    _check(container)
+    context = container.security_context or SecurityContext()
+    uid, gid = _user(pod, context)
+    argv = [expand(word, env) for word in (*(container.command or ()), *(container.args or ()))]
+    binds = [_bind(mount, _source(sources, mount.name), env) for mount in container.volume_mounts or ()]
+    binds += [
+        Bind(source=_source(sources, device.name).path, target=_target(device.device_path))
+        for device in container.volume_devices or ()
+    ]
+    message = Bind(source=str(places.termination_message), target=_target(container.termination_message_path))
+    return Spec(
+        argv=argv,
+        env=dict(env),
+        base=str(places.base),
+        log=str(places.log),
+        result=str(places.result),
+        cwd=container.working_dir or "/",
+        hostname=(pod.spec.hostname or pod.name)[:63],
+        uid=uid,
+        gid=gid,
+        groups=_groups(pod),
+        capabilities=_capabilities(container),
+        binds=[*binds, message],
+        hidden=[str(path) for path in hidden],
+        scratch=not context.read_only_root_filesystem,
+    )
+
+
+def _user(pod: Pod, context: SecurityContext) -> tuple[int, int]:
+    whole = pod.spec.security_context
+    uid = whole.run_as_user if context.run_as_user is None else context.run_as_user
+    gid = whole.run_as_group if context.run_as_group is None else context.run_as_group
+    non_root = whole.run_as_non_root if context.run_as_non_root is None else context.run_as_non_root
+    if non_root and not uid:
+        raise Refused("CreateContainerConfigError", "container has runAsNonRoot and no runAsUser other than 0")
+    return uid or 0, gid or 0
+
+
+def _groups(pod: Pod) -> list[int]:
+    context = pod.spec.security_context
+    groups = list(context.supplemental_groups or ())
+    return groups if context.fs_group is None else [*groups, context.fs_group]
+
+
+def _source(sources: Mapping[str, Source], name: str) -> Source:
+    if name not in sources:
+        raise Refused("CreateContainerConfigError", f"the pod has no volume {name}")
+    return sources[name]
+
+
+def _bind(mount: VolumeMount, source: Source, env: Mapping[str, str]) -> Bind:
+    return Bind(
+        source=source.path,
+        target=_target(mount.mount_path),
+        read_only=mount.read_only or source.read_only,
+        sub_path=mount.sub_path or expand(mount.sub_path_expr, env),
+    )

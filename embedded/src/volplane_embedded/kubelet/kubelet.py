@@ -1,0 +1,117 @@
+"""The node agent: one worker for each pod that is bound to a node of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Final
+
+from volplane.kube.objects import Claim, Volume
+from volplane_embedded.kubelet.mounts import MountError
+from volplane_embedded.kubelet.pod_directory import PodFiles, end_stale_processes, read_back, remove_unknown
+from volplane_embedded.kubelet.pod_workers import Worker
+from volplane_embedded.kubelet.surroundings import Surroundings
+from volplane_embedded.objects import Pod, is_finished
+
+__all__ = ["Agent"]
+
+_LOG = logging.getLogger(__name__)
+
+_STARTS: Final = 8
+"""Sandboxes that are built at once, on each node."""
+
+
+class Agent:
+    """Runs the pods of `nodes`."""
+
+    def __init__(self, around: Surroundings, nodes: Sequence[str]) -> None:
+        self._around = around
+        self._starts = {node: asyncio.Semaphore(_STARTS) for node in nodes}
+        self._known: set[str] = set()
+        """Uids of pods that are being run, or soon will be."""
+        self._workers: dict[str, Worker] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Until cancelled; the processes of the pods are then left to `Sandboxes`, the objects stay as they are."""
+        sight = self._around.sight
+        await sight.wait_synced()
+        await self._recover()
+        ends = [
+            sight.pods.subscribe(self._pod_changed),
+            sight.claims.subscribe(self._claim_changed),
+            sight.volumes.subscribe(self._volume_changed),
+        ]
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for node in self._starts:
+                    for pod in sight.on_node(node):
+                        self._pod_changed(None, pod)
+                await asyncio.Event().wait()
+        finally:
+            for end in ends:
+                end()
+
+    def worker(self, pod: Pod) -> Worker | None:
+        """Who runs the pod, if anybody does."""
+        return self._workers.get(pod.uid)
+
+    async def _recover(self) -> None:
+        """End and clear away what a former agent left."""
+        root = self._around.root
+        await asyncio.to_thread(end_stale_processes, root)
+        known = {pod.uid for node in self._starts for pod in self._around.sight.on_node(node)}
+        await asyncio.to_thread(remove_unknown, root, known)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if pod is None or pod.spec.node_name not in self._starts:
+            return
+        if (worker := self._workers.get(pod.uid)) is not None:
+            worker.poke()
+        elif new is None and pod.uid not in self._known:
+            self._spawn(self._forget(pod), pod)
+        elif new is not None and not is_finished(new) and new.uid not in self._known:
+            self._known.add(new.uid)
+            self._spawn(self._work(new), new)
+
+    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        claim = new or old
+        if claim is not None:
+            self._poke_users(claim.key)
+
+    def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        volume = new or old
+        if volume is not None and (reference := volume.spec.claim_ref) is not None:
+            self._poke_users(f"{reference.namespace}/{reference.name}")
+
+    def _poke_users(self, claim_key: str) -> None:
+        for pod in self._around.sight.users(claim_key):
+            if (worker := self._workers.get(pod.uid)) is not None:
+                worker.poke(volumes=True)
+
+    def _spawn(self, work: Coroutine[None, None, None], pod: Pod) -> None:
+        if self._tasks is None:
+            work.close()
+            return
+        self._tasks.create_task(work, name=f"pod-{pod.key}")
+
+    async def _work(self, pod: Pod) -> None:
+        try:
+            record, ran = await asyncio.to_thread(read_back, pod, self._around.root, self._around.now())
+            worker = Worker(pod, record, self._around, ran=ran, starts=self._starts[pod.spec.node_name])
+            self._workers[pod.uid] = worker
+            await worker.run()
+        except Exception:  # noqa: BLE001 -- one pod may not end the agent; it is tried again when it changes
+            _LOG.exception("pod %s cannot be run", pod.key)
+        finally:
+            self._known.discard(pod.uid)
+            self._workers.pop(pod.uid, None)
+
+    async def _forget(self, pod: Pod) -> None:
+        """A finished pod was deleted: its logs go too."""
+        try:
+            await asyncio.to_thread(PodFiles(self._around.root, pod.uid).remove)
+        except MountError as error:
+            _LOG.warning("files of pod %s stay: %s", pod.key, error)

@@ -1,0 +1,150 @@
+"""What containers wrote, as `kubectl logs` asks for it.
+
+Source: kubelet 1.36, `pkg/kubelet/kuberuntime/logs`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Protocol
+
+from volplane_embedded.apiserver.errors import bad_request
+
+__all__ = ["Asked", "LogQuery", "asked", "lines_of", "select", "stream"]
+
+_PAUSE: Final = 0.1
+_CHUNK: Final = 256 * 1024
+
+
+class LogQuery(Protocol):
+    """The query of a request for a log."""
+
+    def text(self, name: str) -> str: ...
+
+    def flag(self, name: str) -> bool: ...
+
+    def number(self, name: str) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """since: as the lines' times are written; "" for all. limit: bytes; None for all."""
+
+    tail: int | None = None
+    since: str = ""
+    timestamps: bool = False
+    limit: int | None = None
+    previous: bool = False
+
+
+def asked(query: LogQuery, now: datetime) -> Asked:
+    """Read a query. Raises StatusError (400)."""
+    seconds, moment = query.number("sinceSeconds"), query.text("sinceTime")
+    since = ""
+    if seconds is not None:
+        since = _mark(now - timedelta(seconds=seconds))
+    elif moment:
+        try:
+            since = _mark(datetime.fromisoformat(moment))
+        except ValueError:
+            raise bad_request(f"sinceTime {moment!r} is no time in RFC 3339") from None
+    tail, limit = query.number("tailLines"), query.number("limitBytes")
+    for name, value in (("tailLines", tail), ("limitBytes", limit)):
+        if value is not None and value < 0:
+            raise bad_request(f"{name} must not be negative")
+    return Asked(
+        tail=tail, since=since, timestamps=query.flag("timestamps"), limit=limit, previous=query.flag("previous")
+    )
+
+
+def _mark(moment: datetime) -> str:
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+
+
+def lines_of(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Whole lines of a log file, as (time, text with its newline, if it has one)."""
+    for line in data.splitlines():
+        time, _, rest = line.partition(b" ")
+        _stream, _, rest = rest.partition(b" ")
+        tag, _, text = rest.partition(b" ")
+        yield time.decode(errors="replace"), text if tag == b"P" else text + b"\n"
+
+
+def select(lines: Iterable[tuple[str, bytes]], wanted: Asked) -> list[bytes]:
+    """What of the lines was asked for, but for the limit."""
+    shown = (f"{time} ".encode() + text if wanted.timestamps else text for time, text in lines if time >= wanted.since)
+    return list(shown) if wanted.tail is None else list(deque(shown, maxlen=wanted.tail))
+
+
+async def stream(log: Path, wanted: Asked, *, runs: Callable[[], bool] | None) -> AsyncIterator[bytes]:
+    """The log. runs: whether its container still does; until it no longer does, new lines follow. None: end at once."""
+    left = wanted.limit
+    position = _Position(log)
+    async with aclosing(_chunks(position, wanted, runs)) as chunks:
+        async for chunk in chunks:
+            piece = chunk if left is None else chunk[:left]
+            yield piece
+            if left is not None:
+                left -= len(piece)
+                if left <= 0:
+                    return
+
+
+async def _chunks(position: _Position, wanted: Asked, runs: Callable[[], bool] | None) -> AsyncGenerator[bytes, None]:
+    shown = select(lines_of(await asyncio.to_thread(position.read_all)), wanted)
+    yield b"".join(shown)
+    later = Asked(since=wanted.since, timestamps=wanted.timestamps)
+    while runs is not None:
+        ends = not runs()
+        data = await asyncio.to_thread(position.read_on)
+        if data:
+            yield b"".join(select(lines_of(data), later))
+        elif ends:
+            return
+        else:
+            await asyncio.sleep(_PAUSE)
+
+
+class _Position:
+    """How far a log was read; it moves to `<log>.1` when it is full."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._old = log.with_name(f"{log.name}.1")
+        self._inode = 0
+        self._offset = 0
+
+    def read_all(self) -> bytes:
+        """Everything there is, of whole lines. Blocks."""
+        older = self._old.read_bytes() if self._old.exists() else b""
+        return older + self._read(self._log, most=-1)
+
+    def read_on(self) -> bytes:
+        """Some of what came after the last read, of whole lines. Blocks."""
+        if self._log.exists() and self._log.stat().st_ino != self._inode:
+            rest = self._read(self._old, most=-1) if self._is_old() else b""
+            self._inode, self._offset = 0, 0
+            return rest + self._read(self._log, most=_CHUNK)
+        return self._read(self._log, most=_CHUNK)
+
+    def _is_old(self) -> bool:
+        return self._old.exists() and self._old.stat().st_ino == self._inode
+
+    def _read(self, path: Path, *, most: int) -> bytes:
+        try:
+            with path.open("rb") as stream:
+                self._inode = path.stat().st_ino
+                stream.seek(self._offset)
+                data = stream.read(most)
+        except FileNotFoundError:
+            return b""
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole

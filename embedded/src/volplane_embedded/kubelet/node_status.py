@@ -1,0 +1,169 @@
+"""The nodes of `volplane dev`: all of them are this machine, registered and kept alive as a kubelet would."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+from collections.abc import Callable, Sequence
+from datetime import UTC
+from importlib.metadata import version
+from typing import Any, Final
+
+from volplane.errors import ApiConflict, ApiError, ApiNotFound
+from volplane.kube.client import JSON_PATCH, Client
+from volplane.kube.kinds import CSI_NODES, LEASES, NAMESPACES, NODES, Kind
+from volplane.kube.objects import Node
+from volplane_embedded.conditions import with_condition
+from volplane_embedded.informers import Now, timestamp
+from volplane_embedded.objects import PODS
+
+__all__ = ["LOCAL_NODE", "ZONES", "Nodes", "node_labels", "node_names", "node_status", "taint_removal"]
+
+_LOG = logging.getLogger(__name__)
+
+LOCAL_NODE: Final = "node.volplane.dev/local"
+"""Label of the nodes that a node agent of `volplane dev` made."""
+ZONES: Final = ("dev-a", "dev-b", "dev-c")
+_NOT_READY: Final = "node.kubernetes.io/not-ready"
+_LEASE_NAMESPACE: Final = "kube-node-lease"
+_BEAT: Final = 10.0
+_LEASE_SECONDS: Final = 40
+_PODS: Final = 110
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def node_names(count: int) -> list[str]:
+    """`node-1` and so on."""
+    return [f"node-{number}" for number in range(1, count + 1)]
+
+
+def node_labels(name: str, position: int) -> dict[str, str]:
+    """Labels of the node at this position (from 0): zones are given out in turn."""
+    return {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "topology.kubernetes.io/region": "dev",
+        "topology.kubernetes.io/zone": ZONES[position % len(ZONES)],
+        LOCAL_NODE: "true",
+    }
+
+
+def node_status(node: Node, now: str) -> dict[str, Any]:
+    """The status of a node that is up. now: RFC 3339."""
+    room = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_kib()}Ki", "pods": str(_PODS)}
+    message = "the node agent of volplane dev runs pods as local processes"
+    return {
+        "capacity": room,
+        "allocatable": room,
+        "conditions": with_condition(
+            node.status.conditions, "Ready", status=True, now=now, reason="NodeAgentReady", message=message
+        ),
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": node.name}],
+        "nodeInfo": {
+            "kernelVersion": platform.release(),
+            "osImage": platform.system(),
+            "operatingSystem": "linux",
+            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "kubeletVersion": f"volplane-{version('volplane')}",
+            "containerRuntimeVersion": "local-process",
+        },
+    }
+
+
+def taint_removal(node: Node) -> list[dict[str, str]] | None:
+    """The JSON patch that removes the taint of a node that was not ready yet; None if it is not there."""
+    for position, taint in enumerate(node.spec.taints or ()):
+        if taint.key == _NOT_READY:
+            path = f"/spec/taints/{position}"
+            return [{"op": "test", "path": f"{path}/key", "value": _NOT_READY}, {"op": "remove", "path": path}]
+    return None
+
+
+def _memory_kib() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024
+
+
+class Nodes:
+    """Registers nodes and renews their leases. Nodes of a former run that are no longer wanted are removed.
+
+    exists: whether a node of this name is there, as far as a cache knows.
+    """
+
+    def __init__(self, client: Client, names: Sequence[str], *, exists: Callable[[str], bool], now: Now) -> None:
+        self._client = client
+        self._names = list(names)
+        self._exists = exists
+        self._now = now
+
+    async def register(self) -> None:
+        """Make every node present and Ready. Raises an Api error if the server refuses; may be called again."""
+        await self._ensure(NAMESPACES, {"metadata": {"name": _LEASE_NAMESPACE}})
+        for position, name in enumerate(self._names):
+            await self._register(name, node_labels(name, position))
+        for node in (await self._client.list(NODES, label_selector=f"{LOCAL_NODE}=true")).items:
+            if node.name not in self._names:
+                await self._remove(node)
+
+    async def run(self) -> None:
+        """Renew the leases until cancelled; register a node again that somebody deleted."""
+        while True:
+            await asyncio.sleep(_BEAT)
+            for position, name in enumerate(self._names):
+                try:
+                    if self._exists(name):
+                        await self._beat(name)
+                    else:
+                        await self._register(name, node_labels(name, position))
+                except ApiError as error:
+                    _LOG.warning("the lease of node %s could not be renewed: %s", name, error)
+
+    async def _register(self, name: str, labels: dict[str, str]) -> None:
+        await self._ensure(NODES, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+        node = await self._client.patch(NODES, name, {"metadata": {"labels": labels}})
+        if (removal := taint_removal(node)) is not None:
+            await self._client.patch(NODES, name, removal, content_type=JSON_PATCH)
+        status = node_status(node, timestamp(self._now()))
+        await self._client.patch(NODES, name, {"status": status}, subresource="status")
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid}
+        await self._ensure(CSI_NODES, {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": {"drivers": []}})
+        await self._beat(name)
+
+    async def _beat(self, name: str) -> None:
+        spec = {
+            "holderIdentity": name,
+            "leaseDurationSeconds": _LEASE_SECONDS,
+            "renewTime": self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }
+        try:
+            await self._client.patch(LEASES, f"{_LEASE_NAMESPACE}/{name}", {"spec": spec})
+        except ApiNotFound:
+            body = LEASES.body(metadata={"namespace": _LEASE_NAMESPACE, "name": name}, spec=spec)
+            await self._client.create(LEASES, body)
+
+    async def _remove(self, node: Node) -> None:
+        """A node that nobody runs any more: its pods can never end by themselves."""
+        _LOG.info("node %s is left from a former run and is removed, with its pods", node.name)
+        pods = await self._client.list(PODS, field_selector=f"spec.nodeName={node.name}")
+        for pod in pods.items:
+            await self._delete(PODS, pod.key, uid=pod.uid, grace_seconds=0)
+        await self._delete(LEASES, f"{_LEASE_NAMESPACE}/{node.name}")
+        await self._delete(CSI_NODES, node.name)
+        await self._delete(NODES, node.name, uid=node.uid)
+
+    async def _delete(
+        self, kind: Kind[Any], key: str, *, uid: str | None = None, grace_seconds: int | None = None
+    ) -> None:
+        try:
+            await self._client.delete(kind, key, uid=uid, grace_seconds=grace_seconds)
+        except (ApiNotFound, ApiConflict) as error:
+            _LOG.debug("deleting %s %s: %s", kind.plural, key, error)
+
+    async def _ensure(self, kind: Kind[Any], body: dict[str, Any]) -> None:
+        try:
+            await self._client.create(kind, kind.body(**body))
+        except ApiError as error:
+            if not error.already_exists:
+                raise

@@ -1,0 +1,166 @@
+"""What the node agent does next about one pod. Pure.
+
+Source: kubelet 1.36, `syncPod`, `computePodActions`, `getPhase`, and the pod life cycle of the Kubernetes documentation.
+Differences: a container counts as ready while it runs (no probes), hooks are not run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from volplane_embedded.kubelet.pod_state import ContainerRecord, PodRecord
+from volplane_embedded.objects import Pod
+
+__all__ = ["Fail", "Kill", "Launch", "Prepare", "Remove", "Rest", "Step", "Stop", "TearDown", "next_step", "phase_of"]
+
+Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make the volumes ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start this container."""
+
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The pod must not go on."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ask all running containers to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End all running containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TearDown:
+    """Nothing of the pod runs any more, or will: give its volumes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete the object: it was only waiting for us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing to do until something changes, or until `seconds` are over."""
+
+    seconds: float | None = None
+
+
+Step = Prepare | Launch | Fail | Stop | Kill | TearDown | Remove | Rest
+
+
+def next_step(pod: Pod, record: PodRecord, *, mono: float, wall: datetime, gone: bool) -> Step:
+    """mono: loop time; wall: time of day. gone: the object does not exist any more, `pod` is its last state."""
+    left = _deadline(pod, record, wall)
+    if gone or pod.terminating or record.failure is not None:
+        return _end(pod, record, mono, gone=gone)
+    if _is_over(pod, record):
+        return Rest() if record.torn_down else TearDown()
+    if left is not None and left <= 0:
+        return Fail("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+    step = _go_on(pod, record, mono)
+    if isinstance(step, Rest) and left is not None:
+        return Rest(left if step.seconds is None else min(left, step.seconds))
+    return step
+
+
+def _deadline(pod: Pod, record: PodRecord, wall: datetime) -> float | None:
+    """Seconds left of activeDeadlineSeconds."""
+    seconds = pod.spec.active_deadline_seconds
+    return None if seconds is None else (record.begun + timedelta(seconds=seconds) - wall).total_seconds()
+
+
+def _end(pod: Pod, record: PodRecord, mono: float, *, gone: bool) -> Step:
+    if record.active:
+        if record.stopping is None:
+            return Stop()
+        left = record.stopping + (0.0 if gone else _grace(pod)) - mono
+        if record.killed:
+            return Rest()
+        return Kill() if left <= 0 else Rest(left)
+    if not record.torn_down:
+        return TearDown()
+    return Remove() if pod.terminating and not gone else Rest()
+
+
+def _grace(pod: Pod) -> float:
+    asked = pod.metadata.deletion_grace_period_seconds if pod.terminating else None
+    return float(pod.spec.termination_grace_period_seconds if asked is None else asked)
+
+
+def _go_on(pod: Pod, record: PodRecord, mono: float) -> Step:
+    if not record.prepared:
+        return Rest(record.prepare_due - mono) if record.prepare_due > mono else Prepare()
+    for container in record.init:
+        if not container.succeeded:
+            return _start(container, mono)
+    due: list[float] = []
+    for container in record.main:
+        if container.active or (container.ended is not None and not restarts(pod, container)):
+            continue
+        if container.due <= mono:
+            return Launch(container.name)
+        due.append(container.due - mono)
+    return Rest(min(due, default=None))
+
+
+def _start(container: ContainerRecord, mono: float) -> Step:
+    if container.active:
+        return Rest()
+    return Launch(container.name) if container.due <= mono else Rest(container.due - mono)
+
+
+def restarts(pod: Pod, container: ContainerRecord) -> bool:
+    """Whether a container that has ended is started again."""
+    policy = pod.spec.restart_policy
+    if policy == "Never":
+        return False
+    return not container.succeeded if policy == "OnFailure" or container.init else True
+
+
+def _is_over(pod: Pod, record: PodRecord) -> bool:
+    return not record.active and phase_of(pod, record) in {"Succeeded", "Failed"}
+
+
+def phase_of(pod: Pod, record: PodRecord) -> Phase:
+    """The phase that the containers' states amount to."""
+    if record.failure is not None:
+        return "Failed" if not record.active else _phase_while_active(record)
+    if pod.terminating and not record.active:
+        return "Succeeded" if all(container.succeeded for container in record.main) else "Failed"
+    if any(one.ended is not None and not one.succeeded and not restarts(pod, one) for one in record.init):
+        return "Failed"
+    if any(not container.succeeded for container in record.init):
+        return "Pending"
+    return _phase_of_main(pod, record)
+
+
+def _phase_while_active(record: PodRecord) -> Phase:
+    return "Running" if any(container.running for container in record.main) else "Pending"
+
+
+def _phase_of_main(pod: Pod, record: PodRecord) -> Phase:
+    if any(not one.running and one.ended is None and one.last is None for one in record.main):
+        return "Pending"
+    if any(one.ended is None or restarts(pod, one) for one in record.main):
+        return "Running"
+    return "Succeeded" if all(container.succeeded for container in record.main) else "Failed"

@@ -1,0 +1,212 @@
+"""What the node agent keeps on disk: `pods/<uid>/` with volumes, logs, and how each start of a container ended.
+
+A start is known by its log (`containers/<name>/<attempt>.log`), its end by the last report of its sandbox beside it. So
+an agent that was killed finds out what ran, ends what still does, and runs nothing twice that may run only once.
+Everything here but the paths blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from volplane_embedded.informers import timestamp
+from volplane_embedded.kubelet.container_config import Places
+from volplane_embedded.kubelet.mounts import MountError, remove_tree
+from volplane_embedded.kubelet.pod_state import ContainerRecord, Ended, PodRecord, record_of
+from volplane_embedded.objects import ContainerStatus, Pod
+from volplane_embedded.sandbox.monitor import start_ticks
+from volplane_embedded.sandbox.spec import Report, decode_report
+
+__all__ = ["PodFiles", "end_of", "end_stale_processes", "read_back", "remove_unknown"]
+
+_LOG = logging.getLogger(__name__)
+
+_UNKNOWN: Final = "ContainerStatusUnknown"
+_KILLED: Final = "the node agent was stopped while the container ran"
+_MESSAGE_BYTES: Final = 4096
+_TAIL_BYTES: Final = 2048
+_DEATH_SECONDS: Final = 5.0
+
+
+class PodFiles:
+    """Where the files of one pod are. root: the agent's directory `pods`."""
+
+    def __init__(self, root: Path, uid: str) -> None:
+        self.directory = root / uid
+        self.volumes = self.directory / "volumes"
+
+    def places(self, container: str, attempt: int) -> Places:
+        """Files of one start."""
+        directory = self.directory / "containers" / container
+        return Places(
+            base=self.directory / "roots" / container,
+            log=directory / f"{attempt}.log",
+            result=directory / f"{attempt}.json",
+            termination_message=directory / f"{attempt}.message",
+        )
+
+    def make(self, container: str, attempt: int) -> Places:
+        """Make room for a start. The one before it stays to be looked at, older ones go."""
+        places = self.places(container, attempt)
+        self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        places.base.mkdir(parents=True, exist_ok=True)
+        places.log.parent.mkdir(parents=True, exist_ok=True)
+        for path in places.log.parent.iterdir():
+            number = path.name.partition(".")[0]
+            if number.isdigit() and int(number) < attempt - 1:
+                path.unlink(missing_ok=True)
+        places.termination_message.touch()
+        places.termination_message.chmod(0o666)
+        return places
+
+    def tear_down(self) -> None:
+        """Remove the volumes that were made here and unmount the others; logs stay. Raises MountError."""
+        remove_tree(self.volumes)
+        remove_tree(self.directory / "roots")
+
+    def remove(self) -> None:
+        """Remove everything. Raises MountError."""
+        remove_tree(self.directory)
+
+
+def end_of(report: Report, places: Places, *, policy: str) -> Ended:
+    """How a container ended, with the message it left. policy: terminationMessagePolicy."""
+    message = report.message or _read(places.termination_message, _MESSAGE_BYTES)
+    if not message and policy == "FallbackToLogsOnError" and report.code != 0:
+        message = _tail(places.log)
+    return Ended(
+        code=report.code,
+        signal=report.signal,
+        reason="Completed" if report.code == 0 else "Error",
+        message=message,
+        started=_time(report.began),
+        finished=_time(report.at or time.time()),
+    )
+
+
+def _time(seconds: float) -> str:
+    return timestamp(datetime.fromtimestamp(seconds, UTC)) if seconds else ""
+
+
+def _read(path: Path, most: int) -> str:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(most).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _tail(log: Path) -> str:
+    """The last of what the container wrote, without the times before the lines."""
+    lines = _read(log, 1 << 20)[-2 * _TAIL_BYTES :].splitlines()[-80:]
+    return "\n".join(line.split(" ", 3)[-1] for line in lines)[-_TAIL_BYTES:]
+
+
+# --- after a restart of the agent ---------------------------------------------------------------------------------
+
+
+def read_back(pod: Pod, root: Path, now: datetime) -> tuple[PodRecord, bool]:
+    """What is known of a pod from a former run of the agent, and whether anything of it ran."""
+    record = record_of(pod, _begun(pod, now))
+    files = PodFiles(root, pod.uid)
+    reported = {one.name: one for one in (*(pod.status.init_container_statuses or ()), *_mains(pod))}
+    for container in record.containers:
+        _read_container(container, files, reported.get(container.name), timestamp(now))
+    return record, any(container.attempt >= 0 for container in record.containers)
+
+
+def _mains(pod: Pod) -> list[ContainerStatus]:
+    return pod.status.container_statuses or []
+
+
+def _begun(pod: Pod, now: datetime) -> datetime:
+    if pod.status.start_time is None:
+        return now
+    return datetime.fromisoformat(pod.status.start_time)
+
+
+def _read_container(container: ContainerRecord, files: PodFiles, reported: ContainerStatus | None, now: str) -> None:
+    directory = files.places(container.name, 0).log.parent
+    attempts = sorted(int(path.stem) for path in directory.glob("*.log") if path.stem.isdigit())
+    if not attempts:
+        _believe(container, reported, now)
+        return
+    container.attempt = attempts[-1]
+    container.ended = _recorded_end(files.places(container.name, attempts[-1]), now)
+    if len(attempts) > 1:
+        container.last = _recorded_end(files.places(container.name, attempts[-2]), now)
+
+
+def _recorded_end(places: Places, now: str) -> Ended:
+    try:
+        report = decode_report(places.result.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        report = Report(event="started")
+    if report.event == "exited":
+        return end_of(report, places, policy="File")
+    if report.event == "failed":
+        return Ended(code=128, reason="StartError", message=report.message, finished=_time(report.at) or now)
+    return Ended(code=137, reason=_UNKNOWN, message=_KILLED, finished=now, started=_time(report.at))
+
+
+def _believe(container: ContainerRecord, reported: ContainerStatus | None, now: str) -> None:
+    """Without files of ours, the pod's status is all that tells whether the container ran."""
+    state = (reported.state if reported is not None else None) or {}
+    if reported is None or not (state.get("running") or state.get("terminated")):
+        return
+    container.attempt = reported.restart_count
+    ended = state.get("terminated")
+    if ended is None:
+        container.ended = Ended(code=137, reason=_UNKNOWN, message=_KILLED, finished=now)
+        return
+    container.ended = Ended(
+        code=int(ended.get("exitCode", 0)),
+        reason=str(ended.get("reason", "")),
+        message=str(ended.get("message", "")),
+        signal=int(ended.get("signal", 0)),
+        started=str(ended.get("startedAt") or ""),
+        finished=str(ended.get("finishedAt") or now),
+    )
+
+
+def end_stale_processes(root: Path) -> None:
+    """Kill what a former agent started and still runs, known by process id and start time, and wait for its end."""
+    running: list[tuple[int, int]] = []
+    for path in root.glob("*/containers/*/*.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            report = decode_report(path.read_bytes())
+            if report.event == "started" and _is_alive(report.pid, report.ticks):
+                _LOG.warning("killing process %d, a container of a former node agent", report.pid)
+                os.kill(report.pid, signal.SIGKILL)
+                running.append((report.pid, report.ticks))
+    give_up = time.monotonic() + _DEATH_SECONDS
+    while any(_is_alive(*one) for one in running) and time.monotonic() < give_up:
+        time.sleep(0.01)
+
+
+def _is_alive(pid: int, ticks: int) -> bool:
+    try:
+        return start_ticks(pid) == ticks and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+def remove_unknown(root: Path, known: set[str]) -> None:
+    """Remove the files of pods that do not exist any more."""
+    if not root.is_dir():
+        return
+    for directory in root.iterdir():
+        if directory.name not in known:
+            try:
+                remove_tree(directory)
+            except MountError as error:
+                _LOG.warning("%s stays: %s", directory, error)

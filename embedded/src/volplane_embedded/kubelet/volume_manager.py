@@ -1,0 +1,217 @@
+"""Makes the volumes of a pod ready on this machine.
+
+Source: kubelet 1.36, `desiredStateOfWorldPopulator` (checks of claim and volume), the hostPath, local, nfs, emptyDir,
+configMap, secret, downwardAPI and projected plugins. A claim and its volume are read live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from volplane.errors import ApiError, ApiNotFound
+from volplane.kube import names
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, SECRETS, VOLUMES, Kind
+from volplane.kube.objects import Claim, KubeObject, Node, Volume
+from volplane_embedded.kubelet.container_config import Source
+from volplane_embedded.kubelet.environment import Configuration, Missing
+from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, hand_to_group, mount_nfs
+from volplane_embedded.kubelet.projected_volumes import files_of, is_projection, named_by, write
+from volplane_embedded.objects import CONFIG_MAPS, Pod, PodVolume
+from volplane_embedded.scheduler.volume_binding import volume_allows
+
+__all__ = ["ClaimUse", "Volumes", "refused_claim"]
+
+_ONE_POD: Final = "ReadWriteOncePod"
+
+
+class ClaimUse:
+    """Which pods have a claim mounted on the nodes of this process: for ReadWriteOncePod."""
+
+    def __init__(self) -> None:
+        self._users: dict[str, set[str]] = {}
+
+    def take(self, claim: Claim, pod_uid: str) -> None:
+        """Raises MountError if another pod has a claim that only one may use."""
+        users = self._users.setdefault(claim.uid, set())
+        if _ONE_POD in (claim.spec.access_modes or ()) and users - {pod_uid}:
+            raise MountError(
+                f"volume uses the {_ONE_POD} access mode and is already in use by another pod (claim {claim.key})"
+            )
+        users.add(pod_uid)
+
+    def release(self, pod_uid: str) -> None:
+        for uid in [uid for uid, users in self._users.items() if pod_uid in users]:
+            self._users[uid].discard(pod_uid)
+            if not self._users[uid]:
+                del self._users[uid]
+
+
+def refused_claim(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
+    """Why the pod may not use the claim, or "". ran: its containers ran before the agent was restarted.
+
+    A claim that is going away is only kept for pods that use it already.
+    """
+    if claim.terminating and not (ran and claim.has_finalizer(names.CLAIM_PROTECTION)):
+        return "PVC is being deleted"
+    if claim.status.phase != "Bound" or not claim.spec.volume_name:
+        return "PVC is not bound"
+    if volume is None:
+        return f'persistentvolume "{claim.spec.volume_name}" not found'
+    if volume.spec.claim_ref is None:
+        return f"PV {volume.name} is not bound to any claim"
+    if volume.spec.claim_ref.uid != claim.uid:
+        return f"PV {volume.name} is bound to another claim ({volume.spec.claim_ref.uid}, not {claim.uid})"
+    return ""
+
+
+class Volumes:
+    """Prepares volumes below `<root>/<pod uid>/volumes`."""
+
+    def __init__(self, client: Client, root: Path, use: ClaimUse, node: Callable[[str], Node | None]) -> None:
+        self._client = client
+        self._root = root
+        self._use = use
+        self._node = node
+
+    async def prepare(self, pod: Pod, *, ran: bool) -> dict[str, Source]:
+        """The volumes that containers of the pod use, by name. Raises MountError; may be called again."""
+        mounted, devices = _used(pod)
+        sources: dict[str, Source] = {}
+        for volume in pod.spec.volumes or ():
+            if volume.name in mounted | devices:
+                sources[volume.name] = await self._prepare(pod, volume, block=volume.name in devices, ran=ran)
+        return sources
+
+    def release(self, pod_uid: str) -> None:
+        """The pod uses its claims no more."""
+        self._use.release(pod_uid)
+
+    async def configuration(self, pod: Pod, maps: Iterable[str], secrets: Iterable[str]) -> Configuration:
+        """Read ConfigMaps and Secrets of the pod's namespace. Raises Api errors other than NotFound."""
+        found = Configuration()
+        for name in sorted(maps):
+            found.config_maps[name] = await self._read(CONFIG_MAPS, f"{pod.namespace}/{name}")
+        for name in sorted(secrets):
+            found.secrets[name] = await self._read(SECRETS, f"{pod.namespace}/{name}")
+        return found
+
+    async def _read(self, kind: Kind[Any], key: str) -> Any:
+        try:
+            found: KubeObject = await self._client.get(kind, key)
+        except ApiNotFound:
+            return None
+        return found
+
+    async def _prepare(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> Source:
+        try:
+            if volume.persistent_volume_claim is not None or volume.ephemeral is not None:
+                return await self._claim(pod, volume, block=block, ran=ran)
+            return await self._inline(pod, volume, block=block)
+        except (MountError, Missing, ApiError, OSError) as error:
+            raise MountError(f'MountVolume.SetUp failed for volume "{volume.name}" : {error}') from error
+
+    async def _inline(self, pod: Pod, volume: PodVolume, *, block: bool) -> Source:
+        if block:
+            raise MountError("only claims can be used as devices")
+        directory = self._root / pod.uid / "volumes" / volume.name
+        group = pod.spec.security_context.fs_group
+        if volume.host_path is not None:
+            return await self._host_path(volume.host_path)
+        if volume.nfs is not None:
+            return await self._nfs(volume.nfs, directory, [])
+        if is_projection(volume):
+            configuration = await self.configuration(pod, *named_by(volume))
+            await asyncio.to_thread(write, directory, files_of(pod, volume, configuration), group)
+            return Source(str(directory), read_only=True)
+        if volume.empty_dir is not None:
+            await asyncio.to_thread(_make_empty, directory, group)
+            return Source(str(directory))
+        raise MountError("this node agent does not know the volume's source")
+
+    async def _claim(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> Source:
+        source = volume.persistent_volume_claim
+        name = source.claim_name if source is not None else f"{pod.name}-{volume.name}"
+        claim: Claim | None = await self._read(CLAIMS, f"{pod.namespace}/{name}")
+        if claim is None:
+            raise MountError(f'persistentvolumeclaim "{name}" not found')
+        found: Volume | None = None
+        if claim.spec.volume_name:
+            found = await self._read(VOLUMES, claim.spec.volume_name)
+        if reason := refused_claim(claim, found, ran=ran):
+            raise MountError(f"error processing PVC {claim.key}: {reason}")
+        if found is None:
+            raise MountError(f"error processing PVC {claim.key}: its volume is gone")
+        self._check_node(pod, found)
+        _check_mode(found, block=block)
+        self._use.take(claim, pod.uid)
+        made = await self._persistent(pod, volume.name, found, block=block)
+        read_only = source is not None and source.read_only
+        return Source(made.path, read_only=made.read_only or read_only, block=block)
+
+    def _check_node(self, pod: Pod, volume: Volume) -> None:
+        node = self._node(pod.spec.node_name)
+        if node is not None and not volume_allows(volume, node):
+            raise MountError(f"NodeAffinity check failed: volume {volume.name} cannot be used on node {node.name}")
+
+    async def _persistent(self, pod: Pod, name: str, volume: Volume, *, block: bool) -> Source:
+        spec = volume.spec
+        if spec.local is not None:
+            path = str(spec.local.get("path", ""))
+            await asyncio.to_thread(check_local, path, block=block)
+            if not block:
+                await self._apply_group(pod, Path(path))
+            return Source(path)
+        if block:
+            raise MountError(
+                f"volume {volume.name} has volumeMode Block; only local volumes can be used as devices here"
+            )
+        if spec.host_path is not None:
+            return await self._host_path(spec.host_path)
+        if spec.nfs is not None:
+            return await self._nfs(spec.nfs, self._root / pod.uid / "volumes" / name, list(spec.mount_options or ()))
+        kind = "csi" if spec.csi is not None else "not local, hostPath or nfs"
+        driver = f" (driver {spec.csi.get('driver')})" if spec.csi is not None else ""
+        raise MountError(f"volume {volume.name} is {kind}{driver}: this node agent mounts local, hostPath and nfs")
+
+    async def _apply_group(self, pod: Pod, path: Path) -> None:
+        context = pod.spec.security_context
+        if context.fs_group is not None:
+            only = context.fs_group_change_policy == "OnRootMismatch"
+            await asyncio.to_thread(hand_to_group, path, context.fs_group, only_if_wrong=only)
+
+    async def _host_path(self, source: dict[str, Any]) -> Source:
+        path = str(source.get("path", ""))
+        await asyncio.to_thread(check_host_path, path, str(source.get("type") or ""))
+        return Source(path)
+
+    async def _nfs(self, source: dict[str, Any], target: Path, options: list[str]) -> Source:
+        read_only = bool(source.get("readOnly"))
+        server, path = str(source.get("server", "")), str(source.get("path", ""))
+        await asyncio.to_thread(mount_nfs, server, path, target, [*options, *(["ro"] if read_only else [])])
+        return Source(str(target), read_only=read_only)
+
+
+def _used(pod: Pod) -> tuple[set[str], set[str]]:
+    """Names of the volumes that containers mount, and of those they use as devices."""
+    containers = [*(pod.spec.init_containers or ()), *pod.spec.containers]
+    mounted = {mount.name for container in containers for mount in container.volume_mounts or ()}
+    return mounted, {device.name for container in containers for device in container.volume_devices or ()}
+
+
+def _check_mode(volume: Volume, *, block: bool) -> None:
+    is_block = volume.spec.volume_mode == "Block"
+    if is_block != block:
+        field = "volumeDevices" if block else "volumeMounts"
+        mode = "Block" if is_block else "Filesystem"
+        raise MountError(f"volume {volume.name} has volumeMode {mode}, but is specified in {field}")
+
+
+def _make_empty(directory: Path, group: int | None) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o777)
+    if group is not None:
+        hand_to_group(directory, group, only_if_wrong=True)

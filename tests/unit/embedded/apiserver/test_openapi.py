@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from volplane_embedded.apiserver.errors import StatusError
+from volplane_embedded.apiserver.kinds import RESOURCES
+from volplane_embedded.apiserver.openapi import OpenApi
+
+OPENAPI = OpenApi(RESOURCES)
+
+
+def document(path: str, accept: str = "application/json") -> Any:
+    found = OPENAPI.document(path, accept)
+    assert found is not None
+    assert found[1] == "application/json"
+    return json.loads(found[0])
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for item in value.values():
+            yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)
+
+
+def test_the_index_leads_to_every_version() -> None:
+    paths = document("/openapi/v3")["paths"]
+    assert set(paths) == {resource.prefix.strip("/") for resource in RESOURCES}
+    for entry in paths.values():
+        assert document(entry["serverRelativeURL"].partition("?")[0])["openapi"] == "3.0.0"
+
+
+@pytest.mark.parametrize("path", ["/openapi/v3/api/v1", "/openapi/v3/apis/storage.k8s.io/v1", "/openapi/v2"])
+def test_every_reference_resolves(path: str) -> None:
+    whole = document(path)
+    schemas = whole["definitions"] if path.endswith("v2") else whole["components"]["schemas"]
+    assert {reference.rpartition("/")[2] for reference in references(whole)} <= set(schemas)
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: f"{resource.plural}.{resource.group}")
+def test_kubectl_finds_that_patches_are_validated(resource: Any) -> None:
+    wanted = {"group": resource.group, "kind": resource.kind, "version": resource.version}
+    whole = document(f"/openapi/v3{resource.prefix}")
+    patches = [item["patch"] for item in whole["paths"].values() if "patch" in item]
+    own = [patch for patch in patches if patch["x-kubernetes-group-version-kind"] == wanted]
+    assert own
+    for patch in own:
+        queries = {parameter["name"] for parameter in patch["parameters"] if parameter["in"] == "query"}
+        assert {"fieldValidation", "dryRun"} <= queries
+        assert "application/strategic-merge-patch+json" in patch["requestBody"]["content"]
+    schemas = whole["components"]["schemas"].values()
+    assert sum(wanted in schema.get("x-kubernetes-group-version-kind", []) for schema in schemas) == 1
+
+
+def test_lists_say_how_they_merge() -> None:
+    schemas = document("/openapi/v3/api/v1")["components"]["schemas"]
+    spec = schemas["io.k8s.api.core.v1.PodSpec"]["properties"]
+    assert spec["containers"]["x-kubernetes-patch-merge-key"] == "name"
+    assert spec["volumes"]["x-kubernetes-patch-strategy"] == "merge,retainKeys"
+    assert "x-kubernetes-patch-strategy" not in spec["tolerations"]
+    assert spec["containers"]["items"] == {"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.Container"}]}
+    meta = schemas["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["properties"]
+    assert meta["finalizers"]["x-kubernetes-patch-strategy"] == "merge"
+
+
+def test_fields_are_typed_and_explained() -> None:
+    claim = document("/openapi/v3/api/v1")["components"]["schemas"]["io.k8s.api.core.v1.PersistentVolumeClaimSpec"]
+    assert claim["properties"]["accessModes"]["type"] == "array"
+    assert "StorageClass" in claim["properties"]["storageClassName"]["description"]
+    assert claim["properties"]["resources"]["description"]
+
+
+def test_clients_that_want_nothing_but_protobuf_are_told() -> None:
+    with pytest.raises(StatusError) as refused:
+        OPENAPI.document("/openapi/v2", "application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
+    assert refused.value.code == 406
+
+
+@pytest.mark.parametrize("path", ["/openapi/v3/apis/nope/v1", "/openapi", "/openapi/v4", "/api/v1"])
+def test_there_is_nothing_at_other_paths(path: str) -> None:
+    assert OPENAPI.document(path) is None
