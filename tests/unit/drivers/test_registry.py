@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from volplane import Done, Unavailable, VolumeSource, hookimpl
+from volplane import Done, Unavailable, hookimpl
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
 from volplane.drivers.registry import DriverRegistry
