@@ -306,7 +306,7 @@ class ControllerProcess:
             cluster_id=cluster_id,
             node_name=self._options.node_name,
             changed=self._driver_changed,
-            observe=self.metrics.hook_ended,
+            metrics=self.metrics,
             refresh=ClusterSecrets(self._client).refresh,
         )
         parts = Parts(

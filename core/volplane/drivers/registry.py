@@ -1,4 +1,4 @@
-"""The drivers of this process: which there are, which can be used now, and whose a static volume is."""
+"""The drivers of this process: which can be used now, calls of their hooks, their start, probes and stop."""
 
 from __future__ import annotations
 
@@ -24,12 +24,7 @@ from volplane.operations import DriverLimits
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
-__all__ = [
-    "DriverRegistry",
-    "HookRequest",
-    "Observe",
-    "Refresh",
-]
+__all__ = ["DriverMetrics", "DriverRegistry", "HookRequest", "Refresh"]
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +50,13 @@ class HookRequest(Protocol):
 Q = TypeVar("Q", bound=HookRequest)
 T = TypeVar("T")
 
-Observe = Callable[[str, str, float, str], None]
-"""(driver, hook, seconds, result) of every call of a hook; result: "ok", "in_progress", or the class of the error."""
+
+class DriverMetrics(Protocol):
+    """Where hook calls are counted."""
+
+    def hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
+        """Called after every call. result: "ok", "in_progress", "cancelled", or the class of the error."""
+
 
 Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
 """Reads the Kubernetes Secrets among a driver's secrets anew (`ClusterSecrets.refresh`). Raises BackendError."""
@@ -75,9 +75,9 @@ class _Entry:
 
 
 class DriverRegistry:
-    """All configured drivers. Belongs to one event loop; the lookups are plain reads and may be made by decisions.
+    """All configured drivers. Belongs to one event loop. The lookups call no hook, so decisions may use them.
 
-    `start_all` first; `keep` runs until shutdown; `stop_all` last.
+    `keep` starts the drivers and runs until shutdown; `stop_all` comes last.
     """
 
     def __init__(
@@ -88,14 +88,15 @@ class DriverRegistry:
         cluster_id: str = "",
         node_name: str | None = None,
         changed: Callable[[str], None] = lambda _driver: None,
-        observe: Observe = lambda _driver, _hook, _seconds, _result: None,
+        metrics: DriverMetrics | None = None,
         refresh: Refresh = _no_cluster,
     ) -> None:
-        """changed: called with a driver's name when it becomes usable or stops being so; queue its objects again.
+        """cluster_id, node_name: for the contexts and the start requests of hooks.
 
+        changed: called with a driver's name when it becomes usable or unusable; it queues the driver's objects.
         refresh: awaited before a driver starts and before each probe.
         """
-        self._observe = observe
+        self._metrics = metrics
         self._refresh = refresh
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
         self._broken = {broken.name: broken for broken in loaded.broken}
@@ -186,29 +187,30 @@ class DriverRegistry:
     ) -> T:
         """Call a hook in the driver's own threads: `await drivers.call(driver, Driver.provision, request)`.
 
-        timeout: seconds, None = the driver's. The request's context gets it, and its `cancelled` is true once the caller
-        has stopped waiting. Raises what the method raises, OutcomeUnknown after the timeout (see `HookExecutor`), and
-        KeyError for a driver that is not of this registry.
+        timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the caller
+        has stopped waiting. Raises what the method of `Driver` raises, OutcomeUnknown after the timeout (see
+        `HookExecutor`), and KeyError for a driver that is not in this registry.
         """
         facade = self._entries[driver.name].driver
         self._refuse_second_hang(driver.name, hook.__name__)
         seconds = self.limits(driver.name).timeout if timeout is None else timeout
         abandoned = threading.Event()
         context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
-        told = dataclasses.replace(request, context=context)
+        complete = dataclasses.replace(request, context=context)
         clock = asyncio.get_running_loop().time
         began, outcome = clock(), "cancelled"
         try:
             with logs.bound(driver=driver.name):
                 result = await self._executor.call(
-                    driver.name, lambda: hook(facade, told), seconds, what=hook.__name__, abandoned=abandoned
+                    driver.name, lambda: hook(facade, complete), seconds, what=hook.__name__, abandoned=abandoned
                 )
             outcome = "in_progress" if isinstance(result, InProgress) else "ok"
         except (BackendError, PluginError) as error:
             outcome = type(error).__name__
             raise
         finally:
-            self._observe(driver.name, hook.__name__, clock() - began, outcome)
+            if self._metrics is not None:
+                self._metrics.hook_ended(driver.name, hook.__name__, clock() - began, outcome)
         return result
 
     async def identify(self, source: VolumeSource) -> None:
@@ -224,19 +226,21 @@ class DriverRegistry:
         return await self.call(entry.driver.view, Driver.owns, request, timeout=OWNS_TIMEOUT)
 
     def _refuse_second_hang(self, driver: str, hook: str) -> None:
-        """One thread is what a hook about the driver as a whole may cost it, however long it hangs."""
+        """A hook about the driver as a whole that hangs costs it one thread. Raises Unavailable."""
         if hook in _ABOUT_THE_DRIVER and any(c.overrun and c.what == hook for c in self._executor.running(driver)):
             raise Unavailable(f"an earlier call of {hook} of driver {driver} has not returned")
 
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 
     def presume_started(self) -> None:
-        """Take every driver for usable without starting it: for who only decides, and never calls."""
+        """Take every driver for usable without starting it; for a process that only reads, and calls no hook."""
         for entry in self._entries.values():
             entry.state = DriverState.READY
 
     async def start_all(self) -> None:
-        """Call `start` of every driver, all at once; one that fails is unavailable, and `keep` tries it again."""
+        """Call `start` of every driver, all at once, and wait for all. A driver whose `start` fails is unavailable until
+        `keep` has started it.
+        """
         await self._each(self._start, self._entries.values())
 
     async def keep(self) -> None:
@@ -256,11 +260,11 @@ class DriverRegistry:
             self._all_started.set()
 
     async def stop_all(self) -> None:
-        """Call `stop` of every started driver, all at once; errors are logged. Call it when no hook runs any more."""
+        """Call `stop` of every started driver, all at once, when no other hook runs any more. Errors are logged."""
         await self._each(self._stop, [e for e in self._entries.values() if e.state is DriverState.READY])
 
     async def probe(self, name: str) -> str:
-        """Ask a usable driver whether its storage can be used; "" or what is wrong, which `status` shows from then on."""
+        """Call `probe` of a usable driver. Returns "", or what is wrong, which `status` shows until the next probe."""
         entry = self._entries[name]
         await self._probe(entry)
         return entry.error
@@ -276,7 +280,7 @@ class DriverRegistry:
     async def _start(self, entry: _Entry) -> None:
         name = entry.driver.name
         if any(call.what == "start" for call in self._executor.running(name)):
-            return  # an earlier start hangs; two at once would break the promise to backends
+            return  # an earlier start hangs; backends are promised that no two run at once
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         try:
             await self._refresh(entry.driver.secrets)
