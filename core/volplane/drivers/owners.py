@@ -46,6 +46,7 @@ class SourceOwners:
     """The answers of all drivers. Belongs to one event loop."""
 
     def __init__(self, ask: Ask) -> None:
+        self.context = contextvars.copy_context()
         self._ask = ask
         self._answers: OrderedDict[str, dict[str, bool | str]] = OrderedDict()
         """Source -> driver -> its answer, or the text of the error instead of one."""
@@ -179,9 +180,9 @@ class _Asker:
     def submit(self, key: str, source: VolumeSource) -> None:
         self._waiting[key] = source
         if self._task is None:
-            # A context of its own: the calls are no part of the operation that happens to be the first to ask.
+            # In the context of the registry: the calls are no part of the operation that happens to be the first to ask.
             self._task = asyncio.get_running_loop().create_task(
-                self._work(), name=f"owns {self.driver}", context=contextvars.Context()
+                self._work(), name=f"owns {self.driver}", context=self.owners.context.copy()
             )
 
     def withdraw(self, key: str) -> None:
