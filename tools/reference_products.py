@@ -50,9 +50,9 @@ def metrics_page() -> Iterator[str]:
 controller, client-go or the external provisioner measures too has their name and labels here; the rest is `volplane_…`.
 """
     yield "| metric | type | labels | meaning |\n|---|---|---|---|"
-    for tally in sorted(Metrics().tallies, key=lambda each: each.name):
-        labels = ", ".join(f"`{label}`" for label in tally.labels)
-        yield f"| `{tally.name}` | {type(tally).__name__.lower()} | {labels} | {tally.documentation} |"
+    for metric in sorted(Metrics().descriptions):
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{metric.name}` | {metric.type} | {labels} | {metric.documentation} |"
 
 
 def extensions_page() -> Iterator[str]:

@@ -17,16 +17,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from volplane.assembly import ALL_CONTROLLERS, Parts, build
 from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import Configuration
 from volplane.controller.leader import Elector, Leadership
 from volplane.controller.metrics import Metrics
+from volplane.controlplane import ControlPlane
 from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
-from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
@@ -34,15 +35,11 @@ from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock
-from volplane.leaks.adoption import Adoption
-from volplane.leaks.check import LeakCheck
-from volplane.leaks.repair import LeakRepair
-from volplane.operations import Ended, OperationRegistry, OperationState
-from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
+from volplane.operations import OperationState
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 
-__all__ = ["LEASE", "ControllerProcess", "Options", "Upkeep"]
+__all__ = ["LEASE", "ControllerProcess", "Options"]
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +60,7 @@ LEASE = "volplane"
 class Options:
     """How a process takes part.
 
-    controllers: see `volplane.plane`. namespace: ours. leader_elect: wait for the lease before deciding anything.
+    controllers: see `volplane.assembly`. namespace: ours. leader_elect: wait for the lease before deciding anything.
     identity: who holds the lease. resync: seconds between safety passes over all objects, 0 = never.
     """
 
@@ -73,15 +70,6 @@ class Options:
     node_name: str | None = None
     resync: float = 600.0
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
-    """What a person may ask of the process that leads."""
-
-    check: LeakCheck
-    repair: LeakRepair
-    adoption: Adoption
 
 
 class ControllerProcess:
@@ -106,8 +94,8 @@ class ControllerProcess:
         self._clock = clock or SystemClock()
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._loaded = LoadedDrivers()
-        self._work: _Work | None = None
-        self._working = asyncio.Event()
+        self._plane: ControlPlane | None = None
+        self._planeing = asyncio.Event()
         self._elector: Elector | None = None
         self._trouble = ""
         """Why the start does not go on."""
@@ -117,16 +105,11 @@ class ControllerProcess:
     @property
     def plane(self) -> ControlPlane | None:
         """The controllers, while this process leads."""
-        return self._work.plane if self._work is not None else None
-
-    @property
-    def upkeep(self) -> Upkeep | None:
-        """Leak check, repair and adoption, while this process leads."""
-        return self._work.upkeep if self._work is not None else None
+        return self._plane
 
     async def leader(self) -> str:
         """Who works: the holder of the lease, "" if nobody does. Raises ApiError."""
-        if not self._options.leader_elect or self._work is not None:
+        if not self._options.leader_elect or self._plane is not None:
             return self._options.identity
         try:
             lease = await self._client.get(LEASES, f"{self._options.namespace}/{LEASE}")
@@ -136,10 +119,10 @@ class ControllerProcess:
 
     async def wait_working(self) -> ControlPlane:
         """Return the controllers once this process leads and its caches are synced."""
-        while self._work is None:
-            await self._working.wait()
-        await self._work.plane.wait_synced()
-        return self._work.plane
+        while self._plane is None:
+            await self._planeing.wait()
+        await self._plane.wait_synced()
+        return self._plane
 
     def unready(self) -> Sequence[str]:
         """Why /readyz says no; empty = ready. A process that waits for the lease is ready to take over.
@@ -147,13 +130,13 @@ class ControllerProcess:
         A driver whose hooks all hang is a reason, because only a new process helps. One that is broken or unavailable is
         none, as long as another can work.
         """
-        if self._work is None:
+        if self._plane is None:
             if trouble := self._trouble or (self._elector.failing if self._elector is not None else ""):
                 return (f"the API server does not do as it must: {trouble}",)
             return () if self._elector is not None else ("starting",)
-        if not self._work.plane.synced:
-            return ("the caches are not synced with the API server", *self._work.plane.failing)
-        if failing := self._work.plane.failing:
+        if not self._plane.synced:
+            return ("the caches are not synced with the API server", *self._plane.failing)
+        if failing := self._plane.failing:
             return failing
         status = self.driver_status()
         reasons = [_told(each) for each in status if each.hung]
@@ -167,19 +150,19 @@ class ControllerProcess:
 
     def driver_status(self) -> tuple[DriverStatus, ...]:
         """Every driver; while another process leads, those that could not be made."""
-        if self._work is not None:
-            return self._work.drivers.status()
+        if self._plane is not None:
+            return self._plane.drivers.status()
         return tuple(status_of_broken(broken) for broken in self._loaded.broken)
 
     def exposition(self) -> bytes:
         """The metrics, with what drivers and operations are just now."""
         self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
-        if self._work is not None:
-            self.metrics.operations_running(self._work.registry.counts())
+        if self._plane is not None:
+            self.metrics.operations_running(self._plane.operations.counts())
         return self.metrics.exposition()
 
     def operations(self) -> tuple[OperationState, ...]:
-        return self._work.registry.snapshot() if self._work is not None else ()
+        return self._plane.operations.snapshot() if self._plane is not None else ()
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -193,7 +176,7 @@ class ControllerProcess:
         stopped = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if self._work is not None and not working.done():
+            if self._plane is not None and not working.done():
                 await asyncio.wait({working}, timeout=STOP_SECONDS)
         finally:
             stopped.cancel()
@@ -226,7 +209,7 @@ class ControllerProcess:
             lock,
             random=self._random,
             overrun=_exit_hard,
-            make_room=lambda: ensure_namespace(self._client, self._options.namespace),
+            ensure_namespace=lambda: ensure_namespace(self._client, self._options.namespace),
             metrics=self.metrics,
         )
         await self._elector.run(work)
@@ -259,67 +242,58 @@ class ControllerProcess:
         recorder = EventRecorder(
             self._client, instance=self._options.identity, now=self._clock.now, metrics=self.metrics
         )
-        work = self._assemble(loaded, cluster_id, sealer, leadership, recorder)
+        plane = self._build(loaded, cluster_id, sealer, leadership, recorder)
         async with asyncio.TaskGroup() as group:
             events = group.create_task(recorder.run(), name="events")
-            keeping = group.create_task(work.drivers.keep(), name="drivers")
-            await work.drivers.started(within=START_SECONDS)
-            self._work = work
-            self._working.set()
-            resync = group.create_task(self._resync(work), name="resync")
-            leaks = group.create_task(work.upkeep.check.run(), name="leak check")
-            controllers = group.create_task(work.plane.run(), name="controllers")
+            keeping = group.create_task(plane.drivers.keep(), name="drivers")
+            await plane.drivers.started(within=START_SECONDS)
+            self._plane = plane
+            self._planeing.set()
+            resync = group.create_task(self._resync(plane), name="resync")
+            leaks = group.create_task(plane.leak_check.run(), name="leak check")
+            controllers = group.create_task(plane.run(), name="controllers")
             try:
                 await stop.wait()
             finally:
-                self._work = None
-                self._working.clear()
+                self._plane = None
+                self._planeing.clear()
                 leaks.cancel()
-                work.upkeep.check.forget()
-                work.plane.stop()
+                plane.leak_check.forget()
+                plane.stop()
                 await asyncio.wait({controllers}, timeout=STEP_SECONDS)
-                left = await work.registry.drain(DRAIN_SECONDS)
+                left = await plane.operations.drain(DRAIN_SECONDS)
                 if left:
                     log.warning("not waiting any longer for %s; the next start goes on with it", ", ".join(left))
                 for task in (keeping, resync, controllers):
                     task.cancel()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HOOK_SECONDS):
-                        await work.drivers.stop_all()
-                work.executor.close()
+                        await plane.drivers.stop_all()
+                plane.executor.close()
                 await recorder.close(EVENT_SECONDS)
                 events.cancel()
 
-    def _assemble(
+    def _build(
         self,
         loaded: LoadedDrivers,
         cluster_id: str,
         sealer: Sealer,
         leadership: Leadership,
         recorder: EventRecorder,
-    ) -> _Work:
-        executor = ThreadExecutor(loaded.limits)
-        registry = OperationRegistry(loaded.limits, observe=self._operation_ended)
-        drivers = DriverRegistry(
-            loaded,
-            executor,
-            cluster_id=cluster_id,
-            node_name=self._options.node_name,
-            changed=self._driver_changed,
-            metrics=self.metrics,
-            refresh=ClusterSecrets(self._client).refresh,
-        )
+    ) -> ControlPlane:
         parts = Parts(
             client=self._client,
-            drivers=drivers,
-            registry=registry,
+            loaded=loaded,
+            executor=ThreadExecutor(loaded.limits),
             recorder=recorder,
             sealer=sealer,
             clock=self._clock,
             random=self._random,
             fence=lambda: leadership.fence,
             metrics=self.metrics,
-            measures=self.metrics,
+            lifecycle_metrics=self.metrics,
+            node_name=self._options.node_name,
+            refresh=ClusterSecrets(self._client).refresh,
         )
         settings = Settings.of(
             self._options.controllers,
@@ -327,47 +301,15 @@ class ControllerProcess:
             namespace=self._options.namespace,
             scrub=self._configuration.scrubber,
         )
-        plane = ControlPlane(settings, self._options.controllers, parts)
-        upkeep = self._upkeep(plane, drivers)
-        return _Work(plane=plane, drivers=drivers, registry=registry, executor=executor, upkeep=upkeep)
+        return build(settings, parts)
 
-    def _upkeep(self, plane: ControlPlane, drivers: DriverRegistry) -> Upkeep:
-        check = LeakCheck(
-            plane.deps,
-            drivers.names(),
-            random=self._random,
-            node_name=self._options.node_name,
-            metrics=self.metrics,
-        )
-        repair = LeakRepair(check, plane.deps, plane.dispatcher)
-        adoption = Adoption(plane.deps, drivers.names(), plane.dispatcher)
-        return Upkeep(check=check, repair=repair, adoption=adoption)
-
-    def _driver_changed(self, name: str) -> None:
-        if self._work is not None:
-            self._work.plane.driver_changed(name)
-
-    def _operation_ended(self, ended: Ended) -> None:
-        self.metrics.operation_ended(ended.run.driver, ended.run.verb, ended.seconds, failed=ended.error is not None)
-
-    async def _resync(self, work: _Work) -> None:
-        """A safety net: nothing relies on it, so it is slow and jittered."""
+    async def _resync(self, plane: ControlPlane) -> None:
+        """Decide about every object now and then. Nothing relies on it, so it is slow and jittered."""
         if not self._options.resync:
             return
         while True:
             await asyncio.sleep(self._options.resync * self._random.uniform(0.9, 1.1))
-            await work.plane.look_again()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What lives for one term of leadership."""
-
-    plane: ControlPlane
-    drivers: DriverRegistry
-    registry: OperationRegistry
-    executor: ThreadExecutor
-    upkeep: Upkeep
+            await plane.resync()
 
 
 def _told(status: DriverStatus) -> str:

@@ -15,10 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from integration.controller_process import DRIVER, Site, running_process
+from volplane.assembly import ALL_CONTROLLERS
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.leaks.comparison import Observations
-from volplane.plane import ALL_CONTROLLERS
 
 Story = Callable[[Site], Awaitable[None]]
 EVERYTHING = frozenset(ALL_CONTROLLERS)
@@ -109,7 +109,7 @@ async def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
 async def test_it_is_not_ready_when_no_driver_can_work(tmp_path: Path) -> None:
     async with observed(tmp_path, BROKEN) as site:
         site.root.rename(site.root.with_name("unmounted"))
-        drivers = site.process._work.drivers  # type: ignore[union-attr]
+        drivers = site.process.plane.drivers  # type: ignore[union-attr]
         assert "does not exist" in await drivers.probe(DRIVER)
         status, text = await site.get("/readyz")
         lines = text.splitlines()
@@ -126,12 +126,12 @@ async def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -
         await site.make_class("fast")
         claim = await site.make_claim("a", "fast")
         await site.bound("a")
-        upkeep = site.process.upkeep
-        assert upkeep is not None
+        plane = site.process.plane
+        assert plane is not None
         driver = site.process.plane.state.drivers.get(DRIVER)  # type: ignore[union-attr]
         assert driver is not None
         (site.root / "stray").mkdir()
-        await upkeep.check.check(driver)
+        await plane.leak_check.check(driver)
         status, text = await site.get("/leaks")
         report = json.loads(text)
         assert status == 200
@@ -146,7 +146,7 @@ async def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -
 @pytest.mark.real_time
 async def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
     async with observed(tmp_path) as site:
-        site.process._work, work = None, site.process._work
+        site.process._plane, plane = None, site.process._plane
         try:
             status, text = await site.get("/leaks")
             assert status == 400
@@ -154,18 +154,18 @@ async def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
             assert json.loads(text)["error"].startswith(f"this process waits for the lease, which {holder} holds; ask")
             assert (await site.get("/readyz"))[0] == 200
         finally:
-            site.process._work = work
+            site.process._plane = plane
 
 
 @pytest.mark.real_time
 async def test_who_does_not_lead_tells_of_broken_drivers_all_the_same(tmp_path: Path) -> None:
     async with observed(tmp_path, BROKEN) as site:
-        site.process._work, work = None, site.process._work
+        site.process._plane, plane = None, site.process._plane
         try:
             assert "driver odd.example.com is broken" in (await site.get("/readyz"))[1]
             assert (await scraped(site))["volplane_driver_healthy{driver=odd.example.com}"] == 0
         finally:
-            site.process._work = work
+            site.process._plane = plane
 
 
 async def command(site: Site, *arguments: str) -> tuple[int | None, str]:
@@ -186,14 +186,14 @@ async def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path:
         claims = {name: await site.make_claim(name, "kept") for name in ("orphan", "wanted")}
         await site.bound(*claims)
         assert site.process.plane is not None
-        assert site.process.upkeep is not None
+        assert site.process.plane is not None
         driver = site.process.plane.state.drivers.get(DRIVER)
         assert driver is not None
         await site.client.delete(CLAIMS, "default/orphan")
         await site.gone(CLAIMS, "default/orphan")
         await site.client.delete(VOLUMES, f"pvc-{claims['orphan'].uid}")
         await site.gone(VOLUMES, f"pvc-{claims['orphan'].uid}")
-        check = site.process.upkeep.check
+        check = site.process.plane.leak_check
         check.observations = Observations(grace=0.0)
         await check.check(driver)
         code, said = await command(site, "leaks")

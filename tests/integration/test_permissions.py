@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from integration.controller_process import DRIVER, Asked, Site, running_process
+from volplane.assembly import ALL_CONTROLLERS, CONTROLLERS_BESIDE
 from volplane.cli.permissions import Rule, cluster_rules, namespace_rules
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
-from volplane.plane import ALL_CONTROLLERS, CONTROLLERS_BESIDE
 
 OURS = "volplane-system"
 BY_KUBECTL = {("create", "", "namespaces")}

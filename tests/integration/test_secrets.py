@@ -25,6 +25,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
+from volplane.assembly import ALL_CONTROLLERS
 from volplane.cli.permissions import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
@@ -32,7 +33,6 @@ from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound, Unavailable
 from volplane.kube.kinds import CLAIMS, SECRETS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.transport import Response
-from volplane.plane import ALL_CONTROLLERS
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 
@@ -124,7 +124,7 @@ async def test_the_password_goes_from_the_secret_to_the_hook_and_nowhere_else(
     tmp_path: Path, logged: io.StringIO
 ) -> None:
     async with site_with(tmp_path, "secret:volplane-system/filer/password") as site:
-        driver = site.process._work.drivers  # type: ignore[union-attr]
+        driver = site.process.plane.drivers  # type: ignore[union-attr]
         _, ready = await site.get("/readyz")
         assert "start failed: option password: Secret volplane-system/filer does not exist" in ready
         await put_secret(site, "volplane-system/filer", password="wrong-password", user="root")

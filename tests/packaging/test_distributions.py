@@ -1,5 +1,6 @@
 """What is published: metadata, entry points, the contents of the wheels and of the source distribution."""
 
+import ast
 import email.parser
 import importlib
 import importlib.metadata
@@ -31,6 +32,9 @@ DISTRIBUTIONS = {
 }
 PARTS = ["volplane-embedded", "volplane-testing"]
 PLUGINS = [name for name in DISTRIBUTIONS if name not in ("volplane", *PARTS)]
+
+SHOWN_PARTS = {"aiohttp": "yarl", "boto3": "botocore"}
+"""Packages whose interface has types of another one that they require."""
 
 everywhere = pytest.mark.parametrize("name", DISTRIBUTIONS)
 
@@ -179,6 +183,29 @@ def test_every_dependency_has_a_reason(name: str) -> None:
     reasons = (REPOSITORY / "docs" / "explanation" / "dependencies.md").read_text("utf-8")
     silent = [each for each in project(name)["dependencies"] if f"**{Requirement(each).name}**" not in reasons]
     assert [each for each in silent if Requirement(each).name not in DISTRIBUTIONS] == []
+
+
+@everywhere
+def test_every_package_that_it_imports_is_among_its_dependencies(name: str) -> None:
+    homes = importlib.metadata.packages_distributions()
+    own = DISTRIBUTIONS[name][1].name
+    extras = [each for extra in project(name).get("optional-dependencies", {}).values() for each in extra]
+    declared = {canonicalize_name(Requirement(each).name) for each in (*project(name)["dependencies"], *extras)}
+    declared |= {part for whole, part in SHOWN_PARTS.items() if whole in declared}
+    if name == "volplane-testing":
+        declared.add("pytest")  # only pytest loads the module that imports it
+    imported = set()
+    for path in DISTRIBUTIONS[name][1].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {each.name.partition(".")[0] for each in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+    foreign = imported - set(sys.stdlib_module_names) - {own}
+    undeclared = {
+        each for each in foreign if not declared & {canonicalize_name(home) for home in homes.get(each, [each])}
+    }
+    assert undeclared == set()
 
 
 def test_every_tool_of_development_has_a_reason() -> None:

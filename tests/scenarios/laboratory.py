@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import random
 from collections import Counter
@@ -11,14 +12,14 @@ from typing import Any, Self
 
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
+from volplane.assembly import Parts, build
 from volplane.controller.actions import Notice
-from volplane.drivers.registry import DriverRegistry
+from volplane.controlplane import ControlPlane
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.transport import Transport
-from volplane.operations import DriverLimits, OperationRegistry
-from volplane.plane import ControlPlane, Parts
+from volplane.operations import DriverLimits
 from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
@@ -84,19 +85,19 @@ class Laboratory:
         """Names of the claims that people made, by uid."""
         self.phases: dict[str, list[str]] = {}
         self.pods_seen: dict[str, list[Json]] = {}
-        self._controllers = controllers
-        self._settings = Settings(cluster_id="laboratory", namespace=OURS, **(settings or {}))
+        standard = Settings(cluster_id="laboratory", namespace=OURS, protection="protection" in controllers)
+        self._settings = dataclasses.replace(standard, **(settings or {}))
         self._limits = dict(limits or {})
         self._latency = latency
         self._people = InProcessTransport(self.server)
         self._running: asyncio.Task[None] | None = None
         self._transport: UnreliableTransport | None = None
         self._executor: InlineExecutor | None = None
-        self._registry: OperationRegistry | None = None
         self._plane: ControlPlane | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._crashing: asyncio.Task[None] | None = None
-        self.wrap_registry: Callable[[OperationRegistry], Any] = lambda registry: registry
+        self.adjust: Callable[[ControlPlane], None] = lambda _plane: None
+        """Changes a control plane before it runs."""
 
     # --- the control plane --------------------------------------------------------------------------------------
 
@@ -113,25 +114,23 @@ class Laboratory:
         """A fresh process: nothing survives but the server, the backends and the rules."""
         self._transport = UnreliableTransport(self.way_to_server(), self.rules)
         self._executor = InlineExecutor(self._limits, self._latency)
-        self._registry = OperationRegistry(self._limits)
-        client = Client(self._transport)
         bootstrap = Client(InProcessTransport(self.server))
         await ensure_namespace(bootstrap, OURS)
         loaded = LoadedDrivers(
             drivers=tuple(b.driver() for b in self.backends.values()), broken=self.broken, limits=self._limits
         )
-        drivers = DriverRegistry(loaded, self._executor, cluster_id="laboratory")
-        await drivers.start_all()
         parts = Parts(
-            client=client,
-            drivers=drivers,
-            registry=self.wrap_registry(self._registry),
+            client=Client(self._transport),
+            loaded=loaded,
+            executor=self._executor,
             recorder=self,
             sealer=await ensure_sealer(bootstrap, OURS),
             clock=_Clock(),
             random=random.Random(11),
         )
-        self._plane = ControlPlane(self._settings, self._controllers, parts)
+        self._plane = build(self._settings, parts)
+        self.adjust(self._plane)
+        await self._plane.drivers.start_all()
         return self._plane
 
     async def start(self) -> None:
@@ -144,13 +143,13 @@ class Laboratory:
 
     async def kill(self) -> None:
         """SIGKILL: what is under way reaches nothing any more."""
-        if self._running is None or self._transport is None or self._executor is None or self._registry is None:
+        if self._running is None or self._transport is None or self._executor is None:
             return
         self._transport.dead = True
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
         self._executor.close()
-        await self._registry.drain(0.0)
+        await self.plane.operations.drain(0.0)
         self._running = None
 
     async def restart(self) -> None:

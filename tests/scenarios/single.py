@@ -22,22 +22,18 @@ _FREED = re.compile(r"(\S+): claimRef null, annotations null, phase Available")
 _REAPPEARED = re.compile(r"(\S+) with the UID in claimRef, volumeName (\S+), phase Bound")
 
 
-class Held:
-    """A registry in which something happens once an operation was accepted and before it starts."""
+def hold(operations: OperationRegistry, before: Callable[[str], Awaitable[None]]) -> None:
+    """Let something happen once an operation was accepted and before it starts; `before` gets its name."""
+    start = operations.start
 
-    def __init__(self, registry: OperationRegistry, before: Callable[[str], Awaitable[None]]) -> None:
-        self._registry = registry
-        self._before = before
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._registry, name)
-
-    def start(self, run: Run, work: Work, requeue: Callable[[], None]) -> None:
+    def held(run: Run, work: Work, requeue: Callable[[], None]) -> None:
         async def later() -> str | None:
-            await self._before(run.name)
+            await before(run.name)
             return await work()
 
-        self._registry.start(run, later, requeue)
+        start(run, later, requeue)
+
+    operations.start = held  # type: ignore[method-assign]
 
 
 async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[], Awaitable[None]]) -> None:
@@ -47,17 +43,17 @@ async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[]
     """
     plane = await lab.build()
     client = Client(InProcessTransport(lab.server))
-    for cache in plane._caches.values():
+    for cache in plane.caches.values():
         listing = await client.list(cache.kind)
         hidden = {key for resource, key in lab.rules.hidden if resource == cache.kind.plural}
         cache.replace([item for item in listing.items if item.key not in hidden], listing.version)
         cache.mark_synced()
     await before()
     for volume in plane.volumes.values():
-        await plane._parts.drivers.identify(volume_source(volume))
+        await plane.drivers.identify(volume_source(volume))
     runner = {r.name: r for r in plane.runners}[kind]
     await runner._pass(name if kind == "volumes" else f"default/{name}")
-    while any(state.next_try is None for state in plane._parts.registry.snapshot()):
+    while any(state.next_try is None for state in plane.operations.snapshot()):
         await asyncio.sleep(0.01)
 
 

@@ -9,7 +9,7 @@ import pytest
 from scenarios.backends import OK, ScriptedBackend
 from scenarios.deleting import RECLAIM, made_volume, released
 from scenarios.laboratory import Laboratory
-from scenarios.single import Held
+from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, storage_class, volume
 from volplane import InProgress
 from volplane.operations import DriverLimits
@@ -46,7 +46,7 @@ async def test_a_policy_changed_before_the_operation_starts_keeps_the_asset() ->
             if operation.startswith("delete-v["):
                 await lab.patch("volumes", "v", {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
 
-        lab.wrap_registry = lambda registry: Held(registry, change)
+        lab.adjust = lambda plane: hold(plane.operations, change)
         await lab.start()
         await lab.settle()
         assert await lab.volumes() == {}, "the object was deleted already, and nothing holds it any more"
@@ -115,7 +115,7 @@ async def test_the_hook_is_told_what_the_volume_says_now() -> None:
             if operation.startswith("delete-v["):
                 await lab.patch("volumes", "v", {"metadata": {"annotations": {"volplane.dev/handle": "moved"}}})
 
-        lab.wrap_registry = lambda registry: Held(registry, change)
+        lab.adjust = lambda plane: hold(plane.operations, change)
         await lab.start()
         await lab.settle()
         assert [request.volume.handle for request in backend.requests] == ["moved"]
@@ -221,7 +221,7 @@ async def test_no_more_deletions_run_at_once_than_the_driver_takes() -> None:
         await lab.start()
         for _ in range(200):
             await asyncio.sleep(0.1)
-            running = [state for state in lab.plane._parts.registry.snapshot() if state.phase == "running"]
+            running = [state for state in lab.plane.operations.snapshot() if state.phase == "running"]
             at_once.append(len(running))
         await lab.settle()
         assert await lab.volumes() == {}
@@ -242,7 +242,7 @@ async def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
         await lab.patch("claims", "c", {"metadata": {"finalizers": None}})
         await lab.delete("claims", "c")
         await asyncio.sleep(1200.0)
-        state, registry = lab.plane.state, lab.plane._parts.registry
+        state, registry = lab.plane.state, lab.plane.operations
         assert not registry._pauses._by_name
         assert not registry._pauses._by_asset
         assert not len(state.progress)

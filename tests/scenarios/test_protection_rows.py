@@ -124,9 +124,9 @@ async def _deliver(lab: Laboratory, step: Json) -> None:
     for version, key in enumerate(("old", "new"), start=10**9):
         if key in step:
             body = {**step[key], "metadata": {"uid": "uid0", **step[key]["metadata"], "resourceVersion": str(version)}}
-            plane.pods.observe(msgspec.convert(body, Pod))
+            plane.state.pods.observe(msgspec.convert(body, Pod))
     if step["event"] == "delete":
-        plane.pods.observe_deleted("default/pod1", "uid0")
+        plane.state.pods.observe_deleted("default/pod1", "uid0")
     lab.run(plane)
 
 

@@ -43,7 +43,7 @@ async def test_one_pass_does_what_the_table_says(row: Json, monkeypatch: pytest.
             held.append(operation)
             await single.act(lab, row, meaning, operation)
 
-        lab.wrap_registry = lambda registry: single.Held(registry, act)
+        lab.adjust = lambda plane: single.hold(plane.operations, act)
         await single.one_sync(lab, SYNCS[row["when"]], row["target"], before=lambda: single.outdate(lab, row))
         wrong = await rows.shortfalls(lab, row["then"], meaning, exact=True)
         wrong += rows.strange_events(lab, row) + rows.wrong_calls(lab, row)

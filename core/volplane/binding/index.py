@@ -225,8 +225,3 @@ class WaitingClaims:
     def take_offers(self, claim_key: str) -> set[str]:
         """What the claim was woken for; afterwards it can be woken again."""
         return self._offers.pop(claim_key, set())
-
-    def of_class(self, storage_class: str) -> list[str]:
-        """Waiting claims that name this class, in order of key."""
-        shelves = (shelf for place, shelf in self._shelves.items() if place.storage_class == storage_class)
-        return sorted(key for shelf in shelves for _, _, key in shelf)

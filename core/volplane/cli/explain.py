@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from volplane.assembly import parse_controllers
 from volplane.cli.asking import ControllerAddress, ask
 from volplane.cli.draining import controller_at_work
 from volplane.cli.framework.console import Console
@@ -20,9 +21,8 @@ from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
-from volplane.onlooker import look
-from volplane.plane import parse_controllers
 from volplane.process import Options
+from volplane.read_only import read_control_plane
 from volplane.reconcile.explain import Explanation
 
 __all__ = ["register"]
@@ -86,9 +86,9 @@ async def _look(kubeconfig: Path | None, configuration: Configuration, options: 
     transport = await HttpTransport.connect(kubeconfig)
     try:
         client = Client(transport)
-        onlooker = await look(client, configuration, options)
+        seen = await read_control_plane(client, configuration, options)
         leader = await _leader(client, options.namespace)
-        return _Look(explanation=onlooker.explain(key), leader=leader, doubts=onlooker.doubts)
+        return _Look(explanation=seen.explain(key), leader=leader, doubts=seen.doubts)
     finally:
         await transport.close()
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from volplane.assembly import ALL_CONTROLLERS, CONTROLLERS_BESIDE, parse_controllers
 from volplane.cli.permissions import Rule, cluster_rules, named_secrets, namespace_rules, scrubs, secret_rule
 from volplane.controller.config import parse_configuration
 from volplane.errors import ConfigurationError
-from volplane.plane import ALL_CONTROLLERS, CONTROLLERS_BESIDE, parse_controllers
 
 __all__ = ["documents", "register"]
 

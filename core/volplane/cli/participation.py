@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from volplane.plane import ALL_CONTROLLERS, CONTROLLERS_BESIDE
+from volplane.assembly import ALL_CONTROLLERS, CONTROLLERS_BESIDE
 
 __all__ = ["CONTROLLERS_DEFAULT", "NAMESPACE_DEFAULT", "ConfigFile", "Controllers", "OurNamespace"]
 

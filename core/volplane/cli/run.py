@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from volplane.assembly import parse_controllers
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.options import Kubeconfig, Verbose
 from volplane.cli.framework.serving import HttpAddress, serving
@@ -20,7 +21,6 @@ from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
-from volplane.plane import parse_controllers
 from volplane.process import ControllerProcess, Options
 
 __all__ = ["register"]

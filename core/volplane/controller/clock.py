@@ -1,4 +1,4 @@
-"""Wall time, to be injected. Monotonic time is the event loop's own, so that a virtual loop rules everything."""
+"""The clock seam: wall time is injected; monotonic time is the event loop's, so that a loop of virtual time rules it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Clock", "LoopTime", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Where wall time comes from."""
+    """Source of time."""
 
     def now(self) -> datetime:
         """The time of day, aware, UTC. May jump; never subtract two of them to wait."""

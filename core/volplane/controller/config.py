@@ -104,7 +104,7 @@ class ScrubberSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What the file says. drivers: None = the key is absent: every installed backend that needs no options."""
+    """The content of the file. drivers: None = the key is absent: every installed backend that needs no options."""
 
     drivers: tuple[DriverSettings, ...] | None = None
     extensions: tuple[ExtensionSettings, ...] = ()

@@ -1,8 +1,8 @@
-"""What a controller process shows of itself over HTTP: health, metrics, and answers for the commands.
+"""The HTTP endpoints of a controller process: health, metrics, and answers for the commands.
 
-/healthz says that the loop turns; /readyz that work can be done, else 503 with the reasons; /metrics speaks Prometheus;
-everything else is an answer as JSON from a function that was handed in. GET may be answered to anybody who reaches the
-address; POST, which acts, only to this machine.
+/healthz answers while the event loop runs. /readyz answers 200 if work can be done, else 503 with the reasons. /metrics is
+in the text format of Prometheus. Everything else is JSON from a function that was passed in. GET is answered to every
+client that reaches the address; POST, which changes something, only to clients on this machine.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _answering(answer: Answer) -> Callable[[web.Request], Awaitable[web.Response
 
 
 def _acting(action: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Let people on this machine act, whoever may read from elsewhere: in a pod, those who may exec or port-forward.
+    """Refuse clients that are not on this machine; in a pod, those who may exec or port-forward are.
 
     No token: who reaches a loopback address of this machine can read the credentials of this process anyway, but for a
     web page in a browser, which cannot send this content type to another site, nor this host by a name of its own.

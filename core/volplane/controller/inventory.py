@@ -1,4 +1,4 @@
-"""How many volumes and claims there are, kept from change to change: a scrape walks no cache.
+"""Counts of volumes and claims, kept up to date by the changes of the caches, so that a scrape walks no cache.
 
 Names and labels are those of the reference controller's `pv_collector_*`.
 """
@@ -31,7 +31,7 @@ _End = Callable[[], None]
 
 
 def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> _End:
-    """Count what is in the caches and follow their changes; what is returned ends that and takes the counts back."""
+    """Count the objects in the caches and follow their changes; the function that is returned ends that and clears the counts."""
     leave = (_follow(volumes, _of_volume, metrics), _follow(claims, _of_claim, metrics))
 
     def end() -> None:
@@ -75,7 +75,7 @@ def _of_claim(claim: Claim) -> tuple[Count, ...]:
 
 
 def _plugin(volume: Volume) -> str:
-    """The plugin's name as the reference has it; the driver's for CSI, which the reference cannot tell apart."""
+    """The plugin's name as in the reference controller; for CSI, where that has one name for all, the driver's."""
     if volume.spec.csi is not None:
         return str(volume.spec.csi.get("driver", "N/A"))
     for field, name in _SOURCES.items():

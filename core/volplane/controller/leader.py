@@ -1,7 +1,7 @@
 """Leader election: at most one process works, and it stops before another may start.
 
-Time is the loop's; wall clocks decide nothing. What counts for others is when they saw the Lease change; what counts
-for us is when we *sent* the renewal that went through, so our end always comes first.
+Times are the loop's; wall clocks decide nothing. Candidates count from the moment they saw the Lease change. The leader
+counts from the moment it sent the renewal that succeeded, which is earlier.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _RELEASE_SECONDS = 2.0
 class Leadership:
     """The right to work, for as long as it lasts.
 
-    epoch rises with every change of holder. fence names epoch and holder; who writes it down conditionally keeps a
-    former leader out. `until` (loop time) is when the right ends unless it is renewed, which moves it.
+    epoch rises with every change of holder. fence names epoch and holder; a conditional write of it keeps a former
+    leader out. `until` (loop time) is when the right ends unless it is renewed, which moves it.
     """
 
     def __init__(self, *, holder: str, epoch: int, until: float) -> None:
@@ -48,11 +48,6 @@ class Leadership:
     def fence(self) -> str:
         return f"{self.epoch}/{self.holder}"
 
-    @property
-    def seconds_left(self) -> float:
-        """How long the right lasts for sure; 0.0 when it is over."""
-        return 0.0 if self.lost else max(0.0, self.until - _now())
-
 
 class Elector:
     """Runs work while this process holds the Lease.
@@ -68,10 +63,10 @@ class Elector:
         random: Random,
         overrun: Callable[[], None],
         renew_seconds: float = 10.0,
-        make_room: Callable[[], Awaitable[None]] | None = None,
+        ensure_namespace: Callable[[], Awaitable[None]] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """make_room: makes the lease's namespace, if it is missing."""
+        """ensure_namespace: creates the namespace of the lease if it is missing."""
         retry, jitter = LEASE_NOT_HELD.first, LEASE_NOT_HELD.jitter[1]
         if not retry * jitter < renew_seconds < lock.duration:
             raise ConfigurationError(
@@ -82,7 +77,7 @@ class Elector:
         self._random = random
         self._overrun = overrun
         self._renew = renew_seconds
-        self._make_room = make_room
+        self._ensure_namespace = ensure_namespace
         self._metrics = metrics
         self.failing = ""
         """Why the lease can be neither read nor taken; empty while it can."""
@@ -117,14 +112,14 @@ class Elector:
             await asyncio.sleep(self._pause())
 
     async def _cannot(self, error: ApiError) -> None:
-        """Say once for each reason why there is no election; a namespace that is missing is made."""
+        """Log once for each reason why there is no election. A missing namespace is created."""
         level = logging.DEBUG if self.failing == str(error) else logging.WARNING
         self.failing = str(error)
         _LOG.log(level, "lease %s can be neither read nor taken, trying on: %s", self._lock.name, error)
-        if isinstance(error, ApiNotFound) and self._make_room is not None:
+        if isinstance(error, ApiNotFound) and self._ensure_namespace is not None:
             try:
                 async with asyncio.timeout(self._renew):
-                    await self._make_room()
+                    await self._ensure_namespace()
             except (ApiError, TimeoutError) as failure:
                 _LOG.debug("the namespace of lease %s was not made: %s", self._lock.name, failure)
 
@@ -191,7 +186,7 @@ class Elector:
         return self._pause()
 
     async def _look(self, holding: _Holding, seconds: float) -> None:
-        """Somebody wrote the Lease: another holder, somebody's label, or a renewal of ours whose answer was lost."""
+        """Read the Lease after a conflict: another holder, a label, or a renewal of ours whose answer was lost."""
         try:
             lease = await self._bounded(self._lock.read, seconds)
         except ApiError as error:
@@ -227,7 +222,7 @@ class Elector:
             _LOG.info("lease %s was not released: %s", self._lock.name, error)
 
     async def _bounded(self, call: _Call, seconds: float) -> Any:
-        """One call that is over in time, whatever the transport does."""
+        """One call, bounded in time whatever the transport does."""
         try:
             async with asyncio.timeout(seconds):
                 return await call(seconds=seconds)
@@ -259,7 +254,7 @@ class _Call(Protocol):
 
 
 class _Holding:
-    """What the leader knows of its Lease."""
+    """The Lease as its holder last saw it."""
 
     def __init__(self, lease: Lease, leadership: Leadership) -> None:
         self.lease = lease
@@ -268,7 +263,7 @@ class _Holding:
 
 
 def _record(lease: Lease | None) -> tuple[Any, ...]:
-    """What changes when the holder is alive."""
+    """The fields that change while the holder is alive."""
     if lease is None:
         return ()
     spec = lease.spec

@@ -1,7 +1,7 @@
-"""Logs as text for people or JSON for machines, with the fields of the work at hand.
+"""Logs as text or JSON, with fields of the running task.
 
-Fields (operation, driver, object, controller) are bound to the running task and its children and follow every message
-that is logged there, whoever logs it. Messages say what happened; the fields say to whom. Secrets of drivers are left out.
+Fields (operation, driver, object, controller) are bound to the running task and its children, and are added to every
+message that is logged there, by whatever module. Secrets of drivers are replaced in every line.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def bound(**more: str) -> Iterator[None]:
 
 def bind(**more: str) -> Token[Mapping[str, str]]:
     """Add fields to everything logged from here on in this context."""
-    told = more if all(more.values()) else {name: value for name, value in more.items() if value}
-    return _FIELDS.set({**fields(), **told})
+    given = more if all(more.values()) else {name: value for name, value in more.items() if value}
+    return _FIELDS.set({**fields(), **given})
 
 
 def configure(
     form: Literal["text", "json"] = "text", *, verbosity: int = 0, stream: TextIO | None = None
 ) -> logging.Handler:
-    """Send the logs of the process to `stream` (default stderr); the handler, for who wants to take it away again.
+    """Send the logs of the process to `stream` (default stderr). Returns the handler, so that it can be removed.
 
     verbosity: 0 = info, 1 = debug of volplane, 2 = debug of everything. Text is coloured only on a terminal.
     """

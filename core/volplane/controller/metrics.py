@@ -7,10 +7,17 @@ counts too is written against the protocols `ApiMetrics` and `ControllerMetrics`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
-from prometheus_client import CollectorRegistry, generate_latest
-
-from volplane.controller.tallies import Tallies
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.metrics import MetricWrapperBase
 
 __all__ = ["Metrics"]
 
@@ -26,12 +33,67 @@ ATTEMPT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The external provisioner's buckets for one attempt."""
 
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series, "_created", for each counter and histogram
+
+M = TypeVar("M", bound=MetricWrapperBase)
+
+
+class Description(NamedTuple):
+    """What a metric is, as the documentation shows it. type: "counter", "gauge" or "histogram"."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    documentation: str
+
+
+class _Children(dict[tuple[str, ...], M]):
+    """The children of one metric by the values of its labels. `labels()` of prometheus-client takes 2 us every time."""
+
+    def __init__(self, metric: M) -> None:
+        super().__init__()
+        self._metric = metric
+
+    def __missing__(self, labels: tuple[str, ...]) -> M:
+        child = self[labels] = self._metric.labels(*labels) if labels else self._metric
+        return child
+
+    def forget(self) -> None:
+        """Remove every child."""
+        self._metric.clear()
+        self.clear()
+
+
+class _Maker:
+    """Makes metrics in a registry, and describes them."""
+
+    def __init__(self, registry: CollectorRegistry, descriptions: list[Description]) -> None:
+        self._registry = registry
+        self._descriptions = descriptions
+
+    def counter(self, name: str, documentation: str, *labels: str) -> _Children[Counter]:
+        self._descriptions.append(Description(name, "counter", labels, documentation))
+        return _Children(Counter(name, documentation, labels, registry=self._registry))
+
+    def gauge(self, name: str, documentation: str, *labels: str) -> _Children[Gauge]:
+        self._descriptions.append(Description(name, "gauge", labels, documentation))
+        return _Children(Gauge(name, documentation, labels, registry=self._registry))
+
+    def histogram(
+        self, name: str, documentation: str, buckets: tuple[float, ...], *labels: str
+    ) -> _Children[Histogram]:
+        self._descriptions.append(Description(name, "histogram", labels, documentation))
+        return _Children(Histogram(name, documentation, labels, buckets=buckets, registry=self._registry))
+
+
 class Metrics:
     """All metrics of a process. Methods are named after what happened."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        self.tallies = make = Tallies(self.registry)
+        self.descriptions: list[Description] = []
+        """Every metric, for the documentation."""
+        make = _Maker(self.registry, self.descriptions)
         self._requests = make.counter(
             "rest_client_requests_total", "Calls of the API server, by status code", "method", "resource", "code"
         )
@@ -144,120 +206,120 @@ class Metrics:
     # --- client and caches
 
     def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        self._requests.add(verb, resource, str(code))
-        self._request_seconds.observe(seconds, verb, resource)
+        self._requests[verb, resource, str(code)].inc()
+        self._request_seconds[verb, resource].observe(seconds)
 
     def undecodable(self, resource: str) -> None:
-        self._undecodable.add(resource)
+        self._undecodable[(resource,)].inc()
 
     def listed(self, resource: str) -> None:
-        self._lists.add(resource)
+        self._lists[(resource,)].inc()
 
     def watch_ended(self, resource: str, why: str) -> None:
-        self._watch_ends.add(resource, why)
+        self._watch_ends[resource, why].inc()
 
     def event_dropped(self, why: str) -> None:
-        self._events_dropped.add(why)
+        self._events_dropped[(why,)].inc()
 
     # --- queues and runners
 
     def queue_added(self, queue: str) -> None:
-        self._added.add(queue)
+        self._added[(queue,)].inc()
 
     def queue_depth(self, queue: str, depth: int) -> None:
-        self._depth.set(depth, queue)
+        self._depth[(queue,)].set(depth)
 
     def queue_waited(self, queue: str, seconds: float) -> None:
-        self._waited.observe(seconds, queue)
+        self._waited[(queue,)].observe(seconds)
 
     def queue_worked(self, queue: str, seconds: float) -> None:
-        self._worked.observe(seconds, queue)
+        self._worked[(queue,)].observe(seconds)
 
     def queue_retried(self, queue: str) -> None:
-        self._retried.add(queue)
+        self._retried[(queue,)].inc()
 
     def pass_ended(self, runner: str, result: str, seconds: float) -> None:
-        self._passes.add(runner, result)
-        self._pass_seconds.observe(seconds, runner)
+        self._passes[runner, result].inc()
+        self._pass_seconds[(runner,)].observe(seconds)
 
     def counted(self, what: str, labels: tuple[str, ...], change: int) -> None:
         """So many more or less of what `controller.inventory` counts."""
-        self._inventory[what].change(change, *labels)
+        self._inventory[what][labels].inc(change)
 
     def uncounted(self) -> None:
         """Nothing is counted any more."""
         for gauge in self._inventory.values():
-            gauge.clear()
+            gauge.forget()
 
     # --- operations, drivers, leases
 
     def operation_ended(self, driver: str, operation: str, seconds: float, *, failed: bool) -> None:
         """A run of an operation, live checks included. operation: "provision", "delete", "recycle", …"""
-        self._runs.observe(seconds, driver, operation)
+        self._runs[driver, operation].observe(seconds)
         if failed:
-            self._operation_errors.add(driver, operation)
+            self._operation_errors[driver, operation].inc()
 
     def hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
         """A call of a hook. result: "ok", "in_progress", or the class of the error."""
-        self._hook_calls.add(driver, hook, result)
-        self._hook_seconds.observe(seconds, driver, hook)
+        self._hook_calls[driver, hook, result].inc()
+        self._hook_seconds[driver, hook].observe(seconds)
         if hook in _OPERATIONS and result != "in_progress":
             status = "success" if result == "ok" else "fail-unknown"
-            self._operations.observe(seconds, driver, f"volume_{hook}", status, "false")
+            self._operations[driver, f"volume_{hook}", status, "false"].observe(seconds)
 
     def operations_running(self, counts: Mapping[tuple[str, str], int]) -> None:
         """How many operations there are, by driver and phase; others than these there are none."""
-        self._operations_now.clear()
+        self._operations_now.forget()
         for labels, count in counts.items():
-            self._operations_now.set(count, *labels)
+            self._operations_now[labels].set(count)
 
     def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None:
         """One call that made an asset. source: kind of the claim's dataSource."""
-        self._attempts.provisioned.add(storage_class, source)
-        self._attempts.provision_seconds.observe(seconds, storage_class, source)
+        self._attempts.provisioned[storage_class, source].inc()
+        self._attempts.provision_seconds[storage_class, source].observe(seconds)
 
     def provision_failed(self, storage_class: str, *, source: str = "") -> None:
-        self._attempts.provision_failed.add(storage_class, source)
+        self._attempts.provision_failed[storage_class, source].inc()
 
     def delete_succeeded(self, storage_class: str, seconds: float) -> None:
         """One call that deleted an asset."""
-        self._attempts.deleted.add(storage_class)
-        self._attempts.delete_seconds.observe(seconds, storage_class)
+        self._attempts.deleted[(storage_class,)].inc()
+        self._attempts.delete_seconds[(storage_class,)].observe(seconds)
 
     def delete_failed(self, storage_class: str) -> None:
-        self._attempts.delete_failed.add(storage_class)
+        self._attempts.delete_failed[(storage_class,)].inc()
 
     def operation_finished(self, plugin: str, operation: str, seconds: float) -> None:
         """What a user waits for: first "provision" attempt until bound; reclaim until the volume is gone ("delete")."""
-        self._operation_total.observe(seconds, plugin, operation)
+        self._operation_total[plugin, operation].observe(seconds)
 
     def class_given_later(self, *, refused: bool = False) -> None:
         """A claim without a class got the default one, or the server refused it."""
-        (self._retroactive_errors if refused else self._retroactive).add()
+        (self._retroactive_errors if refused else self._retroactive)[()].inc()
 
     def drivers_healthy(self, health: Mapping[str, bool]) -> None:
         """Every driver of this process by name; others than these there are none."""
-        self._drivers.clear()
+        self._drivers.forget()
         for driver, healthy in health.items():
-            self._drivers.set(healthy, driver)
+            self._drivers[(driver,)].set(healthy)
 
     def leak_checked(self, driver: str, at: float | None) -> None:
         """A check for leaks is over. at: Unix time of its end, None if it failed."""
-        self._leak_checks.add(driver, "failed" if at is None else "complete")
+        self._leak_checks[driver, "failed" if at is None else "complete"].inc()
         if at is not None:
-            self._leak_checked.set(at, driver)
+            self._leak_checked[(driver,)].set(at)
 
     def leak_findings(self, driver: str, verdict: str, count: int) -> None:
-        self._findings.set(count, driver, verdict)
+        self._findings[driver, verdict].set(count)
 
     def leading(self, lease: str, leading: bool) -> None:
-        self._leading.set(leading, lease)
+        self._leading[(lease,)].set(leading)
 
 
 class _Attempts:
     """The external provisioner's own."""
 
-    def __init__(self, make: Tallies) -> None:
+    def __init__(self, make: _Maker) -> None:
         claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
         self.provisioned = make.counter(f"{claim}_total", "Calls of `provision` that made an asset", "class", "source")
         self.provision_failed = make.counter(

@@ -1,7 +1,7 @@
-"""The loop of every controller: decide, take one step, learn from the answer, decide again.
+"""The loop of every controller: decide, take one step, put the answer into the cache, decide again.
 
-One worker holds a key at a time; many keys are in flight. A pass over a key ends with `Wait`, `Done` or a started
-operation, or with an error, after which the key comes back later. Nothing that goes wrong with one key ends a worker.
+Many keys are in flight, and one worker has a key at a time. A pass over a key ends with `Wait`, `Done` or a started
+operation, or with an error; after an error the key is queued again with a delay. No error of one key ends a worker.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _FEWEST = 4
 _MOST_CONFLICTS = 5
 _YIELD_EVERY = 16
 """Passes without an API call after which a worker yields to the loop."""
-_COMPLAIN_EVERY = 5.0
-_TRIES_UNTOLD = 5
-"""Failures of the server (500) in a row after which a create that has a complaint makes it."""
+_WARN_EVERY = 5.0
+"""Seconds between two warnings that the API server gives no answers."""
+_TRIES_UNREPORTED = 5
+"""Answers of 500 in a row after which a create records its failure event."""
 
 
 class Dispatcher(Protocol):
@@ -110,9 +111,9 @@ class Runner:
         self._now = LoopTime()
         self._reasons: dict[str, str] = {}
         self._stopping = False
-        self._unbroken = 0
-        self._complained = float("-inf")
-        self._complaints: dict[str, Notice] = {}
+        self._passes = 0
+        self._warned_at = float("-inf")
+        self._failure_events: dict[str, Notice] = {}
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
         """Decide about `key` soon, or after so many seconds. May be called before `run`."""
@@ -145,7 +146,7 @@ class Runner:
                 workers.create_task(self._work(), name=f"{self.name}-{number}")
 
     def stop(self) -> None:
-        """Finish the step that each worker is at, and no more."""
+        """Let each worker finish its current step, and no more."""
         self._stopping = True
         self._queue.close()
 
@@ -154,37 +155,37 @@ class Runner:
         while (key := await self._queue.get()) is not None:
             logs.bind(object=key)
             try:
-                await self._attend(key)
+                await self._process(key)
             finally:
                 self._queue.done(key)
-            self._unbroken += 1
-            if self._unbroken >= _YIELD_EVERY:
-                # Passes without a call never wait: 100,000 of them (after a list) would keep leases and answers waiting.
-                self._unbroken = 0
+            self._passes += 1
+            if self._passes >= _YIELD_EVERY:
+                # A pass without a call never waits: 100,000 of them (after a list) would delay leases and answers.
+                self._passes = 0
                 await asyncio.sleep(0)
 
-    async def _attend(self, key: str) -> None:
-        """One pass, and what follows from its end."""
+    async def _process(self, key: str) -> None:
+        """One pass, and the retry after one that failed."""
         begun = self._now()
-        self._complaints.pop(key, None)
+        self._failure_events.pop(key, None)
         try:
-            result = await self._pass(key)
+            result = await self._reconcile(key)
             self._queue.forget(key)
         except ApiConflict as error:
             result = "conflict"
-            self._come_back(key, error, backoff.RECONCILE_FAILED, level=logging.INFO)
+            self._retry(key, error, backoff.RECONCILE_FAILED, level=logging.INFO)
         except ApiUnavailable as error:
             result = "unavailable"
-            level = self._complaint()
-            self._come_back(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
-            if error.status == 500 and self._queue.failures(key) >= _TRIES_UNTOLD:
-                self._complain(key, f"{error}; trying again")
+            level = self._unavailable_level()
+            self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
+            if error.status == 500 and self._queue.failures(key) >= _TRIES_UNREPORTED:
+                self._report_failure(key, f"{error}; trying again")
         except ApiError as error:
             result = "refused"
             self._refused(key, error)
         except (NothingChanged, _Unsettled) as error:
             result = "unsettled"
-            self._come_back(key, error, backoff.RECONCILE_FAILED, level=logging.ERROR)
+            self._retry(key, error, backoff.RECONCILE_FAILED, level=logging.ERROR)
         except Exception as error:  # noqa: BLE001 -- a decision that fails may not stop the other keys
             result = "error"
             seconds = self._queue.retry(key, backoff.RECONCILE_FAILED)
@@ -193,8 +194,8 @@ class Runner:
         if self._metrics is not None:
             self._metrics.pass_ended(self.name, result, self._now() - begun)
 
-    async def _pass(self, key: str) -> str:
-        """Steps until the object is settled for now; how the pass ended."""
+    async def _reconcile(self, key: str) -> str:
+        """Decide and take steps until nothing is left to do for now; how the pass ended, for metrics."""
         reads = Reads()
         conflicts = 0
         action: Action | None = None
@@ -202,19 +203,19 @@ class Runner:
             if self._stopping:
                 return "stopped"
             if not reads:
-                # Own writes add the key as well, and this decision sees them; only what was read live may be older.
+                # This decision sees our own writes, which have added the key too. What was read live may be older than they are.
                 self._queue.seen(key)
             action = self._decide(key, reads)
             if isinstance(action, Wait | Done | Run):
-                return self._end(key, action)
+                return self._end_pass(key, action)
             try:
                 await self._perform(key, action, reads)
-            except _StaleCache as behind:
-                _LOG.debug("read again: %s", behind)
+            except _StaleCache as stale:
+                _LOG.debug("read again: %s", stale)
                 reads.forget()
                 conflicts += 1
                 if conflicts > _MOST_CONFLICTS:
-                    raise ApiConflict(f"{conflicts} conflicts in a row, the last: {behind}", status=409) from behind
+                    raise ApiConflict(f"{conflicts} conflicts in a row, the last: {stale}", status=409) from stale
         raise _Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
 
     async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: Reads) -> None:
@@ -228,17 +229,17 @@ class Runner:
                     raise _StaleCache(f"{_describe(action)}: {error}") from error
             case Create():
                 if action.complaint is not None:
-                    self._complaints[key] = action.complaint
+                    self._failure_events[key] = action.complaint
                 if not await self._steps.create(action):
                     raise _StaleCache(f"{_describe(action)}: it exists already")
-                self._complaints.pop(key, None)
+                self._failure_events.pop(key, None)
             case Read():
                 await self._steps.read(action.kind, action.key, reads)
                 return
         _LOG.debug("%s", action.why)
         self._record(action.notices)
 
-    def _end(self, key: str, action: Wait | Done | Run) -> str:
+    def _end_pass(self, key: str, action: Wait | Done | Run) -> str:
         if isinstance(action, Run):
             self._start(key, action)
             return "operation"
@@ -268,7 +269,7 @@ class Runner:
         for notice in notices:
             self._recorder.record(notice)
 
-    def _come_back(
+    def _retry(
         self,
         key: str,
         error: Exception,
@@ -277,16 +278,16 @@ class Runner:
         asked: float | None = None,
         level: int,
     ) -> float:
-        """Queue a key that failed, say why, remember why; seconds until then."""
+        """Queue a key that failed again, log the error and keep it as the reason; the delay in seconds."""
         seconds = self._queue.retry(key, row, asked=asked)
         self._reasons[key] = str(error)
         _LOG.log(level, "trying again in %.3g s: %s", seconds, error)
         return seconds
 
     def _refused(self, key: str, error: ApiError) -> None:
-        """The server will answer the same until somebody changes something: say so where people look."""
-        seconds = self._come_back(key, error, backoff.API_REFUSED, level=logging.ERROR)
-        if self._complain(key, f"{error}; trying again in {seconds:.0f} s"):
+        """The server will answer the same until somebody changes something: record an event on the object."""
+        seconds = self._retry(key, error, backoff.API_REFUSED, level=logging.ERROR)
+        if self._report_failure(key, f"{error}; trying again in {seconds:.0f} s"):
             return
         cache = self._caches.get(self._kind.plural)
         about: KubeObject | None = None if cache is None else cache.get(key)
@@ -295,29 +296,29 @@ class Runner:
             text += f"; trying again in {seconds:.0f} s"
             self._record((Notice(self._kind, about, "Warning", "ApiCallRefused", text),))
 
-    def _complain(self, key: str, what: str) -> bool:
-        """Say what the failed step has to say about its failure, if anything."""
-        complaint = self._complaints.get(key)
-        if complaint is None:
+    def _report_failure(self, key: str, what: str) -> bool:
+        """Record the event that the failed step has for its failure, with `what` added; whether it has one."""
+        event = self._failure_events.get(key)
+        if event is None:
             return False
-        self._record((msgspec.structs.replace(complaint, message=f"{complaint.message}: {what}"),))
+        self._record((msgspec.structs.replace(event, message=f"{event.message}: {what}"),))
         return True
 
-    def _complaint(self) -> int:
-        """An API server that is away concerns every key: one warning in a while says it."""
+    def _unavailable_level(self) -> int:
+        """An API server that is away concerns every key: one warning every few seconds, the rest as debug."""
         now = self._now()
-        if now < self._complained + _COMPLAIN_EVERY:
+        if now < self._warned_at + _WARN_EVERY:
             return logging.DEBUG
-        self._complained = now
+        self._warned_at = now
         return logging.WARNING
 
 
 class _StaleCache(Exception):
-    """The cache did not know what the server knows. It does now."""
+    """The server knows more than the cache did. The cache has been refreshed."""
 
 
 class _Unsettled(Exception):
-    """Deciding does not come to an end."""
+    """Too many steps were taken in one pass."""
 
 
 def _describe(action: Action | None) -> str:

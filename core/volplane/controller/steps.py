@@ -1,4 +1,4 @@
-"""Taking one step: one API call, and its answer into the cache."""
+"""One step: one API call, whose answer goes into the cache."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["NothingChanged", "Steps"]
 
 
 class NothingChanged(VolplaneError):
-    """A patch that left the object as it was: whoever decided it would decide it again for ever."""
+    """A patch left the object as it was. The same decision would follow without end."""
 
 
 class Steps:
-    """Performs steps and keeps the caches true. `caches` by plural; kinds without a cache can be written and read too."""
+    """Performs steps and puts the answers into `caches` (by plural). Kinds without a cache can be written and read too."""
 
     def __init__(self, client: Client, caches: Mapping[str, Cache[Any]]) -> None:
         self._client = client
@@ -93,7 +93,7 @@ class Steps:
         return live
 
     def _learn(self, kind: Kind[Any], answer: KubeObject) -> bool:
-        """Put an answer into the cache; True if it says that the last finalizer went, and the object with it."""
+        """Put an answer into the cache; True if its last finalizer was removed, and the object with it."""
         meta = answer.metadata
         gone = answer.terminating and not meta.finalizers and not meta.deletion_grace_period_seconds
         cache = self._caches.get(kind.plural)

@@ -21,7 +21,7 @@ from volplane.kube.transport import ApiMetrics
 __all__ = ["ControllerMetrics", "WorkQueue"]
 
 _SHORTEST = 0.001
-"""What is due in 1e-16 s is due now by the clock, and not yet to who subtracts: the key would come back without end."""
+"""Shortest delay: a time 1e-16 s ahead equals the present by the clock, and the key would come back without end."""
 
 
 class ControllerMetrics(ApiMetrics, Protocol):
@@ -108,7 +108,7 @@ class WorkQueue:
         return seconds
 
     def forget(self, key: str) -> None:
-        """The key did not fail: its next back-off starts from the beginning."""
+        """The key did not fail: its failures are counted from zero again."""
         self._failures.pop(key, None)
 
     def failures(self, key: str) -> int:
@@ -116,7 +116,7 @@ class WorkQueue:
         return self._failures.get(key, 0)
 
     async def get(self) -> str | None:
-        """The next key, once there is one; it counts as worked until `done`. None: the queue is closed, go."""
+        """The next key, once there is one; it is in work until `done`. None: the queue is closed."""
         while (taken := self._flows.take()) is None or self._closed:
             if self._closed:
                 return None
@@ -131,7 +131,7 @@ class WorkQueue:
         return key
 
     def seen(self, key: str) -> None:
-        """The worker of this key now looks at everything that it was added for so far: that needs no further work."""
+        """The worker of this key looks at the newest state from now on: additions so far need no further work."""
         self._again.pop(key, None)
 
     def done(self, key: str) -> None:
@@ -180,7 +180,7 @@ class WorkQueue:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._wake_one()  # what this worker was woken for is another's now
+                self._wake_one()  # another worker takes what this one was woken for
             raise
 
     def _wake_one(self) -> None:

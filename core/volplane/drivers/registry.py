@@ -24,7 +24,7 @@ from volplane.operations import DriverLimits
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
-__all__ = ["DriverMetrics", "DriverRegistry", "HookRequest", "Refresh"]
+__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "HookRequest", "Refresh", "call_hook", "no_secrets"]
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +62,19 @@ Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
 """Reads the Kubernetes Secrets among a driver's secrets anew (`ClusterSecrets.refresh`). Raises BackendError."""
 
 
-async def _no_cluster(_secrets: Mapping[str, Secret]) -> None:
+async def no_secrets(_secrets: Mapping[str, Secret]) -> None:
     """Without a cluster to read from, only what the environment and files hold can be revealed."""
+
+
+class CallHook(Protocol):
+    """Calls a hook in a driver's thread."""
+
+    def __call__(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, /) -> T: ...
+
+
+def call_hook(driver: Driver, hook: Callable[[Driver, Q], T], request: Q, /) -> T:
+    """Call the hook and nothing else."""
+    return hook(driver, request)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,15 +100,17 @@ class DriverRegistry:
         node_name: str | None = None,
         changed: Callable[[str], None] = lambda _driver: None,
         metrics: DriverMetrics | None = None,
-        refresh: Refresh = _no_cluster,
+        refresh: Refresh = no_secrets,
+        call_hook: CallHook = call_hook,
     ) -> None:
         """cluster_id, node_name: for the contexts and the start requests of hooks.
 
         changed: called with a driver's name when it becomes usable or unusable; it queues the driver's objects.
-        refresh: awaited before a driver starts and before each probe.
+        refresh: awaited before a driver starts and before each probe. call_hook: what the executor's thread does.
         """
         self._metrics = metrics
         self._refresh = refresh
+        self._call_hook = call_hook
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
         self._broken = {broken.name: broken for broken in loaded.broken}
         self._limits = dict(loaded.limits)
@@ -202,7 +215,11 @@ class DriverRegistry:
         try:
             with logs.bound(driver=driver.name):
                 result = await self._executor.call(
-                    driver.name, lambda: hook(facade, complete), seconds, what=hook.__name__, abandoned=abandoned
+                    driver.name,
+                    lambda: self._call_hook(facade, hook, complete),
+                    seconds,
+                    what=hook.__name__,
+                    abandoned=abandoned,
                 )
             outcome = "in_progress" if isinstance(result, InProgress) else "ok"
         except (BackendError, PluginError) as error:

@@ -1,6 +1,6 @@
-"""The versioned cache: the newest of what a watch, a list, a live read or our own write told about each object.
+"""The versioned cache: of each object the newest version that a watch, a list, a live read or a write of ours returned.
 
-Objects in it are shared and read-only. Absence from it proves nothing: only a live read does.
+Objects in it are shared and read-only. An object that is not in it may exist: only a live read proves absence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from volplane.kube.interning import Sharing
+from volplane.kube.interning import Interner
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
@@ -24,10 +24,10 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T", bound=KubeObject)
 
 IndexFunction = Callable[[T], list[str]]
-"""The values under which an object is found in one index. Pure; called again for the same object when it goes."""
+"""The values under which one index lists an object. Pure: it is called again when the object changes or goes."""
 
 Listener = Callable[[T | None, T | None], None]
-"""Is told (old, new) after the cache changed: (None, new) for a new object, (old, None) for one that is gone."""
+"""Called with (old, new) after a change of the cache: (None, new) for a new object, (old, None) for one that is gone."""
 
 
 class Cache(Generic[T]):
@@ -42,15 +42,13 @@ class Cache(Generic[T]):
     ) -> None:
         self.kind = kind
         self.reached = 0
-        """The newest resourceVersion that a list or watch has told of."""
+        """The newest resourceVersion of a list or a watch event."""
         self._objects: dict[str, T] = {}
         self._indexes = {name: _Index(function) for name, function in (indexes or {}).items()}
-        self._gone = _Tombstones(remember)
-        self._sharing = Sharing()
+        self._tombstones = _Tombstones(remember)
+        self._interner = Interner()
         self._listeners: list[Listener[T]] = []
         self._synced = asyncio.Event()
-
-    # reading
 
     def get(self, key: str) -> T | None:
         return self._objects.get(key)
@@ -70,39 +68,37 @@ class Cache(Generic[T]):
         return iter(self._objects.values())
 
     def by_index(self, name: str, value: str) -> list[T]:
-        """Objects that the index `name` files under `value`, ordered by key."""
+        """Objects that the index `name` lists under `value`, ordered by key."""
         return [self._objects[key] for key in self._indexes[name].keys(value)]
 
-    # learning
-
     def observe(self, obj: T) -> bool:
-        """Take in what somebody saw of an object; whether it was news.
+        """Take in a version of an object; returns whether it changed the cache.
 
         Per uid the highest resourceVersion wins. Another uid under the same key, if newer, is a deletion and a new
-        object: listeners hear of both.
+        object: listeners are called for both.
         """
         key, version = obj.key, obj.version
         current = self._objects.get(key)
-        if (current is not None and version <= current.version) or self._gone.covers(obj.uid, version):
+        if (current is not None and version <= current.version) or self._tombstones.covers(obj.uid, version):
             return False
         if current is not None and current.uid != obj.uid:
             self._remove(key, current)
-            self._gone.add(current.uid, None)
+            self._tombstones.add(current.uid, None)
             current = None
-        self._sharing.share(obj)
+        self._interner.share(obj)
         self._objects[key] = obj
         for index in self._indexes.values():
             index.replace(key, current, obj)
-        self._tell(current, obj)
+        self._notify(current, obj)
         return True
 
     def observe_deleted(self, key: str, uid: str, version: int | None = None) -> bool:
-        """Take in that an object is gone; whether it was news.
+        """Take in that an object is gone; returns whether it changed the cache.
 
-        version: resourceVersion of the deletion as a watch tells it: what is newer may come back (it had only left
-        the watch's filter). None: it is gone for good, as a live read or our own delete tells.
+        version: resourceVersion of the deletion, from a watch; a newer version may come back, because the object may
+        only have left the watch's selector. None: it is gone for good (a live read, or a delete of ours).
         """
-        self._gone.add(uid, version)
+        self._tombstones.add(uid, version)
         current = self._objects.get(key)
         if current is None or current.uid != uid or (version is not None and current.version > version):
             return False
@@ -110,7 +106,7 @@ class Cache(Generic[T]):
         return True
 
     def replace(self, objects: Iterable[T], version: int, *, keep: Iterable[str] = ()) -> None:
-        """Take in a whole list of `version`. keep: keys of objects in it that could not be read."""
+        """Take in a whole list of `version`. keep: keys of objects in it that did not decode."""
         seen = set(keep)
         for obj in objects:
             seen.add(obj.key)
@@ -124,23 +120,21 @@ class Cache(Generic[T]):
             self.observe_deleted(key, obj.uid, version)
         self.reached = max(self.reached, version)
 
-    def forget_all(self) -> None:
-        """Take in that the server is another one, or was put back: nothing holds any more. Listeners hear of deletions."""
+    def clear(self) -> None:
+        """Empty the cache: the server was replaced or restored. Listeners are called with a deletion of each object."""
         for key, obj in list(self._objects.items()):
             self._remove(key, obj)
-        self._gone.clear()
+        self._tombstones.clear()
         self.reached = 0
 
-    # being told
-
     def subscribe(self, listener: Listener[T]) -> Callable[[], None]:
-        """Call `listener` after every change, at once and in order; what is returned ends that."""
+        """Call `listener` after every change, synchronously and in order; the function that is returned ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     @property
     def synced(self) -> bool:
-        """Whether a whole list was taken in."""
+        """Whether a whole list has been taken in."""
         return self._synced.is_set()
 
     def mark_synced(self) -> None:
@@ -153,13 +147,13 @@ class Cache(Generic[T]):
         del self._objects[key]
         for index in self._indexes.values():
             index.replace(key, current, None)
-        self._tell(current, None)
+        self._notify(current, None)
 
-    def _tell(self, old: T | None, new: T | None) -> None:
+    def _notify(self, old: T | None, new: T | None) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(old, new)
-            except Exception:  # noqa: BLE001 -- one bad listener may not cost the others their news
+            except Exception:  # noqa: BLE001 -- an error of one listener must not keep a change from the others
                 _LOG.exception("a listener of %s failed on %s", self.kind.plural, (new or old or KubeObject()).key)
 
 

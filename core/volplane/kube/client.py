@@ -1,7 +1,7 @@
 """Typed calls of the Kubernetes API over any transport.
 
 Reads decode to the structs of `volplane.kube.objects`; writes send dicts and answer with the struct of what the server
-stored. Nothing is retried here: who calls knows whether to decide anew.
+stored. Nothing is retried here: the caller knows whether the call still makes sense.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Client:
     """One user of the Kubernetes API.
 
     deadline: seconds after which any call is given up (ApiUnavailable). All methods raise the Api errors of
-    `volplane.errors`; ApiError.already_exists tells the 409 of a create from a conflict. A `low_priority` call waits
+    `volplane.errors`; ApiError.already_exists distinguishes the 409 of a create from a conflict. A `low_priority` call waits
     while writes are many, so that events never delay what matters. While the server gives no usable answers, calls go
     one by one (see `CircuitBreaker`); calls with a time limit of their own (`seconds`) do not wait for that.
     """
@@ -292,7 +292,7 @@ class Client:
         refused = error_from(code, answer.headers, answer.body, call=f"{method} {path}")
         if isinstance(refused, ApiUnavailable):
             self._breaker.record_failure(refused.retry_after)
-        elif refused.reason:  # else nobody knows who answered, or how much of the answer is left
+        elif refused.reason:  # an answer without a reason may come from a proxy, or be cut off
             self._breaker.record_success()
         raise refused
 

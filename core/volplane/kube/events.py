@@ -1,8 +1,8 @@
-"""Events on objects, off the path of everything that matters.
+"""Events on objects, written in the background.
 
-`record` never waits. The same notice again only raises a count, which is written at most every 5 minutes; one object gets
-25 event writes and then one per 5 minutes; a full queue drops. An event's name follows from what it says, so that a
-controller that restarts, or another replica, goes on counting instead of repeating.
+`record` never waits. The same event again only raises a count, which is written at most every 5 minutes. One object gets
+25 event writes and then one per 5 minutes. A full queue drops events. The name of an Event is a digest of its content, so
+that a controller that restarts, or another replica, continues its count.
 Source: core/v1 Event; the limits are those of client-go's event correlator.
 """
 
@@ -84,7 +84,7 @@ class _Series:
     last: str
     count: int = 0
     earlier: int = 0
-    """What the event's count was when this process found it."""
+    """The count of the Event when this process found it."""
     written: int = 0
     wrote_at: float = float("-inf")
     queued: bool = False
@@ -122,7 +122,7 @@ class EventRecorder:
         """Notices that never became, or counted in, a written event."""
 
     def record(self, notice: Notification) -> None:
-        """Tell about an object, soon. Never waits, never raises for what the API server does."""
+        """Write an Event on an object, soon. Never waits, and never raises for what the API server does."""
         if self._closed.is_set():
             return
         series = self._series_of(notice)
@@ -318,8 +318,8 @@ class _Budget:
         return True
 
 
-def _name(name: str, says: tuple[str, ...]) -> str:
-    digest = hashlib.sha256("\0".join(says).encode()).hexdigest()[:16]
+def _name(name: str, content: tuple[str, ...]) -> str:
+    digest = hashlib.sha256("\0".join(content).encode()).hexdigest()[:16]
     return f"{name[: _LONGEST_NAME - 17].rstrip('-.')}.{digest}"
 
 

@@ -1,4 +1,4 @@
-"""Sharing what many cached objects have in common, so that a cached volume or claim stays within 3.5 KB."""
+"""Equal parts of cached objects kept once in memory, so that a cached volume or claim takes at most 3.5 KB."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import sys
 
 from volplane.kube.objects import Claim, KubeObject, Metadata, Volume
 
-__all__ = ["Sharing"]
+__all__ = ["Interner"]
 
 _LONGEST_SHARED = 64
 
 
-class Sharing:
+class Interner:
     """Makes equal strings, lists and maps of different objects the same one in memory.
 
     Cached objects are read-only by contract, so sharing is not seen. `limit` bounds how many distinct lists and maps
-    are remembered; after that they are forgotten and collected anew.
+    are kept; when it is reached, they are dropped and the next ones are kept.
     """
 
     def __init__(self, limit: int = 4096) -> None:
@@ -24,7 +24,7 @@ class Sharing:
         self._maps: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
 
     def share(self, obj: KubeObject) -> None:
-        """Replace, in place, what `obj` has in common with objects shared before."""
+        """Replace, in place, parts of `obj` that are equal to parts of objects seen before."""
         self._metadata(obj.metadata)
         if isinstance(obj, Volume):
             self._volume(obj)

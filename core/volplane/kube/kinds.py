@@ -9,7 +9,6 @@ from volplane.kube import objects
 
 __all__ = [
     "CLAIMS",
-    "CSI_DRIVERS",
     "CSI_NODES",
     "LEASES",
     "NAMESPACES",
@@ -18,7 +17,6 @@ __all__ = [
     "SECRETS",
     "STORAGE_CLASSES",
     "VOLUMES",
-    "VOLUME_ATTACHMENTS",
     "Kind",
 ]
 
@@ -64,7 +62,5 @@ NODES = Kind("v1", "Node", "nodes", False, objects.Node)
 NAMESPACES = Kind("v1", "Namespace", "namespaces", False, objects.Namespace)
 SECRETS = Kind("v1", "Secret", "secrets", True, objects.Secret)
 STORAGE_CLASSES = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", False, objects.StorageClass)
-VOLUME_ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
 CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.CsiNode)
-CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, objects.CsiDriver)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)

@@ -20,7 +20,7 @@ __all__ = ["LeaseLock"]
 class LeaseLock:
     """One Lease, as one candidate sees it.
 
-    identity: unique per process, for ever (a restarted process is another one). duration: whole seconds that others
+    identity: unique per process; a restarted process needs another one. duration: whole seconds that others
     wait after the last renewal they saw. `now` only fills the times that people read; nothing is decided by them.
     """
 
@@ -74,12 +74,12 @@ class LeaseLock:
         """Stay the holder. Raises ApiConflict if anybody wrote the Lease since, ApiNotFound if it was deleted."""
         when = self._timestamp()
         if when == lease.spec.renew_time:
-            # A renewal that changes nothing is none for those who watch: a clock may stand still, or be put back.
+            # A renewal must change the object, or others do not see it: the clock may stand still or be set back.
             when = self._timestamp(later=timedelta(microseconds=1))
         return await self._patch(lease, {"renewTime": when}, seconds=seconds)
 
     async def release(self, lease: Lease, *, seconds: float) -> None:
-        """Let others have it at once. Raises as `renew`."""
+        """Release the Lease, so that another candidate can take it immediately. Raises as `renew`."""
         spec = {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": self._timestamp()}
         await self._patch(lease, spec, seconds=seconds)
 

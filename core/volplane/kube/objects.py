@@ -28,7 +28,6 @@ __all__ = [
     "Claim",
     "ClaimSpec",
     "ClaimStatus",
-    "CsiDriver",
     "CsiNode",
     "KubeObject",
     "LabelSelector",
@@ -50,7 +49,6 @@ __all__ = [
     "StorageClass",
     "TopologyTerm",
     "Volume",
-    "VolumeAttachment",
     "VolumeSpec",
     "VolumeStatus",
     "WatchEvent",
@@ -138,7 +136,6 @@ class ResourceRequests(Fields):
 
 
 class TypedReference(Fields):
-    api_group: str | None = None
     kind: str = ""
     name: str = ""
     namespace: str | None = None
@@ -192,7 +189,6 @@ class StorageClass(KubeObject):
     reclaim_policy: str = "Delete"
     mount_options: list[str] | None = None
     volume_binding_mode: str | None = None
-    allow_volume_expansion: bool | None = None
     allowed_topologies: list[TopologyTerm] | None = None
 
 
@@ -262,15 +258,8 @@ class NodeSpec(Fields):
     taints: list[Taint] | None = None
 
 
-class AttachedVolume(Fields):
-    name: str = ""
-    device_path: str = ""
-
-
 class NodeStatus(Fields):
     allocatable: dict[str, str] | None = None
-    volumes_in_use: list[str] | None = None
-    volumes_attached: list[AttachedVolume] | None = None
     conditions: list[dict[str, Any]] | None = None
 
 
@@ -292,56 +281,8 @@ class Secret(KubeObject):
     type: str = ""
 
 
-class AttachmentSource(Fields):
-    persistent_volume_name: str | None = None
-    inline_volume_spec: dict[str, Any] | None = None
-
-
-class AttachmentSpec(Fields):
-    attacher: str = ""
-    node_name: str = ""
-    source: AttachmentSource = msgspec.field(default_factory=AttachmentSource)
-
-
-class AttachmentError(Fields):
-    time: str | None = None
-    message: str = ""
-
-
-class AttachmentStatus(Fields):
-    attached: bool = False
-    attachment_metadata: dict[str, str] | None = None
-    attach_error: AttachmentError | None = None
-    detach_error: AttachmentError | None = None
-
-
-class VolumeAttachment(KubeObject):
-    """storage.k8s.io/v1 VolumeAttachment."""
-
-    spec: AttachmentSpec = msgspec.field(default_factory=AttachmentSpec)
-    status: AttachmentStatus = msgspec.field(default_factory=AttachmentStatus)
-
-
-class CsiNodeDriver(Fields):
-    name: str = ""
-    node_id: str = msgspec.field(default="", name="nodeID")
-    topology_keys: list[str] | None = None
-
-
-class CsiNodeSpec(Fields):
-    drivers: list[CsiNodeDriver] | None = None
-
-
 class CsiNode(KubeObject):
-    """storage.k8s.io/v1 CSINode; `drivers` is null before a driver registers."""
-
-    spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)
-
-
-class CsiDriver(KubeObject):
-    """storage.k8s.io/v1 CSIDriver."""
-
-    spec: dict[str, Any] | None = None
+    """storage.k8s.io/v1 CSINode."""
 
 
 class LeaseSpec(Fields):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
-__all__ = ["Format", "Quantity", "canonical", "canonical_milli", "format_bytes", "parse"]
+__all__ = ["Format", "Quantity", "canonical_milli", "format_bytes", "parse"]
 
 Format = Literal["BinarySI", "DecimalSI", "DecimalExponent"]
 
@@ -93,13 +93,11 @@ def parse(text: str | float) -> Quantity:
     return _parse(text if isinstance(text, str) else _number_text(text))
 
 
-def canonical(text: str | float) -> str:
-    """The canonical notation of a quantity (`20000G` becomes `20T`). Raises ValueError as `parse`."""
-    return _canonical(text if isinstance(text, str) else _number_text(text))
-
-
 def canonical_milli(text: str | float) -> str:
-    """As `canonical`, rounded up to thousandths: what the API server stores in resource lists."""
+    """The canonical notation of a quantity (`20000G` becomes `20T`), rounded up to thousandths.
+
+    This is what the API server stores in resource lists. Raises ValueError as `parse`.
+    """
     return _canonical_milli(text if isinstance(text, str) else _number_text(text))
 
 
@@ -112,11 +110,6 @@ def _number_text(number: float) -> str:
     if isinstance(number, bool):
         raise ValueError(WRONG_FORMAT)  # noqa: TRY004 - callers catch one error for every wrong value
     return repr(number)
-
-
-@functools.lru_cache(maxsize=8192)
-def _canonical(text: str) -> str:
-    return str(_parse(text))
 
 
 @functools.lru_cache(maxsize=8192)

@@ -1,7 +1,7 @@
 """Keeps a cache in step with the API server: one list, then a watch that goes on from it.
 
-A watch that the server ends, drops or forgets is normal traffic. A watch resumes from the last version it told of; a
-version that the server no longer knows (410) leads to a new list, whose difference to the cache is what listeners hear.
+A watch that the server ends or drops is normal traffic: it resumes from the last version that it delivered. A version that
+the server no longer has (410) leads to a new list, and listeners of the cache are called for what differs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Reflector(Generic[T]):
     ) -> None:
         self._client = client
         self._cache = cache
-        self._kind = cache.kind
+        self.kind = cache.kind
         self._random = random
         self._namespace = namespace
         self._labels = label_selector
@@ -70,7 +70,7 @@ class Reflector(Generic[T]):
                     version = await self._list()
                 version = await self._follow(version)
             except ApiGone as error:
-                _LOG.info("%s: listing anew: %s", self._kind.plural, error)
+                _LOG.info("%s: listing again: %s", self.kind.plural, error)
                 self._ended("gone")
                 if version is None:
                     await self._pause(error)
@@ -84,9 +84,9 @@ class Reflector(Generic[T]):
         seen: set[str] = set()
         version = 0
         async for page in self._client.pages(
-            self._kind, namespace=self._namespace, label_selector=self._labels, field_selector=self._fields
+            self.kind, namespace=self._namespace, label_selector=self._labels, field_selector=self._fields
         ):
-            self._start_anew_if_put_back(page.version)
+            self._reset_if_restored(page.version)
             seen.update(page.unreadable)
             for obj in page.items:
                 seen.add(obj.key)
@@ -96,24 +96,24 @@ class Reflector(Generic[T]):
         self._cache.prune(seen, version)
         self._cache.mark_synced()
         if self._metrics is not None:
-            self._metrics.listed(self._kind.plural)
+            self._metrics.listed(self.kind.plural)
         return version
 
-    def _start_anew_if_put_back(self, version: int) -> None:
-        """A server that was restored from a backup, or replaced, counts versions anew: ours would win over its own for ever."""
+    def _reset_if_restored(self, version: int) -> None:
+        """Empty the cache if the server was restored from a backup or replaced: its versions are lower than the cached ones."""
         if version < self._cache.reached:
-            text = "%s: the server's version went back from %d to %d: starting anew"
-            _LOG.warning(text, self._kind.plural, self._cache.reached, version)
-            self._cache.forget_all()
+            text = "%s: the server's version went back from %d to %d: starting from an empty cache"
+            _LOG.warning(text, self.kind.plural, self._cache.reached, version)
+            self._cache.clear()
 
     async def _follow(self, version: int) -> int:
         """One watch; the version to go on from."""
         clock = asyncio.get_running_loop().time
         begun = clock()
         seconds = self._random.randint(_SHORTEST, _LONGEST)
-        told = 0
+        delivered = 0
         async with self._client.watch(
-            self._kind,
+            self.kind,
             version=version,
             namespace=self._namespace,
             label_selector=self._labels,
@@ -123,18 +123,18 @@ class Reflector(Generic[T]):
         ) as changes:
             async for change in changes:
                 if change.type == "BOOKMARK" and 0 < change.version < version:
-                    # A watch from a version that the server has not reached stays silent, but for this.
+                    # A watch from a version that the server has not reached delivers nothing but this bookmark.
                     raise ApiGone(f"version {version} is not known, the newest is {change.version}", status=410)
                 self._apply(change)
                 version = max(version, change.version)
                 self._cache.reached = max(self._cache.reached, version)
-                if not told:
+                if not delivered:
                     self._healthy()
-                told += 1
-                if told % _YIELD_EVERY == 0:
+                delivered += 1
+                if delivered % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
         self._ended("end")
-        if not told and clock() - begun < 1.0:
+        if not delivered and clock() - begun < 1.0:
             await self._pause(None)
         else:
             self._healthy()
@@ -152,7 +152,7 @@ class Reflector(Generic[T]):
 
     def _ended(self, why: str) -> None:
         if self._metrics is not None:
-            self._metrics.watch_ended(self._kind.plural, why)
+            self._metrics.watch_ended(self.kind.plural, why)
 
     async def _pause(self, error: ApiError | None) -> None:
         self._failures += 1
@@ -160,5 +160,5 @@ class Reflector(Generic[T]):
         pause = WATCH_ENDED.delay(self._failures, asked=asked, random=self._random)
         if error is not None:
             self.failing = str(error)
-            _LOG.warning("%s: trying again in %.1f s: %s", self._kind.plural, pause, error)
+            _LOG.warning("%s: trying again in %.1f s: %s", self.kind.plural, pause, error)
         await asyncio.sleep(pause)

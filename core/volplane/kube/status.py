@@ -42,7 +42,7 @@ _DECODER = msgspec.json.Decoder(Status)
 
 
 def error_from(code: int, headers: Mapping[str, str], body: bytes, *, call: str) -> ApiError:
-    """The error for an answer that is not a success. call: method and path, for a body that says nothing."""
+    """The error for an answer that is not a success. call: method and path, for the message where the body has none."""
     try:
         status = _DECODER.decode(body)
     except ValueError:
@@ -68,7 +68,7 @@ def _class_of(code: int, status: Status) -> int:
         return 0
     causes = status.details.causes if status.details is not None else None
     if any(cause.reason == "ResourceVersionTooLarge" for cause in causes or ()):
-        return 410  # a version that the server has yet to reach, or never had: to be listed anew, too
+        return 410  # a version that the server has not reached or never had: it needs a new list too
     return min(500, code)
 
 

@@ -41,7 +41,7 @@ class LineStream(Protocol):
         ...
 
     async def read(self) -> bytes:
-        """The rest of the answer at once: the Status of a refusal."""
+        """The rest of the answer as a whole: the Status of a refusal."""
         ...
 
 

@@ -18,7 +18,7 @@ __all__ = ["Change", "Report", "Watch"]
 T = TypeVar("T", bound=KubeObject)
 
 Report = Callable[[Kind[Any], msgspec.Raw, Exception], KubeObject]
-"""Is told of an object that does not decode; answers with what can be read of it."""
+"""Called for an object that does not decode; returns what can be read of it."""
 
 
 class Change(msgspec.Struct, Generic[T], frozen=True):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from volplane import NotFound, ResourceExhausted, Unsupported
-from volplane_hostpath.capacity import Space, human, others_within, room
+from volplane_hostpath.capacity import Space, human, room, used_by_others
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -27,7 +27,7 @@ def test_room_is_never_negative_nor_more_than_is_free(
     space = Space(total=max(total, available), available=available)
     free = room(space, promised=promised, others=others, overcommit_percent=percent)
     assert 0 <= free <= available * max(percent, 100) // 100
-    assert others_within(space, promised=promised, others=others) <= space.used
+    assert used_by_others(space, promised=promised, others=others) <= space.used
 
 
 @given(total=sizes, sizes_asked=st.lists(sizes, max_size=8), used=st.floats(0, 1), written=st.floats(0, 1))

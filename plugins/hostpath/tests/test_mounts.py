@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from volplane_hostpath.mounts import Mount, Place, mount_id, mounts_below, mounts_of, parse_mountinfo, read_mounts
+from volplane_hostpath.mounts import (
+    Mount,
+    MountIdentity,
+    mount_id,
+    mounts_below,
+    mounts_of,
+    parse_mountinfo,
+    read_mounts,
+)
 
 LINES = """\
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -40,6 +48,6 @@ def test_mounts_are_found_below_a_directory_and_of_it(tmp_path: Path) -> None:
         assert mounts_of(fd, [own, mount(inside, "/pod")]) == ["/pod"]
         assert mounts_of(fd, [own, mount(f"{inside}-twin", "/pod"), mount(inside, "/pod", "9:9")]) == []
         assert mounts_of(fd, []) == []
-        assert Place.of(fd) == Place(os.fstat(fd).st_dev, own.number)
+        assert MountIdentity.of(fd) == MountIdentity(os.fstat(fd).st_dev, own.number)
     finally:
         os.close(fd)

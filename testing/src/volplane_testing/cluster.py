@@ -24,10 +24,10 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
+from volplane.assembly import ALL_CONTROLLERS
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import Kind
 from volplane.operations import DriverLimits
-from volplane.plane import ALL_CONTROLLERS
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
@@ -295,7 +295,7 @@ class Cluster:
 
     def _reasons(self) -> str:
         waiting = [f"{where}: {reason}" for where, reason in self.controllers.reasons().items()]
-        running = [f"{state.name} is {state.phase}" for state in self.controllers.registry.snapshot()]
+        running = [f"{state.name} is {state.phase}" for state in self.controllers.plane.operations.snapshot()]
         behind = [] if self._caught_up() else ["caches are behind the server"]
         return "; ".join([*waiting, *running, *behind]) or "nothing is known to wait"
 

@@ -10,16 +10,15 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
+from volplane.assembly import Parts, build
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.contract import Plugin
 from volplane.drivers.loading import build_driver, build_extension
-from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
 from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.operations import DriverLimits, OperationRegistry, OperationState, Phase
-from volplane.plane import ControlPlane, Parts
+from volplane.operations import DriverLimits, OperationState, Phase
 from volplane.state.cluster_state import Settings
 from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
@@ -65,11 +64,9 @@ class Controllers:
         self._client = Client(wire)
         self._bootstrap = Client(InProcessTransport(server))
         self._executor = InlineExecutor(plan.limits, self._latency)
-        self.registry = OperationRegistry(plan.limits)
         self.backends: dict[str, object] = {}
         self._ends: list[float] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._built: ControlPlane | None = None
 
     async def start(self) -> None:
         """Build everything, start the drivers, and return once the caches are filled.
@@ -79,39 +76,40 @@ class Controllers:
         await ensure_namespace(self._bootstrap, NAMESPACE)
         cluster_id = await cluster_id_of(self._bootstrap, None)
         sealer = await ensure_sealer(self._bootstrap, NAMESPACE)
-        self.drivers = DriverRegistry(self._load(), self._executor, cluster_id=cluster_id, changed=self._driver_changed)
         self.recorder = EventRecorder(self._client, instance="test-cluster", now=clock.now)
+        settings = Settings.of(
+            self._plan.controllers, cluster_id=cluster_id, namespace=NAMESPACE, scrub=self._plan.scrubber
+        )
         parts = Parts(
             client=self._client,
-            drivers=self.drivers,
-            registry=self.registry,
+            loaded=self._load(),
+            executor=self._executor,
             recorder=self.recorder,
             sealer=sealer,
             clock=Time(),
             random=self._random,
         )
-        duties = {duty: duty in self._plan.controllers for duty in ("binder", "provisioner", "reclaimer")}
-        settings = Settings(cluster_id=cluster_id, namespace=NAMESPACE, scrub=self._plan.scrubber, **duties)
-        self.plane = self._built = ControlPlane(settings, self._plan.controllers, parts)
+        self.plane = build(settings, parts)
         self._begin("events", self.recorder.run())
-        await self.drivers.start_all()
-        self._begin("drivers", self.drivers.keep())
+        await self.plane.drivers.start_all()
+        self._begin("drivers", self.plane.drivers.keep())
         self._begin("controllers", self.plane.run())
         await self.plane.wait_synced()
 
     async def stop(self) -> None:
         """End in order, as by SIGTERM: hooks that run are waited for, drivers are stopped."""
         self.plane.stop()
-        await self.registry.drain(4.0)
-        await self.drivers.stop_all()
+        await self.plane.operations.drain(4.0)
+        await self.plane.drivers.stop_all()
         await self.recorder.close(1.0)
         await self._end()
 
     async def kill(self) -> None:
         """End at once, as by SIGKILL: nothing that is under way reaches the server or the storage any more."""
         self.wire.dead = True
-        await self._end()
-        await self.registry.drain(0.0)
+        if self._tasks:
+            await self._end()
+            await self.plane.operations.drain(0.0)
 
     @property
     def quiet(self) -> bool:
@@ -128,7 +126,7 @@ class Controllers:
         now = asyncio.get_running_loop().time()
         return tuple(
             state
-            for state in self.registry.snapshot()
+            for state in self.plane.operations.snapshot()
             if state.phase in (Phase.QUEUED, Phase.RUNNING)
             or (state.phase is Phase.WAITING and (state.next_try or 0.0) <= now)
         )
@@ -176,10 +174,6 @@ class Controllers:
         if before + after and end < math.inf:
             self._ends.append(end)
         return before, after
-
-    def _driver_changed(self, name: str) -> None:
-        if self._built is not None:
-            self._built.driver_changed(name)
 
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))

@@ -262,7 +262,7 @@ def test_a_claim_that_waits_no_longer_is_forgotten() -> None:
     queue.discard("default/b")
     assert len(queue) == 1
     assert queue.wake_for(volume()) is None
-    assert queue.of_class("x") == ["default/a"]
+    assert queue.wake_for(volume(storageClassName="x")) == "default/a"
 
 
 def test_another_demand_of_a_claim_replaces_the_former() -> None:

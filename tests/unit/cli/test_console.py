@@ -28,14 +28,14 @@ def test_a_pipe_gets_plain_lines() -> None:
         "\nClaims\n  claim   default/data                              Bound       to pvc-1\nok    a file is there\n"
     )
     assert err.getvalue() == "warning: slow\n"
-    assert not console.on_terminal
+    assert not console._colour_out
 
 
 def test_a_terminal_gets_colour(terminal: Terminal) -> None:
     console = Console(terminal, terminal)
     console.phase("claim", "default/data", "Bound")
     assert "\x1b[32mBound" in terminal.getvalue()
-    assert console.on_terminal
+    assert console._colour_out
 
 
 @pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", ""), ("TERM", "dumb")])

@@ -70,7 +70,7 @@ class Candidate:
             lock,
             random=Random(identity),
             overrun=self.overrun,
-            make_room=lambda: ensure_namespace(client, namespace),
+            ensure_namespace=lambda: ensure_namespace(client, namespace),
         )
         self.task = asyncio.create_task(self.elector.run(self.work), name=identity)
 
@@ -120,7 +120,8 @@ async def test_the_first_candidate_leads_and_renews(wire: Callable[[], Any]) -> 
     assert at_work(log) == ["one"]
     assert one.elector.leadership is one.terms[0]
     assert two.elector.leadership is None
-    assert 5 < one.terms[0].seconds_left <= 15
+    assert not one.terms[0].lost
+    assert 5 < one.terms[0].until - asyncio.get_running_loop().time() <= 15
     spec = await lease(line)
     assert spec.holder_identity == "one"
     assert spec.lease_transitions == 0
@@ -142,7 +143,7 @@ async def test_a_leader_that_stops_releases_and_the_next_begins_at_once(wire: Ca
     assert two.terms[0].epoch == 1
     assert two.terms[0].fence == "1/two"
     assert one.terms[0].fence == "0/one"
-    assert one.terms[0].seconds_left == 0.0
+    assert one.terms[0].lost
     await two.stop()
 
 
@@ -259,7 +260,7 @@ async def test_work_that_returns_ends_the_run_and_releases(wire: Callable[[], An
     elector = Elector(lock, random=Random(1), overrun=lambda: None)
 
     async def work(leadership: Leadership) -> None:
-        await asyncio.sleep(leadership.seconds_left + 20)
+        await asyncio.sleep(leadership.until - asyncio.get_running_loop().time() + 20)
 
     await elector.run(work)
     assert (await lease(line)).holder_identity is None

@@ -32,7 +32,7 @@ def root() -> Iterator[logging.Logger]:
 
 def written(form: Literal["text", "json"], stream: io.StringIO, verbosity: int = 0) -> str:
     logs.configure(form, verbosity=verbosity, stream=stream)
-    log = logging.getLogger("volplane.lifecycle")
+    log = logging.getLogger("volplane.reconcile")
     with logs.bound(controller="claims"), logs.bound(object="default/data", driver=""):
         log.warning("no room on %s", "fast")
         log.debug("in detail")
@@ -41,7 +41,7 @@ def written(form: Literal["text", "json"], stream: io.StringIO, verbosity: int =
 
 def test_text_has_time_level_place_message_and_fields(root: logging.Logger) -> None:
     text = written("text", io.StringIO())
-    assert text.splitlines()[0][13:] == "W lifecycle: no room on fast  controller=claims object=default/data"
+    assert text.splitlines()[0][13:] == "W reconcile: no room on fast  controller=claims object=default/data"
     assert "\x1b" not in text
     assert "in detail" not in text
 
@@ -60,7 +60,7 @@ def test_json_is_one_object_per_line(root: logging.Logger) -> None:
     assert entry.pop("time").endswith("+00:00")
     assert entry == {
         "level": "warning",
-        "logger": "volplane.lifecycle",
+        "logger": "volplane.reconcile",
         "message": "no room on fast",
         "controller": "claims",
         "object": "default/data",
@@ -98,7 +98,7 @@ def test_what_is_told_cannot_break_out_of_its_line(root: logging.Logger, form: L
     stream = io.StringIO()
     logs.configure(form, stream=stream)
     with logs.bound(object="default/data\n00:00:00.000 I nobody: all is well"):
-        logging.getLogger("volplane.lifecycle").warning("no file %s", "/srv/\udcff\x1b[2J\nnext")
+        logging.getLogger("volplane.reconcile").warning("no file %s", "/srv/\udcff\x1b[2J\nnext")
     (line,) = stream.getvalue().splitlines()
     assert "\x1b" not in line
     line.encode()

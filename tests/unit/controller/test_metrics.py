@@ -147,3 +147,11 @@ def test_csi_volumes_are_counted_by_driver() -> None:
     volumes.observe(volume(1, "Available", csi={"driver": "ebs.csi.aws.com"}))
     labels = {"plugin_name": "ebs.csi.aws.com", "volume_mode": "Filesystem"}
     assert value(metrics, "pv_collector_total_pv_count", **labels) == 1
+
+
+def test_no_series_says_only_when_another_was_made() -> None:
+    metrics = Metrics()
+    metrics.queue_added("claims")
+    metrics.queue_waited("claims", 0.2)
+    assert b"workqueue_adds_total" in metrics.exposition()
+    assert b"_created" not in metrics.exposition()

@@ -31,19 +31,15 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
+from volplane.assembly import Parts, build
 from volplane.controller.actions import Notice
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
-from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
-from volplane.leaks.adoption import Adoption
-from volplane.leaks.check import LeakCheck
-from volplane.leaks.repair import LeakRepair
-from volplane.operations import DriverLimits, OperationRegistry
-from volplane.plane import ControlPlane, Parts
+from volplane.operations import DriverLimits
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 from volplane_embedded.apiserver.server import ApiServer
@@ -149,31 +145,29 @@ class Cluster:
         plugin = Plugin(kind="backend", name="shelf", factory=lambda _options: backend, distribution="tests")
         limits = {DRIVER: DriverLimits(concurrency=2)}
         loaded = LoadedDrivers(drivers=(Driver(DRIVER, plugin, backend),), limits=limits)
-        self.registry = OperationRegistry(limits)
-        self.drivers = DriverRegistry(loaded, InlineExecutor(limits), cluster_id=CLUSTER)
         parts = Parts(
             client=self.client,
-            drivers=self.drivers,
-            registry=self.registry,
+            loaded=loaded,
+            executor=InlineExecutor(limits),
             recorder=self,
             sealer=Sealer(b"k" * 32),
             clock=Clock(),
             random=Random(5),
+            fence=lambda: "1/test",
             metrics=self.metrics,
-            measures=self.metrics,
+            lifecycle_metrics=self.metrics,
         )
-        controllers = frozenset({"binder", "provisioner", "reclaimer", "protection"})
-        self.plane = ControlPlane(Settings(cluster_id=CLUSTER), controllers, parts)
-        self.check = LeakCheck(self.plane.deps, [DRIVER], random=Random(7), metrics=self.metrics)
-        self.repair = LeakRepair(self.check, self.plane.deps, self.plane.dispatcher)
-        self.adoption = Adoption(self.plane.deps, [DRIVER], self.plane.dispatcher)
+        self.plane = build(Settings(cluster_id=CLUSTER), parts)
+        self.check = self.plane.leak_check
+        self.repair = self.plane.leak_repair
+        self.adoption = self.plane.adoption
 
     def record(self, notice: Notice) -> None:
         self.notices.append(notice)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        await self.drivers.start_all()
+        await self.plane.drivers.start_all()
         async with asyncio.TaskGroup() as group:
             self._tasks = [group.create_task(self.plane.run()), group.create_task(self.check.run())]
             await self.plane.wait_synced()

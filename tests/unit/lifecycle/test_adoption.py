@@ -72,7 +72,7 @@ async def test_a_volume_that_goes_meanwhile_is_no_reason(cluster: Any, shelf: An
     await restored(cluster, shelf)
     for name in ("a", "b"):
         run = Run(verb="delete", key=name, uid=name, driver="shelf.example.com", asset=name)
-        cluster.registry.start(run, lambda: asyncio.sleep(30), lambda: None)
+        cluster.plane.operations.start(run, lambda: asyncio.sleep(30), lambda: None)
     await cluster.adoption.start("old")
     ((_, status),) = cluster.adoption.statuses()
     assert status.state == "running"
@@ -97,6 +97,6 @@ async def test_what_cannot_be_asked_is_refused_with_what_would_be_right(cluster:
         await cluster.adoption.plan("here")
     with pytest.raises(ConfigurationError, match='--driver: "x" is not configured here; drivers are shelf'):
         await cluster.adoption.plan("old", "x")
-    await cluster.drivers.stop_all()
+    await cluster.plane.drivers.stop_all()
     with pytest.raises(Unavailable, match=r"driver shelf\.example\.com cannot be asked"):
         await cluster.adoption.plan("old")

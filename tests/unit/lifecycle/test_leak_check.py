@@ -102,11 +102,11 @@ async def test_what_others_made_is_foreign_and_no_reason_to_read_the_cluster(clu
         return pages(kind, **options)
 
     cluster.client.pages = counting
-    assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert cluster.found() == [("foreign", "shelf/pvc-u1"), ("foreign", "shelf/pvc-u2")]
     assert read == []
     shelf.put("u3")
-    assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert read == ["persistentvolumeclaims", "persistentvolumes"]
 
 
@@ -115,7 +115,7 @@ async def test_a_volume_that_only_the_server_knows_explains_its_asset(cluster: A
     # The cache is told late: what counts is what the server has.
     cluster.plane.volumes.observe = lambda _volume: False
     await cluster.volume("restored", "/shelves/pvc-u1/")
-    await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert cluster.found() == []
 
 
@@ -125,17 +125,17 @@ async def test_an_asset_made_while_the_check_looks_is_no_orphan(cluster: Any, sh
     for number in range(200):
         await cluster.claim(f"c{number}")
         if number % 20 == 0:
-            assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+            assert await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
             assert cluster.found() == []
     await asyncio.sleep(5)
     assert len(shelf.assets) == 200
     for number in range(200):
         await cluster.client.delete(CLAIMS, f"default/c{number}")
         if number % 20 == 0:
-            assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+            assert await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
             assert [found for found in cluster.found() if found[0] != "orphan"] == []
     await asyncio.sleep(5)
-    assert await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert cluster.found() == []
 
 
@@ -161,7 +161,7 @@ async def test_a_listing_that_fails_changes_nothing_and_is_tried_again_soon(
 async def test_a_listing_that_never_ends_is_a_failure(cluster: Any, shelf: Any) -> None:
     await asyncio.sleep(1)
     shelf.answers["list_assets"] = [AssetPage(assets=(), next_page="again")] * 3
-    assert not await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert "names page 'again' twice" in cluster.check.status()[0].error
 
 
@@ -174,7 +174,7 @@ async def test_an_api_server_that_is_away_is_a_failure(cluster: Any, shelf: Any)
         yield
 
     cluster.client.pages = away
-    assert not await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert cluster.check.status()[0].error == "no answer"
     assert cluster.found() == []
 
@@ -192,7 +192,7 @@ async def test_a_claim_that_cannot_be_read_may_lead_to_anything(cluster: Any, sh
             yield page
 
     cluster.client.pages = damaged
-    assert not await cluster.check.check(cluster.drivers.get("shelf.example.com"))
+    assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert "PersistentVolumeClaim default/odd cannot be read" in cluster.check.status()[0].error
     assert cluster.found() == []
 

@@ -142,7 +142,7 @@ async def test_an_asset_that_another_operation_holds_is_not_touched(cluster: Any
     shelf.put("u1")
     await confirmed(cluster)
     run = Run(verb="provision", key="default/c", uid="u1", driver="shelf.example.com", asset="pvc-u1")
-    cluster.registry.start(run, lambda: asyncio.sleep(60), lambda: None)
+    cluster.plane.operations.start(run, lambda: asyncio.sleep(60), lambda: None)
     findings = cluster.repair.start()
     ((state, detail),) = outcomes(cluster, findings).values()
     assert state == "refused"
@@ -171,7 +171,7 @@ async def test_one_look_at_the_cluster_serves_many_repairs(cluster: Any, shelf: 
 async def test_a_driver_that_cannot_be_used_is_said(cluster: Any, shelf: Any) -> None:
     shelf.put("u1")
     await confirmed(cluster)
-    await cluster.drivers.stop_all()
+    await cluster.plane.drivers.stop_all()
     findings = cluster.repair.start(driver="shelf.example.com")
     await asyncio.sleep(1)
     ((state, detail),) = outcomes(cluster, findings).values()

@@ -49,11 +49,6 @@ class Console:
         self._colour_out = _can_colour(self._out) if colour is None else colour
         self._colour_err = _can_colour(self._err) if colour is None else colour
 
-    @property
-    def on_terminal(self) -> bool:
-        """Whether stdout is a terminal that can show colour and move its cursor."""
-        return self._colour_out
-
     def line(self, text: str = "") -> None:
         """A line of the result."""
         self._write(text)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from volplane.cli.framework.console import Console
+from volplane.controlplane import ControlPlane
 from volplane.errors import ApiNotFound, VolplaneError
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
-from volplane.plane import ControlPlane
 from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, Development
 
 __all__ = ["DemoFailed", "Story"]
@@ -39,7 +39,7 @@ class Story:
     async def tell(self) -> None:
         """Run all chapters. Raises DemoFailed."""
         plane = await self._started()
-        for cache, word in ((plane.claims, "claim"), (plane.volumes, "volume"), (plane.pods, "pod")):
+        for cache, word in ((plane.claims, "claim"), (plane.volumes, "volume"), (plane.state.pods, "pod")):
             cache.subscribe(self._follow(word))
         await self._provision(plane)
         await self._first_consumer(plane)
@@ -145,7 +145,7 @@ class Story:
 
     async def _delete_pod(self, plane: ControlPlane, name: str) -> None:
         await self._client.delete(PODS, f"{NAMESPACE}/{name}", grace_seconds=0)
-        await self._gone(plane.pods, f"{NAMESPACE}/{name}", "pod")
+        await self._gone(plane.state.pods, f"{NAMESPACE}/{name}", "pod")
 
     async def _delete_claim(self, plane: ControlPlane, name: str) -> None:
         await self._client.delete(CLAIMS, f"{NAMESPACE}/{name}")
@@ -203,11 +203,11 @@ class Story:
         key = f"{NAMESPACE}/{name}"
 
         def ended() -> bool:
-            pod = plane.pods.get(key)
+            pod = plane.state.pods.get(key)
             return pod is not None and pod.status.phase in ("Succeeded", "Failed")
 
         await self._until(f"pod {name} to end", ended)
-        pod = plane.pods.get(key)
+        pod = plane.state.pods.get(key)
         if pod is not None and pod.status.phase == "Failed":
             raise DemoFailed(f"pod {name} failed: {pod.status.reason} {pod.status.message}".strip())
 

@@ -1,4 +1,4 @@
-"""The hooks. Each opens the root afresh, checks its marker, holds the volume's lock, and leaves the work to others."""
+"""The hooks of the driver. Each opens the root, checks its marker and takes the volume's lock; other modules do the work."""
 
 from __future__ import annotations
 
@@ -51,26 +51,34 @@ from volplane_hostpath.delete import (
     delete_unmarked,
     refuse_mounts_below,
     refuse_not_static,
+    remove_leftovers,
     static_key,
-    sweep,
 )
-from volplane_hostpath.dirfd import NotPlain, closing, entry_exists, open_path
+from volplane_hostpath.dirfd import NotADirectory, closing, entry_exists, open_path
 from volplane_hostpath.errors import storage_errors
-from volplane_hostpath.index import Ledger, read_volume_marker
+from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.listing import list_page
-from volplane_hostpath.locks import Locks, TimeSlice
+from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, check_name, marker_file
 from volplane_hostpath.path_template import PathTemplate
-from volplane_hostpath.provision import Node, asset_of, begin, complete, discard_staged, new_marker, refuse_other_demand
-from volplane_hostpath.root import CONTROL, LEDGER, LOCKS, TRASH, VOLUMES, Root, initialised, opened
-from volplane_hostpath.settings import OPTIONS, PARAMETERS, Settings, Shape
-from volplane_hostpath.static_volumes import beneath_root, spellings, static_path
-from volplane_hostpath.update import adopted, expanded
+from volplane_hostpath.provision import (
+    NodeTopology,
+    asset_of,
+    discard_staged,
+    finish_volume,
+    new_marker,
+    refuse_other_demand,
+    stage_volume,
+)
+from volplane_hostpath.root import CONTROL, INDEX, LOCKS, TRASH, VOLUMES, Root, initialise, open_checked
+from volplane_hostpath.settings import OPTIONS, PARAMETERS, ClassParameters, Settings
+from volplane_hostpath.static_volumes import path_below_root, root_spellings, static_path
+from volplane_hostpath.update import adopt_marker, expand_marker
 
 __all__ = ["HostPathBackend"]
 
 _ONE_NODE = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
-_SOON = 0.1
+_RETRY_SECONDS = 0.1
 
 
 class HostPathBackend(BackendSpec):
@@ -84,9 +92,9 @@ class HostPathBackend(BackendSpec):
         super().__init__(options)
         self._settings = Settings.of(options)
         self._root_id = self._settings.root_id
-        self._node = Node("", self._settings.affinity_label, self._settings.node_value)
+        self._topology = NodeTopology("", self._settings.affinity_label, self._settings.node_value)
         self._access_modes = frozenset(AccessMode) if self._settings.shared else _ONE_NODE
-        self._ledger = Ledger(self._settings.overcommit_percent)
+        self._index = VolumeIndex(self._settings.overcommit_percent)
         self._locks = Locks()
 
     @hookimpl
@@ -102,55 +110,57 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def start(self, request: StartRequest) -> Done:
-        """Mark a new root, or make sure that it is the right one; then finish what a crash left."""
+        """Mark a new root or check the marker of a known one; then remove what crashed calls left."""
         if request.node_name:
-            self._node = Node(request.node_name, self._settings.affinity_label, request.node_name)
+            self._topology = NodeTopology(request.node_name, self._settings.affinity_label, request.node_name)
         with storage_errors(root=self._settings.root, doing="use the root"):
-            self._root_id = initialised(self._settings, self._root_id, request.context).root_id
+            self._root_id = initialise(self._settings, self._root_id, request.context).root_id
         with self._root(request.context, "tidy up") as root:
-            sweep(root, self._ledger, self._locks, request.context)
+            remove_leftovers(root, self._index, self._locks, request.context)
         return Done()
 
     @hookimpl
     def stop(self, request: StopRequest) -> Done:
-        """Nothing is kept open between calls."""
+        """Nothing is open between calls."""
         return Done()
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """The root is there, is ours, and takes a write."""
+        """The root exists, is ours, and can be written."""
         with self._root(request.context, "write") as root:
             root.require_writable()
-            with closing(os.open(LEDGER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=root.control)) as fd:
+            with closing(os.open(INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=root.control)) as fd:
                 os.utime(fd)
         return Done()
 
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
-        """The template, and a volume type that fits the root."""
-        PathTemplate.parse(Shape.of(request.parameters, self._settings).path_template)
+        """Check the path template, and that the volume type suits the root."""
+        PathTemplate.parse(ClassParameters.of(request.parameters, self._settings).path_template)
         return Done()
 
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset:
-        """Make the directory, or finish or return the one that an earlier call made."""
+        """Make the directory, or finish and return that of an earlier call."""
         check_name(request.name)
         self._check_demand(request)
-        shape = Shape.of(request.parameters, self._settings)
+        parameters = ClassParameters.of(request.parameters, self._settings)
         context = request.context
         with self._volume(request.name, context, f"make the directory of {request.name}") as root:
             marker = _marker(root, request.name)
             if marker is None:
-                marker = new_marker(request, shape, {} if self._settings.shared else self._node.segment(request))
-                begin(root, self._ledger, self._settings, marker, context)
+                marker = new_marker(
+                    request, parameters, {} if self._settings.shared else self._topology.segment(request)
+                )
+                stage_volume(root, self._index, self._settings, marker, context)
             else:
-                refuse_other_demand(marker, request, shape)
-            complete(root, self._ledger, marker, context, make=True)
+                refuse_other_demand(marker, request, parameters)
+            finish_volume(root, self._index, marker, context, make=True)
             return asset_of(root, marker)
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        """Finish what an attempt or a deletion began; clean up what did not get as far as its marker."""
+        """Finish an interrupted provision or delete; remove a directory that has no marker yet."""
         name, context = check_name(request.name), request.context
         with self._volume(name, context, f"look for the directory of {name}") as root:
             marker = _marker(root, name)
@@ -160,51 +170,51 @@ class HostPathBackend(BackendSpec):
             if not marker.belongs_to(request.owner) or marker.owner.generation != request.owner.generation:
                 return Absent()
             deleting = entry_exists(marker.key, root.directory(TRASH))
-            if not deleting and complete(root, self._ledger, marker, context, make=False):
+            if not deleting and finish_volume(root, self._index, marker, context, make=False):
                 return asset_of(root, marker)
-            if not delete_marked(root, self._ledger, marker, context):
-                raise Unavailable(f"{name} is still being removed", retry_after=_SOON)
+            if not delete_marked(root, self._index, marker, context):
+                raise Unavailable(f"{name} is still being removed", retry_after=_RETRY_SECONDS)
             return Absent()
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
-        """Remove the directory and everything in it, if it is proven to be this volume's."""
+        """Remove the directory and its contents, if its marker or its path proves that it is this volume's."""
         volume, context = request.volume, request.context
         doing = f"remove {volume.name}"
         if volume.owner is None:
             with self._volume(static_key(volume), context, doing) as root:
-                finished = delete_static(root, self._ledger, volume, context)
+                finished = delete_static(root, self._index, volume, context)
         else:
             name = _name_of(volume)
             with self._volume(name, context, doing) as root:
                 _check_root(root, volume)
                 finished = self._delete_owned(root, name, volume, context)
-        return Done() if finished else InProgress(retry_after=_SOON)
+        return Done() if finished else InProgress(retry_after=_RETRY_SECONDS)
 
     @hookimpl
     def owns(self, request: OwnsRequest) -> bool:
-        """A directory strictly below the root, reached without a symbolic link as far as that can be seen."""
-        path = beneath_root(request.source, spellings(self._settings.root))
+        """A directory strictly below the root, with no symbolic link in its path as far as it exists."""
+        path = path_below_root(request.source, root_spellings(self._settings.root))
         if path is None:
             return False
         try:
             with Root(self._settings.root) as root:
-                os.close(open_path(path, root.fd, root.place, label=root.path, access=os.O_PATH))
-        except NotPlain:
+                os.close(open_path(path, root.fd, root.mount, label=root.path, access=os.O_PATH))
+        except NotADirectory:
             return False
         except (BackendError, OSError):
-            return True  # Not there, or not there now: the path alone decides.
+            return True  # It does not exist, or not now: the path alone decides.
         return True
 
     @hookimpl
     def recycle(self, request: RecycleRequest) -> PodScrub:
-        """Let a pod empty the directory, if it is there and proven to be this volume's."""
+        """Let a pod empty the directory, if it exists and is proven to be this volume's."""
         volume, context = request.volume, request.context
         with self._root(context, f"look at {volume.name}") as root:
             path = self._path_to_scrub(root, volume, context)
             label = f"{root.path}/{path}"
             try:
-                fd = open_path(path, root.fd, root.place, label=root.path, access=os.O_PATH)
+                fd = open_path(path, root.fd, root.mount, label=root.path, access=os.O_PATH)
             except FileNotFoundError:
                 raise NotFound(f"{label} of volume {volume.name} is gone: there is nothing to scrub") from None
             with closing(fd):
@@ -213,7 +223,7 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset:
-        """Raise the promise."""
+        """Raise the promised size in the marker."""
         volume, context = request.volume, request.context
         if volume.owner is None:
             raise Unsupported(f"{volume.name} was not made by this driver: nothing was promised to it")
@@ -221,45 +231,45 @@ class HostPathBackend(BackendSpec):
         with self._volume(name, context, f"grow {volume.name}") as root:
             _check_root(root, volume)
             marker = _owned_marker(root, name, volume)
-            return asset_of(root, expanded(root, self._ledger, marker, request.capacity_bytes, context))
+            return asset_of(root, expand_marker(root, self._index, marker, request.capacity_bytes, context))
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """Volumes, what crashed calls left, and every other directory as foreign."""
+        """Volumes, what crashed calls left, and every other directory as an asset without owner."""
         with self._root(request.context, "list the volumes") as root:
             if request.page is None:
-                sweep(root, self._ledger, self._locks, request.context)
-            return list_page(root, self._ledger, request.page, request.context)
+                remove_leftovers(root, self._index, self._locks, request.context)
+            return list_page(root, self._index, request.page, request.context)
 
     @hookimpl
     def adopt(self, request: AdoptRequest) -> Done:
-        """Write the new marks into the volume's marker."""
+        """Write the new owner into the volume's marker."""
         volume, context = request.volume, request.context
         if volume.owner is None:
             raise Unsupported(f"{volume.name} was not made by this driver: it carries no marks")
         name = _name_of(volume)
         with self._volume(name, context, f"take over {volume.name}") as root:
             _check_root(root, volume)
-            adopted(root, self._ledger, _present_marker(root, name, volume), request)
+            adopt_marker(root, self._index, _present_marker(root, name, volume), request)
         return Done()
 
     @hookimpl
     def get_capacity(self, request: CapacityRequest) -> Capacity:
-        """What may still be promised; nothing in places that the root cannot serve."""
-        if not self._settings.shared and not self._node.is_here(request.segment):
+        """Bytes that may still be promised; 0 for segments that the root does not serve."""
+        if not self._settings.shared and not self._topology.serves(request.segment):
             return Capacity(available_bytes=0)
         context = request.context
         with (
             self._root(context, "ask for free space") as root,
-            self._ledger.open(root, TimeSlice(context).left(), context.log),
+            self._index.open(root, Deadline(context).remaining(), context.log),
         ):
-            return Capacity(available_bytes=self._ledger.room(root))
+            return Capacity(available_bytes=self._index.room(root))
 
     @contextmanager
     def _root(self, context: Context, doing: str) -> Iterator[Root]:
         with (
             storage_errors(root=self._settings.root, doing=doing),
-            opened(self._settings, self._root_id, context) as root,
+            open_checked(self._settings, self._root_id, context) as root,
         ):
             yield root
 
@@ -268,7 +278,7 @@ class HostPathBackend(BackendSpec):
         """The root, writable, with the lock of one volume held."""
         with self._root(context, doing) as root:
             root.require_writable()
-            with self._locks.hold(name, root.directory(LOCKS), TimeSlice(context).left()):
+            with self._locks.hold(name, root.directory(LOCKS), Deadline(context).remaining()):
                 yield root
 
     def _check_demand(self, request: ProvisionRequest) -> None:
@@ -296,13 +306,13 @@ class HostPathBackend(BackendSpec):
         marker = _owned_marker(root, name, volume)
         handle = Handle.parse(volume.handle)
         if handle is not None and handle.generation != marker.owner.generation:
-            return True  # Another generation has taken the name: this one is gone.
-        return delete_marked(root, self._ledger, marker, context)
+            return True  # The name belongs to another generation: this one is gone.
+        return delete_marked(root, self._index, marker, context)
 
     def _path_to_scrub(self, root: Root, volume: VolumeIdentity, context: Context) -> str:
         if volume.owner is None:
             path = static_path(volume.source, root)
-            refuse_not_static(root, self._ledger, path, context)
+            refuse_not_static(root, self._index, path, context)
             return path
         _check_root(root, volume)
         return _owned_marker(root, _name_of(volume), volume).path
@@ -335,7 +345,7 @@ def _owned_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMarker
 
 
 def _name_of(volume: VolumeIdentity) -> str:
-    """Under which name the volume was made."""
+    """The name under which the volume was made."""
     handle = Handle.parse(volume.handle)
     if handle is not None:
         return check_name(handle.volume_name)
@@ -343,7 +353,7 @@ def _name_of(volume: VolumeIdentity) -> str:
 
 
 def _check_root(root: Root, volume: VolumeIdentity) -> None:
-    """A volume of another root is not gone, it is elsewhere."""
+    """Raise `Unavailable` for a volume of another root: it is not gone."""
     handle = Handle.parse(volume.handle)
     if handle is not None and handle.root_id != root.id:
         raise Unavailable(

@@ -1,18 +1,18 @@
-"""How much may still be promised. Pure arithmetic; the figures come from statvfs and from the ledger."""
+"""How many bytes may still be promised. Pure arithmetic on figures of statvfs and of the index."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-__all__ = ["Space", "human", "others_within", "room"]
+__all__ = ["Space", "human", "room", "used_by_others"]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What statvfs says, in bytes. total leaves out what is kept for the superuser, as `df` does."""
+    """Bytes of a file system by statvfs(3). total: without the blocks reserved for the superuser, as in df(1)."""
 
     total: int
     available: int
@@ -30,11 +30,11 @@ class Space:
         return self.total - self.available
 
 
-def others_within(space: Space, *, promised: int, others: int) -> int:
-    """How much of the used space is not the volumes'.
+def used_by_others(space: Space, *, promised: int, others: int) -> int:
+    """Bytes that files other than volumes use.
 
-    others: what was used when there were no volumes. It can have grown or shrunk since; without counting every
-    file we only know that it is at most what is used, and at least what is used beyond all promises.
+    others: bytes used when there were no volumes. This may have changed since. Without counting every file it is only
+    known that it is at most what is used now, and at least what is used beyond all promised sizes.
     """
     return min(max(others, space.used - promised), space.used)
 
@@ -42,17 +42,17 @@ def others_within(space: Space, *, promised: int, others: int) -> int:
 def room(space: Space, *, promised: int, others: int, overcommit_percent: int) -> int:
     """Bytes that may still be promised to volumes.
 
-    A promise counts in full from the day it is made, whether written or not. Never more than what is free now
-    (times the overcommit), so that a file system filled by somebody else is full for us too.
+    A promised size counts in full, whether written or not. The result is never more than what is free now times the
+    overcommit, so that a file system that others have filled has no room for volumes.
     """
-    usable = space.total - others_within(space, promised=promised, others=others)
+    usable = space.total - used_by_others(space, promised=promised, others=others)
     budget = usable * overcommit_percent // 100 - promised
     free_now = space.available * max(overcommit_percent, 100) // 100
     return max(0, min(budget, free_now))
 
 
 def human(size: int) -> str:
-    """A size for people: "1.5 GiB"."""
+    """A size as text, such as "1.5 GiB"."""
     figure = float(size)
     for unit in _UNITS:
         if figure < 1024 or unit == _UNITS[-1]:

@@ -1,4 +1,4 @@
-"""Walking and writing through directory descriptors. No step follows a symbolic link or leaves the root's mount."""
+"""File operations relative to directory descriptors (openat(2)). None follows a symbolic link or leaves the root's mount."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from volplane import PermissionDenied, VolumeInUse
-from volplane_hostpath.errors import shown
-from volplane_hostpath.mounts import Place
+from volplane_hostpath.errors import printable
+from volplane_hostpath.mounts import MountIdentity
 
 __all__ = [
-    "NotPlain",
+    "NotADirectory",
     "closing",
     "create_file",
     "directory_exists",
@@ -31,7 +31,7 @@ _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_PLAIN = frozenset({errno.ENOTDIR, errno.ELOOP})
 
 
-class NotPlain(PermissionDenied):
+class NotADirectory(PermissionDenied):
     """A component is a symbolic link or a file where a directory must be."""
 
 
@@ -50,57 +50,57 @@ def split(path: str) -> tuple[str, str]:
     return parent, name
 
 
-def open_directory(name: str, parent: int, place: Place, *, label: str, access: int = os.O_RDONLY) -> int:
-    """Open one component. label: what messages call it. access: O_PATH needs no right to read the directory.
+def open_directory(name: str, parent: int, mount: MountIdentity, *, label: str, access: int = os.O_RDONLY) -> int:
+    """Open one component. mount: of the root. label: its name in messages. access: O_PATH needs no read permission.
 
-    Raises FileNotFoundError; `NotPlain` for a symbolic link or a file; `VolumeInUse` for another mount.
+    Raises FileNotFoundError; `NotADirectory` for a symbolic link or a file; `VolumeInUse` for another mount.
     """
     try:
         fd = os.open(name, _DIRECTORY | access, dir_fd=parent)
     except OSError as error:
         if error.errno in _NOT_PLAIN:
-            raise NotPlain(
-                f"{shown(label)} is no directory but a symbolic link or a file; it was not touched", code="ELOOP"
+            raise NotADirectory(
+                f"{printable(label)} is no directory but a symbolic link or a file; it was not touched", code="ELOOP"
             ) from error
         raise
     try:
-        here = Place.of(fd)
+        found = MountIdentity.of(fd)
     except BaseException:
         os.close(fd)
         raise
-    if here == place:
+    if found == mount:
         return fd
     os.close(fd)
     raise VolumeInUse(
-        f"{shown(label)} is a mount point: another file system is mounted there; unmount it", code="EXDEV"
+        f"{printable(label)} is a mount point: another file system is mounted there; unmount it", code="EXDEV"
     )
 
 
-def open_path(path: str, root: int, place: Place, *, label: str, access: int = os.O_RDONLY) -> int:
+def open_path(path: str, root: int, mount: MountIdentity, *, label: str, access: int = os.O_RDONLY) -> int:
     """Open a directory some levels below root ("" = root itself), checking each component as `open_directory` does."""
     current = os.dup(root)
     walked = label
     for name in filter(None, path.split("/")):
         walked = f"{walked}/{name}"
         try:
-            below = open_directory(name, current, place, label=walked, access=access)
+            below = open_directory(name, current, mount, label=walked, access=access)
         finally:
             os.close(current)
         current = below
     return current
 
 
-def directory_exists(path: str, root: int, place: Place, *, label: str) -> bool:
-    """Is there a directory? Raises as `open_path` does for what is there but is none."""
+def directory_exists(path: str, root: int, mount: MountIdentity, *, label: str) -> bool:
+    """Whether there is a directory. Raises as `open_path` does for anything else."""
     try:
-        os.close(open_path(path, root, place, label=label, access=os.O_PATH))
+        os.close(open_path(path, root, mount, label=label, access=os.O_PATH))
     except FileNotFoundError:
         return False
     return True
 
 
 def entry_exists(name: str, parent: int) -> bool:
-    """Is there anything of this name?"""
+    """Whether there is any entry of this name."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -114,14 +114,14 @@ def names_in(fd: int) -> list[str]:
 
 
 def read_file(name: str, parent: int) -> bytes:
-    """All of a regular file."""
+    """The contents of a regular file."""
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     with os.fdopen(fd, "rb") as file:
         return file.read()
 
 
 def create_file(name: str, parent: int, content: bytes) -> None:
-    """Write a file that is on disk when this returns; its name may not be, see `sync`."""
+    """Write and fsync a file. Its name is durable only after `sync` of the directory."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with closing(os.open(name, flags, 0o600, dir_fd=parent)) as fd:
         rest = memoryview(content)
@@ -131,7 +131,7 @@ def create_file(name: str, parent: int, content: bytes) -> None:
 
 
 def sync(fd: int) -> None:
-    """Make the names in a directory durable. File systems that cannot (EINVAL) keep them durable anyway."""
+    """Fsync a directory. EINVAL is ignored: such file systems need none."""
     with suppress_errno(errno.EINVAL, errno.ENOTSUP):
         os.fsync(fd)
 
@@ -147,6 +147,6 @@ def suppress_errno(*numbers: int) -> Iterator[None]:
 
 
 def remove_entry(name: str, parent: int) -> None:
-    """Unlink a file that may be gone."""
+    """Unlink a file, which may be gone."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)

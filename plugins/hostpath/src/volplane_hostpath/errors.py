@@ -1,4 +1,4 @@
-"""From errno to the errors of the contract, with a message that says what to do."""
+"""From errno to the errors of the contract, with messages that say what to do."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from volplane import (
     VolumeInUse,
 )
 
-__all__ = ["shown", "storage_errors", "translated"]
+__all__ = ["printable", "storage_errors", "to_backend_error"]
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _DENIED_RETRY = 15.0
-"""Rights on a directory are mended by hand while somebody waits: sooner than the class's own policy."""
+"""Permissions are repaired by hand while somebody waits, so it is retried sooner than `PermissionDenied` by itself."""
 _BROKEN = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN})
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
-def shown(name: str) -> str:
-    """A file name as text that any event or log can carry: undecodable bytes become escapes."""
+def printable(name: str) -> str:
+    """A file name as valid text for events and logs: undecodable bytes become escapes."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def translated(error: OSError, *, root: str, doing: str, nothing_done: bool = False) -> BackendError:
-    """The error of the contract for what the operating system said.
+def to_backend_error(error: OSError, *, root: str, doing: str, nothing_done: bool = False) -> BackendError:
+    """The error of the contract for an OSError.
 
-    doing: what was tried, as in "make the directory of pvc-1". nothing_done: the caller left nothing behind.
+    doing: as in "make the directory of pvc-1". nothing_done: the caller has undone everything.
     """
     number = error.errno or 0
     code = errno.errorcode.get(number, "OSError")
-    where = shown(str(error.filename)) if isinstance(error.filename, str) else root
-    said = f"cannot {doing} under {root}: {error.strerror or error}"
+    where = printable(str(error.filename)) if isinstance(error.filename, str) else root
+    text = f"cannot {doing} under {root}: {error.strerror or error}"
     if number in _FULL:
         return ResourceExhausted(
-            f"{said}: the file system has no space or no inodes left; delete volumes or grow it",
+            f"{text}: the file system has no space or no inodes left; delete volumes or grow it",
             scope=root,
             reschedule=True,
             code=code,
@@ -50,34 +50,34 @@ def translated(error: OSError, *, root: str, doing: str, nothing_done: bool = Fa
         )
     if number == errno.EROFS:
         return Unavailable(
-            f"{said}: look in the kernel log for disk errors and mount it writable again",
+            f"{text}: look in the kernel log for disk errors and mount it writable again",
             code=code,
             nothing_done=nothing_done,
         )
     if number in _DENIED:
         return PermissionDenied(
-            f"{said} ({where}): run volplane as root or give its user this right; chattr -i may be needed",
+            f"{text} ({where}): run volplane as root or give its user this right; chattr -i may be needed",
             code=code,
             retry_after=_DENIED_RETRY,
             nothing_done=nothing_done,
         )
     if number in _BROKEN:
-        return Unavailable(f"{said}: the disk is failing or gone", code=code, nothing_done=nothing_done)
+        return Unavailable(f"{text}: the disk is failing or gone", code=code, nothing_done=nothing_done)
     if number in _NO_DESCRIPTORS:
-        return Unavailable(f"{said}: raise the limit of open files", code=code, nothing_done=nothing_done)
+        return Unavailable(f"{text}: raise the limit of open files", code=code, nothing_done=nothing_done)
     if number == errno.EBUSY:
-        return VolumeInUse(f"{said} ({where}): unmount what is mounted there", code=code)
+        return VolumeInUse(f"{text} ({where}): unmount what is mounted there", code=code)
     if number == errno.ENAMETOOLONG:
-        return InvalidArgument(f"{said}: shorten pathTemplate or the root", code=code)
+        return InvalidArgument(f"{text}: shorten pathTemplate or the root", code=code)
     if number == errno.ENOENT:
-        return NotFound(f"{said} ({where})", code=code, nothing_done=nothing_done)
-    return BackendError(f"{said} ({where})", code=code, nothing_done=nothing_done)
+        return NotFound(f"{text} ({where})", code=code, nothing_done=nothing_done)
+    return BackendError(f"{text} ({where})", code=code, nothing_done=nothing_done)
 
 
 @contextmanager
 def storage_errors(*, root: str, doing: str, nothing_done: bool = False) -> Iterator[None]:
-    """Translate every OSError that leaves the block."""
+    """Turn every OSError that leaves the block into a `BackendError`."""
     try:
         yield
     except OSError as error:
-        raise translated(error, root=root, doing=doing, nothing_done=nothing_done) from error
+        raise to_backend_error(error, root=root, doing=doing, nothing_done=nothing_done) from error

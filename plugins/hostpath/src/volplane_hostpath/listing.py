@@ -1,4 +1,4 @@
-"""Everything under the root, in pages, for the leak check."""
+"""The hook `list_assets`: everything below the root, in pages, for the leak check."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterator
 
 from volplane import AssetPage, BackendError, Context, ListedAsset
-from volplane_hostpath.delete import volume_of
+from volplane_hostpath.delete import volume_of_entry
 from volplane_hostpath.dirfd import closing, directory_exists, entry_exists, names_in, open_directory
-from volplane_hostpath.errors import shown
-from volplane_hostpath.index import Ledger, read_volume_marker, volume_names
-from volplane_hostpath.locks import TimeSlice
+from volplane_hostpath.errors import printable
+from volplane_hostpath.index import VolumeIndex, read_volume_marker, volume_names
+from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, marker_file
-from volplane_hostpath.parent_directories import is_parent
+from volplane_hostpath.parent_directories import is_ours
 from volplane_hostpath.provision import asset_of
 from volplane_hostpath.root import CONTROL, TMP, TRASH, VOLUMES, Root
 
@@ -20,35 +20,35 @@ __all__ = ["PAGE", "list_page"]
 
 PAGE = 500
 _MARKED = "marked:"
-_LEFT = "left:"
+_LEFTOVER = "left:"
 _FOREIGN = "foreign:"
 
 
-def list_page(root: Root, ledger: Ledger, page: str | None, context: Context) -> AssetPage:
-    """The page after the one that ended with this token.
+def list_page(root: Root, index: VolumeIndex, page: str | None, context: Context) -> AssetPage:
+    """The page after the token.
 
-    Three kinds: volumes with a marker; directories in tmp and trash whose marker is gone; directories that we did not
-    make. Keys are sorted and the token is the last one listed, so changes between pages lose nothing.
+    It lists volumes with a marker, entries of tmp and trash without one, and directories that the driver did not make.
+    Keys are sorted and the token is the last key of a page, so changes between pages lose nothing.
     """
-    keys = [key for key in _keys(root, ledger, context) if page is None or key > page]
+    keys = [key for key in _keys(root, index, context) if page is None or key > page]
     taken = keys[:PAGE]
     assets = tuple(asset for key in taken if (asset := _listed(root, key, context)) is not None)
     return AssetPage(assets=assets, next_page=taken[-1] if len(keys) > PAGE else None)
 
 
-def _keys(root: Root, ledger: Ledger, context: Context) -> list[str]:
-    with ledger.open(root, TimeSlice(context).left(), context.log):
-        volumes = ledger.paths()
+def _keys(root: Root, index: VolumeIndex, context: Context) -> list[str]:
+    with index.open(root, Deadline(context).remaining(), context.log):
+        volumes = index.paths()
     keys = [_MARKED + name for name in volume_names(root)]
-    keys += [_LEFT + left for left in _left(root)]
+    keys += [_LEFTOVER + entry for entry in _leftovers(root)]
     keys += [_FOREIGN + path for path in _foreign(root, volumes, "", root.fd)]
     return sorted(keys)
 
 
-def _left(root: Root) -> Iterator[str]:
+def _leftovers(root: Root) -> Iterator[str]:
     for place in (TMP, TRASH):
         for entry in names_in(root.directory(place)):
-            if not entry_exists(marker_file(volume_of(entry)), root.directory(VOLUMES)):
+            if not entry_exists(marker_file(volume_of_entry(entry)), root.directory(VOLUMES)):
                 yield f"{place}/{entry}"
 
 
@@ -59,11 +59,11 @@ def _foreign(root: Root, volumes: frozenset[str], above: str, fd: int) -> Iterat
         path = f"{above}/{name}".lstrip("/")
         if path in volumes or path in {CONTROL, "lost+found"}:
             continue
-        if not is_parent(root, path):
+        if not is_ours(root, path):
             yield path
             continue
         try:
-            below = open_directory(name, fd, root.place, label=f"{root.path}/{path}")
+            below = open_directory(name, fd, root.mount, label=f"{root.path}/{path}")
         except (BackendError, OSError):
             continue
         with closing(below):
@@ -73,8 +73,8 @@ def _foreign(root: Root, volumes: frozenset[str], above: str, fd: int) -> Iterat
 def _listed(root: Root, key: str, context: Context) -> ListedAsset | None:
     if key.startswith(_MARKED):
         return _listed_volume(root, key.removeprefix(_MARKED), context)
-    path = key.removeprefix(_FOREIGN) if key.startswith(_FOREIGN) else f"{CONTROL}/{key.removeprefix(_LEFT)}"
-    return ListedAsset(handle=shown(f"{root.path}/{path}"), name=shown(path), capacity_bytes=0, owner=None)
+    path = key.removeprefix(_FOREIGN) if key.startswith(_FOREIGN) else f"{CONTROL}/{key.removeprefix(_LEFTOVER)}"
+    return ListedAsset(handle=printable(f"{root.path}/{path}"), name=printable(path), capacity_bytes=0, owner=None)
 
 
 def _listed_volume(root: Root, name: str, context: Context) -> ListedAsset | None:
@@ -85,8 +85,8 @@ def _listed_volume(root: Root, name: str, context: Context) -> ListedAsset | Non
         return ListedAsset(handle=str(Handle(root.id, name, 1)), name=name, capacity_bytes=0, owner=None)
     if marker is None:
         return None
-    if not _is_there(root, marker):
-        # No asset: the leak check must see that the volume points to nothing.
+    if not _directory_exists(root, marker):
+        # Not listed, so that the leak check reports the volume as lost.
         context.log.warning("%s/%s of volume %s is gone", root.path, marker.path, name)
         return None
     return ListedAsset(
@@ -99,10 +99,10 @@ def _listed_volume(root: Root, name: str, context: Context) -> ListedAsset | Non
     )
 
 
-def _is_there(root: Root, marker: VolumeMarker) -> bool:
+def _directory_exists(root: Root, marker: VolumeMarker) -> bool:
     if any(entry_exists(marker.key, root.directory(place)) for place in (TMP, TRASH)):
         return True
     try:
-        return directory_exists(marker.path, root.fd, root.place, label=root.path)
+        return directory_exists(marker.path, root.fd, root.mount, label=root.path)
     except BackendError:
         return True

@@ -1,4 +1,4 @@
-"""Exclusion between threads and between processes: a late duplicate of a call may run anywhere."""
+"""Locks between threads and between processes, and the deadline of a call. A duplicate of a call may run in another process."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from contextlib import contextmanager
 
 from volplane import Context, Unavailable
 
-__all__ = ["STRIPES", "Locks", "TimeSlice"]
+__all__ = ["STRIPES", "Deadline", "Locks"]
 
 STRIPES = 256
-_LONGEST_SLICE = 15.0
+_LONGEST_CALL = 15.0
 _FIRST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.05
 
 
-class TimeSlice:
-    """How long a call may work before it hands back what it has, well before the core gives it up."""
+class Deadline:
+    """Until when a call works: half of its timeout, at most 15 s, so that it ends before the core gives it up."""
 
     def __init__(self, context: Context) -> None:
         self._cancelled = context.cancelled
-        self._end = time.monotonic() + min(context.timeout / 2, _LONGEST_SLICE)
+        self._end = time.monotonic() + min(context.timeout / 2, _LONGEST_CALL)
 
-    def left(self) -> float:
-        """Seconds to wait for a lock; at least one, so that a call that has worked long can still finish."""
+    def remaining(self) -> float:
+        """Seconds to wait for a lock; at least 1, so that a call that is at its deadline can still finish."""
         return max(1.0, self._end - time.monotonic())
 
-    def over(self) -> bool:
-        """Time to stop: it is up, or nobody waits any more."""
+    def expired(self) -> bool:
+        """Whether the deadline is over or the call was cancelled."""
         return time.monotonic() >= self._end or self._cancelled()
 
 
 class Locks:
-    """flock(2) on files in a directory. flock goes with the open file, so the kernel frees it if a process dies.
+    """Locks by name: flock(2) on files in a directory. The kernel releases them if a process dies.
 
-    Threads of one process queue on a lock in memory first; only other processes are polled for.
+    Threads of one process wait on a lock in memory first; locks of other processes are polled for.
     """
 
     def __init__(self) -> None:
         self._queues = {str(stripe): threading.Lock() for stripe in range(STRIPES)}
 
     def stripe(self, name: str) -> str:
-        """The lock file for a name; names may share one."""
+        """The lock file of a name; several names may share one."""
         return str(zlib.crc32(name.encode()) % STRIPES)
 
     @contextmanager
-    def hold(self, name: str, directory: int, patience: float) -> Iterator[None]:
-        """Hold the lock of a name; raises `Unavailable` if it is not had within `patience` seconds."""
+    def hold(self, name: str, directory: int, timeout: float) -> Iterator[None]:
+        """Hold the lock of a name; raises `Unavailable` if it is not free within `timeout` seconds."""
         file = self.stripe(name)
-        with queued(self._queues[file], patience), locked_file(file, directory, patience):
+        with thread_lock(self._queues[file], timeout), locked_file(file, directory, timeout):
             yield
 
 
 @contextmanager
-def queued(lock: threading.Lock, patience: float) -> Iterator[None]:
-    """Take a lock between threads."""
-    if not lock.acquire(timeout=patience):
+def thread_lock(lock: threading.Lock, timeout: float) -> Iterator[None]:
+    """Hold a lock between threads; raises `Unavailable` after `timeout` seconds."""
+    if not lock.acquire(timeout=timeout):
         raise Unavailable("another call on the same volume or root takes too long; this one will be repeated")
     try:
         yield
@@ -69,19 +69,19 @@ def queued(lock: threading.Lock, patience: float) -> Iterator[None]:
 
 
 @contextmanager
-def locked_file(name: str, directory: int, patience: float) -> Iterator[int]:
-    """Take the lock on a file, made if missing; yields its descriptor, open for reading and writing."""
+def locked_file(name: str, directory: int, timeout: float) -> Iterator[int]:
+    """Hold the lock on a file, which is made if missing; yields its descriptor, open for reading and writing."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(name, flags, 0o600, dir_fd=directory)
     try:
-        _flock(fd, patience)
+        _flock(fd, timeout)
         yield fd
     finally:
         os.close(fd)
 
 
-def _flock(fd: int, patience: float) -> None:
-    end = time.monotonic() + patience
+def _flock(fd: int, timeout: float) -> None:
+    end = time.monotonic() + timeout
     pause = _FIRST_PAUSE
     while True:
         try:

@@ -1,11 +1,11 @@
-"""The files that say what is ours: one for the root, one for each volume. They lie outside the users' trees.
+"""Marker files: one of the root, one of each volume. They name the owner and lie outside the volumes.
 
 <root>/.volplane/root.json                    RootMarker
-<root>/.volplane/volumes/<volume name>.json   VolumeMarker: who owns it, where it is, what it was promised
-<root>/.volplane/parents/<digest>             path of a directory that we made above volumes
-<root>/.volplane/tmp/                         directories and markers on their way in
-<root>/.volplane/trash/<key>/                 directories on their way out
-<root>/.volplane/locks/, ledger               flock files; the ledger also counts changes (see ledger.py)
+<root>/.volplane/volumes/<volume name>.json   VolumeMarker: owner, path, promised size
+<root>/.volplane/parents/<digest>             path of a directory that the driver made above volumes
+<root>/.volplane/tmp/                         directories and markers before they are moved into place
+<root>/.volplane/trash/<key>/                 directories that are being removed
+<root>/.volplane/locks/, ledger               flock files; ledger also counts changes (see index.py)
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from volplane import InvalidArgument, Ownership
 __all__ = ["FORMAT", "CorruptMarker", "Handle", "RootMarker", "VolumeMarker", "check_name", "marker_file"]
 
 FORMAT = 1
-"""Version of both files. Readers take this one and refuse newer ones."""
+"""Format of both files. Files of a newer format are refused."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,240}[a-z0-9])?")
 _HANDLE = re.compile(r"(?P<root>[0-9a-f]{32})/(?P<name>[^/@]+)@(?P<generation>[1-9][0-9]*)")
 
 
 class CorruptMarker(Exception):
-    """A marker that cannot be read: not ours to touch."""
+    """A marker that cannot be decoded: its volume or root is not used."""
 
 
 def check_name(name: str) -> str:
@@ -45,7 +45,7 @@ def marker_file(volume_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """`<root id>/<volume name>@<generation>`: which directory of which root, whatever is mounted now."""
+    """The handle `<root id>/<volume name>@<generation>`. The root id tells volumes of another disk from deleted ones."""
 
     root_id: str
     volume_name: str
@@ -56,7 +56,7 @@ class Handle:
 
     @classmethod
     def parse(cls, text: str) -> Handle | None:
-        """None for what is no handle of ours."""
+        """The handle, None if the text is no handle of this driver."""
         match = _HANDLE.fullmatch(text)
         return cls(match["root"], match["name"], int(match["generation"])) if match else None
 
@@ -79,7 +79,7 @@ def _dumped(fields: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootMarker:
-    """Whose root it is. root_id is made with it and never changes: it tells this file system from any other."""
+    """The owner of a root. root_id: random, made with the marker, never changed."""
 
     root_id: str
     driver: str
@@ -106,11 +106,11 @@ class RootMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeMarker:
-    """What we know of a volume.
+    """The owner and properties of a volume.
 
-    name: of the volume, and of this file. path: under the root, as it was rendered. capacity_bytes: the promise, raised by expand. demand: what the first
-    `provision` asked, to tell an equal demand from another. segment: affinity, empty = from everywhere.
-    claim: for people only.
+    name: of the volume. path: below the root, as rendered. capacity_bytes: the promised size, which expand raises.
+    demand: what the first `provision` asked for, compared with later ones. segment: node affinity, empty = none.
+    claim: namespace and name, for people only.
     """
 
     name: str
@@ -139,7 +139,7 @@ class VolumeMarker:
         )
 
     def encode(self) -> bytes:
-        # By hand: asdict copies everything deeply, and this runs for every volume.
+        # Not asdict, which copies deeply: this runs for every volume.
         plain = {each: getattr(self, each) for each in _VOLUME_FIELDS}
         return _dumped({**plain, "owner": {each: getattr(self.owner, each) for each in _OWNER_FIELDS}})
 
@@ -180,7 +180,7 @@ def _checked_demand(demand: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked_path(path: str) -> str:
-    # The file may have been edited: a path that leads out must not get as far as a system call.
+    # The file may have been edited: a path that leaves the root must not reach a system call.
     if not path or any(part in {"", ".", "..", ".volplane"} for part in path.split("/")):
         raise CorruptMarker(f"path {path!r}")
     return path

@@ -1,4 +1,4 @@
-"""What is mounted where, from /proc. A bind mount of the same file system has the same st_dev: only this shows it."""
+"""Mounts, from /proc. A bind mount of the same file system has the same st_dev, so only the mount id tells it apart."""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ import os
 import re
 from dataclasses import dataclass
 
-__all__ = ["Mount", "Place", "mount_id", "mounts_below", "mounts_of", "parse_fstab", "parse_mountinfo", "read_mounts"]
+__all__ = [
+    "Mount",
+    "MountIdentity",
+    "mount_id",
+    "mounts_below",
+    "mounts_of",
+    "parse_fstab",
+    "parse_mountinfo",
+    "read_mounts",
+]
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an open directory is: st_dev and the id of the mount through which it was opened."""
+class MountIdentity:
+    """The mount of an open directory: st_dev, and the id of the mount through which it was opened."""
 
     device: int
     mount: int
 
     @classmethod
-    def of(cls, fd: int) -> Place:
+    def of(cls, fd: int) -> MountIdentity:
         return cls(os.fstat(fd).st_dev, mount_id(fd))
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of /proc/self/mountinfo (proc_pid_mountinfo(5)). root: which directory of the file system is shown."""
+    """A line of /proc/self/mountinfo (proc_pid_mountinfo(5)). root: the directory of the file system that is mounted."""
 
     number: int
     device: str
@@ -42,7 +51,7 @@ def mount_id(fd: int) -> int:
                 return int(line[7:])
     finally:
         os.close(info)
-    raise OSError(f"/proc/self/fdinfo/{fd} tells no mnt_id")
+    raise OSError(f"/proc/self/fdinfo/{fd} has no mnt_id")
 
 
 def _unescaped(text: str) -> str:
@@ -74,14 +83,14 @@ def _path_of(fd: int) -> str:
 
 
 def mounts_below(fd: int, mounts: list[Mount]) -> list[str]:
-    """Mount points on or beneath an open directory, as paths."""
+    """Paths of the mount points on or beneath an open directory."""
     path = _path_of(fd)
     own = mount_id(fd)
     return [mount.point for mount in mounts if _is_in(mount.point, path) and mount.number != own]
 
 
 def mounts_of(fd: int, mounts: list[Mount]) -> list[str]:
-    """Where this directory, or one beneath it, is bind-mounted: a pod that still uses the volume, for example."""
+    """Paths where this directory, or one beneath it, is bind-mounted, for example into a pod that uses the volume."""
     path = _path_of(fd)
     own = next((mount for mount in mounts if mount.number == mount_id(fd)), None)
     if own is None or not _is_in(path, own.point):

@@ -1,9 +1,8 @@
-"""Directory names from a class's `pathTemplate`: rendered once, then kept in the volume's marker.
+"""Paths from the parameter `pathTemplate` of a class: rendered once, then kept in the volume's marker.
 
-What comes out is safe by construction, whatever tenants call their things: every component consists of
-`[A-Za-z0-9._-]`, is 1 to 255 bytes long and starts with neither "." nor "-", so it can neither climb, nor hide, nor
-name the driver's own directory. The last component ends with the claim's uid (or is the volume's name), so no two
-claims can ever share a path.
+A path is safe whatever names tenants choose. Every component consists of `[A-Za-z0-9._-]`, has 1 to 255 bytes and starts
+with neither "." nor "-", so it cannot be "..", a hidden file, or the driver's own directory. The last component ends
+with the claim's uid or is the volume's name, so no two claims share a path.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ def _digest(text: str, digits: int) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
-def _sanitised(value: str) -> str:
+def _sanitized(value: str) -> str:
     clean = _UNSAFE.sub("_", value)
-    # Two values that differ must stay different after cleaning.
+    # Values that differ must stay different.
     return clean if clean == value else f"{clean}-{_digest(value, 12)}"
 
 
 def _uid(value: str) -> str:
-    # A fixed length for each form is what keeps `<anything>-<uid>` unambiguous.
+    # Each form has a fixed length, so that `<anything>-<uid>` is unambiguous.
     return value if _UUID.fullmatch(value) else _digest(value, 32)
 
 
@@ -54,7 +53,7 @@ def _component(raw: str) -> str:
 
 
 def _parsed(text: str, component: str) -> tuple[str, ...]:
-    """The tokens of one component: literals at even places, names of placeholders at odd ones."""
+    """The tokens of one component: literals at even indices, names of placeholders at odd ones."""
     tokens = tuple(_PLACEHOLDER.split(component))
     for literal in tokens[::2]:
         if not _LITERAL.fullmatch(literal):
@@ -101,12 +100,12 @@ class PathTemplate:
     def render(self, *, namespace: str, claim: str, volume: str, uid: str) -> str:
         """The path under the root, without leading or trailing slash."""
         values: Mapping[str, str] = {
-            "namespace": _sanitised(namespace),
-            "claim": _sanitised(claim),
-            "volume": _sanitised(volume),
+            "namespace": _sanitized(namespace),
+            "claim": _sanitized(claim),
+            "volume": _sanitized(volume),
             "uid": _uid(uid),
         }
         return "/".join(
-            _component("".join(values[token] if place % 2 else token for place, token in enumerate(tokens)))
+            _component("".join(values[token] if position % 2 else token for position, token in enumerate(tokens)))
             for tokens in self.components
         )

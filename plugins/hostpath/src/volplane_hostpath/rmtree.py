@@ -1,8 +1,8 @@
-"""Removing a tree of files that somebody hostile may have made, and may still be changing.
+"""Removal of a directory tree that a hostile process may have made and may still change.
 
-Only names in directories that are open are ever touched; no symbolic link is followed, no mount is entered, no path is
-built. Depth costs neither recursion nor descriptors: what lies deeper than `DEPTH` is first moved up into the container,
-which is also why a removal can stop and go on at any point.
+All operations use names relative to open directories: no symbolic link is followed, no mount is entered, no path is
+built. A directory deeper than `DEPTH` is first moved up to the top, so that any depth needs neither recursion nor more
+descriptors. A removal can stop and continue at any point.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from volplane import PermissionDenied, VolumeInUse
-from volplane_hostpath.dirfd import NotPlain, names_in, open_directory, suppress_errno
-from volplane_hostpath.errors import shown
-from volplane_hostpath.mounts import Place
+from volplane_hostpath.dirfd import NotADirectory, names_in, open_directory, suppress_errno
+from volplane_hostpath.errors import printable
+from volplane_hostpath.mounts import MountIdentity
 
-__all__ = ["DEPTH", "empty_container"]
+__all__ = ["DEPTH", "empty_directory"]
 
 DEPTH = 16
-"""Directories held open at once, with two descriptors each."""
-_ROUNDS = 8
+"""Number of directories that are open at once, with two descriptors each."""
+_MAX_ROUNDS = 8
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 _IS_DIRECTORY = (errno.EISDIR, errno.EPERM)
 
 
-def empty_container(container: int, place: Place, *, label: str, over: Callable[[], bool]) -> bool:
+def empty_directory(directory: int, mount: MountIdentity, *, label: str, should_stop: Callable[[], bool]) -> bool:
     """Remove everything in an open directory, not the directory itself.
 
-    over: asked between entries; True = stop and return False, the next call goes on. At least one entry is removed
-    by every call. label: what messages call the container.
-    Raises `VolumeInUse` for a mount or for somebody who keeps writing, `PermissionDenied`, OSError.
+    mount: of the directory. label: its name in messages. should_stop: called between entries; True = return False, and
+    the next call continues. Every call removes at least one entry.
+    Raises `VolumeInUse` for a mount, or if new entries keep appearing; `PermissionDenied`, OSError.
     """
-    return _Removal(container, place, label, over).run()
+    return _Removal(directory, mount, label, should_stop).run()
 
 
 class _Entries(Protocol):
@@ -61,20 +61,20 @@ class _Frame:
 
 
 class _Removal:
-    def __init__(self, container: int, place: Place, label: str, over: Callable[[], bool]) -> None:
-        self._container = container
-        self._place = place
+    def __init__(self, directory: int, mount: MountIdentity, label: str, should_stop: Callable[[], bool]) -> None:
+        self._directory = directory
+        self._mount = mount
         self._label = label
-        self._over = over
+        self._should_stop = should_stop
         self._removed = 0
         self._stack: list[_Frame] = []
 
     def run(self) -> bool:
-        fd = os.dup(self._container)
+        fd = os.dup(self._directory)
         self._stack = [_Frame(self._label, fd, os.scandir(fd))]
         try:
             while self._stack:
-                if self._removed and self._over():
+                if self._removed and self._should_stop():
                     return False
                 self._step(self._stack[-1])
         finally:
@@ -86,21 +86,21 @@ class _Removal:
         try:
             entry = frame.entries.__next__()
         except StopIteration:
-            self._leave(frame)
+            self._ascend(frame)
             return
         if entry.is_dir(follow_symlinks=False):
-            self._enter(frame, entry.name)
+            self._descend(frame, entry.name)
         else:
             self._unlink(frame, entry.name)
 
-    def _leave(self, frame: _Frame) -> None:
-        """All entries were seen: remove the directory, unless new ones have come."""
-        is_container = len(self._stack) == 1
-        gone = not names_in(frame.fd) if is_container else self._rmdir(frame)
+    def _ascend(self, frame: _Frame) -> None:
+        """All entries were read: remove the directory, unless it has new ones."""
+        is_top = len(self._stack) == 1
+        gone = not names_in(frame.fd) if is_top else self._rmdir(frame)
         if gone:
             self._stack.pop().close()
             self._removed += 1
-        elif frame.rounds >= _ROUNDS and not is_container:
+        elif frame.rounds >= _MAX_ROUNDS and not is_top:
             raise VolumeInUse(f"{self._path()} does not become empty: somebody still writes there")
         else:
             frame.rewind()
@@ -122,32 +122,32 @@ class _Removal:
             os.rmdir(frame.name, dir_fd=parent)
         return True
 
-    def _enter(self, frame: _Frame, name: str) -> None:
+    def _descend(self, frame: _Frame, name: str) -> None:
         try:
             if len(self._stack) > DEPTH:
-                self._lift(frame, name)
+                self._move_up(frame, name)
                 return
             fd = self._open(frame, name)
-        except (FileNotFoundError, NotPlain):
-            return  # Exchanged under our hands; the next round sees what it is.
+        except (FileNotFoundError, NotADirectory):
+            return  # It was replaced meanwhile; the next round handles it.
         self._stack.append(_Frame(name, fd, os.scandir(fd)))
 
     def _open(self, frame: _Frame, name: str) -> int:
-        label = f"{self._path()}/{shown(name)}"
+        label = f"{self._path()}/{printable(name)}"
         try:
-            return open_directory(name, frame.fd, self._place, label=label)
+            return open_directory(name, frame.fd, self._mount, label=label)
         except OSError as error:
             if error.errno != errno.EACCES:
                 raise
         self._grant(frame, name, label)
-        return open_directory(name, frame.fd, self._place, label=label)
+        return open_directory(name, frame.fd, self._mount, label=label)
 
     def _grant(self, frame: _Frame, name: str, label: str) -> None:
-        """Let its owner, who we may be, read and change a directory."""
+        """Give the owner of a directory, who may be this process, all permissions on it."""
         with suppress_errno(errno.EACCES):
-            # The directory above may forbid to look into it.
+            # The parent directory may lack search permission.
             os.fchmod(frame.fd, 0o700)
-        fd = open_directory(name, frame.fd, self._place, label=label, access=os.O_PATH)
+        fd = open_directory(name, frame.fd, self._mount, label=label, access=os.O_PATH)
         try:
             os.chmod(f"/proc/self/fd/{fd}", 0o700)  # noqa: PTH101
         except PermissionError as error:
@@ -155,15 +155,15 @@ class _Removal:
         finally:
             os.close(fd)
 
-    def _lift(self, frame: _Frame, name: str) -> None:
-        """Move a deep directory up, where the walk finds it again."""
+    def _move_up(self, frame: _Frame, name: str) -> None:
+        """Move a deep directory to the top, where the walk finds it again."""
         fresh = secrets.token_hex(8)
         try:
-            os.rename(name, fresh, src_dir_fd=frame.fd, dst_dir_fd=self._container)
+            os.rename(name, fresh, src_dir_fd=frame.fd, dst_dir_fd=self._directory)
         except PermissionError:
-            # Moving a directory changes its "..", so its owner must be allowed to write it.
-            self._grant(frame, name, f"{self._path()}/{shown(name)}")
-            os.rename(name, fresh, src_dir_fd=frame.fd, dst_dir_fd=self._container)
+            # A rename changes ".." in the directory, so it must be writable.
+            self._grant(frame, name, f"{self._path()}/{printable(name)}")
+            os.rename(name, fresh, src_dir_fd=frame.fd, dst_dir_fd=self._directory)
 
     def _unlink(self, frame: _Frame, name: str) -> None:
         try:
@@ -172,9 +172,11 @@ class _Removal:
             return
         except OSError as error:
             if error.errno == errno.EBUSY:
-                raise VolumeInUse(f"{self._path()}/{shown(name)} is a mount point; unmount it", code="EBUSY") from error
+                raise VolumeInUse(
+                    f"{self._path()}/{printable(name)} is a mount point; unmount it", code="EBUSY"
+                ) from error
             if error.errno in _IS_DIRECTORY and _is_directory(name, frame.fd):
-                return  # Exchanged under our hands; the next round sees what it is.
+                return  # It was replaced meanwhile; the next round handles it.
             if error.errno != errno.EACCES:
                 raise self._denied(error, name) from error
             self._unlink_forced(frame, name)
@@ -191,13 +193,13 @@ class _Removal:
         if error.errno not in (errno.EPERM, errno.EACCES):
             return error
         return PermissionDenied(
-            f"{self._path()}/{shown(name)} cannot be removed: {error.strerror}; run volplane as root, and lsattr shows "
+            f"{self._path()}/{printable(name)} cannot be removed: {error.strerror}; run volplane as root, and lsattr shows "
             "whether the file is immutable (chattr -i)",
             code=errno.errorcode[error.errno],
         )
 
     def _path(self) -> str:
-        return "/".join(shown(frame.name) for frame in self._stack)
+        return "/".join(printable(frame.name) for frame in self._stack)
 
 
 def _is_directory(name: str, parent: int) -> bool:

@@ -1,4 +1,4 @@
-"""The root directory."""
+"""The root directory: its layout, its marker, the first start on it, and the check that every call makes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Self
 
 from volplane import Context, Unavailable
 from volplane_hostpath.dirfd import create_file, names_in, open_directory, read_file, sync
-from volplane_hostpath.locks import TimeSlice, locked_file
+from volplane_hostpath.locks import Deadline, locked_file
 from volplane_hostpath.markers import CorruptMarker, RootMarker
-from volplane_hostpath.mounts import Place, parse_fstab, read_mounts
+from volplane_hostpath.mounts import MountIdentity, parse_fstab, read_mounts
 from volplane_hostpath.settings import Settings
 
 __all__ = [
     "CONTROL",
-    "LEDGER",
+    "INDEX",
     "LOCKS",
     "PARENTS",
     "ROOT_MARKER",
@@ -28,15 +28,16 @@ __all__ = [
     "TRASH",
     "VOLUMES",
     "Root",
-    "initialised",
-    "opened",
-    "refusal",
+    "initialise",
+    "open_checked",
+    "reason_unusable",
     "unmounted_above",
 ]
 
 CONTROL = ".volplane"
 ROOT_MARKER = "root.json"
-LEDGER = "ledger"
+INDEX = "ledger"
+"""Lock and counters of the index (index.py)."""
 LOCKS = "locks"
 PARENTS = "parents"
 TMP = "tmp"
@@ -48,7 +49,7 @@ SUBDIRECTORIES = (LOCKS, PARENTS, TMP, TRASH, VOLUMES)
 class Root:
     """The root, open for one call: descriptors of it and of the driver's directories. id: empty until it is checked.
 
-    It is opened afresh by every call, so that an unmounted or exchanged disk is noticed and can be unmounted.
+    Every call opens it again, so that an unmounted or exchanged disk is noticed, and so that it can be unmounted.
     """
 
     def __init__(self, path: str) -> None:
@@ -67,7 +68,7 @@ class Root:
             raise Unavailable(f"root {path} is no directory") from None
         self._stack.callback(os.close, self.fd)
         try:
-            self.place = Place.of(self.fd)
+            self.mount = MountIdentity.of(self.fd)
         except BaseException:
             self._stack.close()
             raise
@@ -89,13 +90,13 @@ class Root:
 
     def _open(self, name: str, parent: int, label: str) -> int:
         if name not in self._opened:
-            fd = open_directory(name, parent, self.place, label=label)
+            fd = open_directory(name, parent, self.mount, label=label)
             self._stack.callback(os.close, fd)
             self._opened[name] = fd
         return self._opened[name]
 
     def read_marker(self) -> RootMarker | None:
-        """The root's marker, None if there is none; raises `Unavailable` if it cannot be read."""
+        """The marker of the root, None if there is none; raises `Unavailable` if it cannot be decoded."""
         try:
             return RootMarker.decode(read_file(ROOT_MARKER, self.control))
         except FileNotFoundError:
@@ -106,7 +107,7 @@ class Root:
             ) from error
 
     def require_writable(self) -> None:
-        """Raises `Unavailable` if the file system was mounted, or has fallen, read-only."""
+        """Raise `Unavailable` if the file system is read-only, as ext4 becomes after disk errors."""
         if os.fstatvfs(self.fd).f_flag & os.ST_RDONLY:
             raise Unavailable(
                 f"root {self.path} is on a read-only file system: look in the kernel log for disk errors and mount it "
@@ -115,8 +116,8 @@ class Root:
             )
 
 
-def refusal(marker: RootMarker | None, known_id: str, settings: Settings, context: Context) -> str:
-    """Why this root cannot be used, empty if it can. known_id: id that it must have, empty = any."""
+def reason_unusable(marker: RootMarker | None, known_id: str, settings: Settings, context: Context) -> str:
+    """Why this root cannot be used, "" if it can. known_id: the id that it must have, "" = any."""
     if marker is None:
         return (
             f"root {settings.root} carries no {CONTROL}/{ROOT_MARKER}: its disk is not mounted; mount it "
@@ -141,11 +142,11 @@ def refusal(marker: RootMarker | None, known_id: str, settings: Settings, contex
 
 
 @contextmanager
-def opened(settings: Settings, known_id: str, context: Context) -> Iterator[Root]:
-    """Open the root for one call and check its marker; raises `Unavailable` with what to do."""
+def open_checked(settings: Settings, known_id: str, context: Context) -> Iterator[Root]:
+    """Open the root for one call and check its marker; raises `Unavailable` if the root cannot be used."""
     with Root(settings.root) as root:
         marker = root.read_marker()
-        reason = refusal(marker, known_id, settings, context)
+        reason = reason_unusable(marker, known_id, settings, context)
         if marker is None or reason:
             raise Unavailable(reason)
         root.id = marker.root_id
@@ -158,10 +159,10 @@ _FSTAB = "/etc/fstab"
 _IGNORED = frozenset({CONTROL, "lost+found"})
 
 
-def initialised(settings: Settings, known_id: str, context: Context) -> RootMarker:
-    """Mark a new root, or check the marker of an old one; returns the marker. Repeatable at any point.
+def initialise(settings: Settings, known_id: str, context: Context) -> RootMarker:
+    """Mark a new root, or check the marker of a known one; returns the marker. It can be repeated after any crash.
 
-    known_id: the root's id if this process has already seen it. Raises `Unavailable` with what to do.
+    known_id: the id of the root if this process has used it before. Raises `Unavailable`.
     """
     expected = known_id or settings.root_id
     if settings.create_root and not expected and not os.path.lexists(settings.root):
@@ -170,13 +171,13 @@ def initialised(settings: Settings, known_id: str, context: Context) -> RootMark
     with Root(settings.root) as root:
         root.require_writable()
         marker = root.read_marker()
-        reason = refusal(marker, expected, settings, context)
+        reason = reason_unusable(marker, expected, settings, context)
         wrong_disk = bool(expected) and (marker is None or marker.root_id != expected)
         if reason and not wrong_disk and (marker is None or settings.adopt_root):
             if marker is None:
                 _check_new(root, settings)
             marker = _mark(root, context, settings)
-            reason = refusal(marker, expected, settings, context)
+            reason = reason_unusable(marker, expected, settings, context)
         if marker is None or reason:
             raise Unavailable(reason)
         _make_directories(root)
@@ -194,7 +195,7 @@ def _check_new(root: Root, settings: Settings) -> None:
 
 
 def _contents(root: Root) -> str:
-    """Something in the root that is not ours, empty if there is nothing."""
+    """An entry of the root that is not ours, "" if there is none."""
     found = sorted(set(names_in(root.fd)) - _IGNORED)
     if found:
         return found[0]
@@ -216,7 +217,7 @@ def _refuse_unmounted(path: str) -> None:
 
 
 def unmounted_above(path: str, points: list[str], mounted: list[str]) -> str:
-    """The mount point on or above path that the system mounts at boot but that is not mounted now, else empty."""
+    """The mount point of fstab on or above the path that is not mounted now, "" if there is none."""
     for point in sorted(points, key=len, reverse=True):
         above = point.rstrip("/") + "/"
         if f"{path}/".startswith(above) and point not in mounted:
@@ -227,16 +228,16 @@ def unmounted_above(path: str, points: list[str], mounted: list[str]) -> str:
 def _mark(root: Root, context: Context, settings: Settings) -> RootMarker:
     with suppress(FileExistsError):
         os.mkdir(CONTROL, _CONTROL_MODE, dir_fd=root.fd)
-    with locked_file(LEDGER, root.control, TimeSlice(context).left()):
-        # Another replica may have marked it while we waited.
-        there = root.read_marker()
-        if there is not None and not settings.adopt_root:
-            return there
+    with locked_file(INDEX, root.control, Deadline(context).remaining()):
+        # Another replica may have marked it while this one waited.
+        existing = root.read_marker()
+        if existing is not None and not settings.adopt_root:
+            return existing
         marker = RootMarker(
-            root_id=there.root_id if there else uuid.uuid4().hex,
+            root_id=existing.root_id if existing else uuid.uuid4().hex,
             driver=context.driver,
             cluster_id=context.cluster_id,
-            created_at=there.created_at if there else time.time(),
+            created_at=existing.created_at if existing else time.time(),
         )
         staged = f"{ROOT_MARKER}.new"
         create_file(staged, root.control, marker.encode())

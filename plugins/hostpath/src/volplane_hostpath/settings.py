@@ -11,7 +11,7 @@ from typing import Any
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
 from volplane_hostpath.path_template import DEFAULT_TEMPLATE
 
-__all__ = ["HOST_PATH", "LOCAL", "OPTIONS", "PARAMETERS", "Settings", "Shape"]
+__all__ = ["HOST_PATH", "LOCAL", "OPTIONS", "PARAMETERS", "ClassParameters", "Settings"]
 
 LOCAL = "local"
 HOST_PATH = "hostPath"
@@ -168,7 +168,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ClassParameters:
     """What a class asks of its directories."""
 
     mode: int
@@ -178,7 +178,7 @@ class Shape:
     volume_type: str
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Any], settings: Settings) -> Shape:
+    def of(cls, parameters: Mapping[str, Any], settings: Settings) -> ClassParameters:
         """Read class parameters that the schema has checked; raises `InvalidArgument` for what goes beyond it."""
         values = _with_defaults(PARAMETERS, parameters)
         volume_type = str(values["volumeType"] or settings.source)

@@ -1,4 +1,4 @@
-"""Volumes that a person made on a directory under the root: which are ours, and what may be done to them."""
+"""Static volumes: PersistentVolumes that a person made for a directory below the root."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 from collections.abc import Iterable
 
 from volplane import AlreadyExists, InvalidArgument, VolumeSource
-from volplane_hostpath.index import Ledger
-from volplane_hostpath.parent_directories import is_parent
+from volplane_hostpath.index import VolumeIndex
+from volplane_hostpath.parent_directories import is_ours
 from volplane_hostpath.root import CONTROL, Root
 from volplane_hostpath.settings import HOST_PATH, LOCAL
 
-__all__ = ["beneath_root", "refuse_marked", "refuse_parent", "spellings", "static_path"]
+__all__ = ["path_below_root", "refuse_marked", "refuse_parent", "root_spellings", "static_path"]
 
 _DIRECTORY_TYPES = frozenset({"", "Directory", "DirectoryOrCreate"})
 
 
-def beneath_root(source: VolumeSource, roots: Iterable[str]) -> str | None:
-    """The path under the root that a `local` or `hostPath` source names, None if it is none of ours.
+def path_below_root(source: VolumeSource, roots: Iterable[str]) -> str | None:
+    """The path below the root that a `local` or `hostPath` source names; None if it is not below the root.
 
-    Purely lexical: "..", the root itself and the driver's own directory are not ours. roots: spellings of the root.
+    Purely lexical. None also for "..", the root itself and `.volplane`. roots: spellings of the root.
     """
     path = source.fields.get("path")
     if source.kind not in {LOCAL, HOST_PATH} or not isinstance(path, str) or not _is_path(path):
@@ -37,7 +37,7 @@ def beneath_root(source: VolumeSource, roots: Iterable[str]) -> str | None:
 
 
 def _is_path(text: str) -> bool:
-    """Absolute, and something that the operating system takes: JSON can spell what it does not."""
+    """Whether it is an absolute path that the operating system accepts; JSON strings can hold others."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -45,14 +45,14 @@ def _is_path(text: str) -> bool:
     return text.startswith("/") and "\0" not in text
 
 
-def spellings(root: str) -> tuple[str, ...]:
-    """How the root may be written: as configured, and without symbolic links."""
+def root_spellings(root: str) -> tuple[str, ...]:
+    """Paths of the root: as configured, and without symbolic links."""
     return (root, os.path.realpath(root))
 
 
 def static_path(source: VolumeSource, root: Root) -> str:
-    """As `beneath_root`, or raise `InvalidArgument`."""
-    path = beneath_root(source, spellings(root.path))
+    """As `path_below_root`, or raise `InvalidArgument`."""
+    path = path_below_root(source, root_spellings(root.path))
     if path is None:
         raise InvalidArgument(
             f"{source.kind} {source.fields.get('path')!r} is no directory below the root {root.path}: it is not touched"
@@ -60,14 +60,14 @@ def static_path(source: VolumeSource, root: Root) -> str:
     return path
 
 
-def refuse_marked(ledger: Ledger, path: str, label: str) -> None:
-    """Raise `AlreadyExists` if a volume that we made lies there, above or beneath. Inside the ledger."""
-    other = ledger.volume_at(path)
+def refuse_marked(index: VolumeIndex, path: str, label: str) -> None:
+    """Raise `AlreadyExists` if a volume with a marker is at the path, above or beneath it. Needs the lock of the index."""
+    other = index.volume_at(path)
     if other is not None:
         raise AlreadyExists(f"{label} carries the mark of volume {other}: it is not touched")
 
 
 def refuse_parent(root: Root, path: str, label: str) -> None:
-    """Raise `AlreadyExists` if we made this directory to hold volumes. Inside the ledger."""
-    if is_parent(root, path):
+    """Raise `AlreadyExists` if the driver made this directory to hold volumes. Needs the lock of the index."""
+    if is_ours(root, path):
         raise AlreadyExists(f"{label} was made by volplane to hold volumes: it is not touched")

@@ -1,4 +1,4 @@
-"""Update."""
+"""The hooks `expand` and `adopt`: only the marker of the volume changes. Sizes are not enforced."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from dataclasses import replace
 from volplane import AdoptRequest, AlreadyExists, Context, Ownership, ResourceExhausted
 from volplane_hostpath.capacity import human
 from volplane_hostpath.dirfd import remove_entry, sync
-from volplane_hostpath.index import Ledger
-from volplane_hostpath.locks import TimeSlice
+from volplane_hostpath.index import VolumeIndex
+from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.root import TMP, VOLUMES, Root
 
-__all__ = ["adopted", "expanded"]
+__all__ = ["adopt_marker", "expand_marker"]
 
 
-def expanded(root: Root, ledger: Ledger, marker: VolumeMarker, capacity_bytes: int, context: Context) -> VolumeMarker:
-    """The marker with at least this promise. Needs the volume's lock; raises `ResourceExhausted`."""
+def expand_marker(
+    root: Root, index: VolumeIndex, marker: VolumeMarker, capacity_bytes: int, context: Context
+) -> VolumeMarker:
+    """Promise at least `capacity_bytes`; returns the marker. Needs the volume's lock; raises `ResourceExhausted`."""
     more = capacity_bytes - marker.capacity_bytes
     if more <= 0:
         return marker
     grown = replace(marker, capacity_bytes=capacity_bytes)
-    ledger.stage(root, grown)
-    with ledger.open(root, TimeSlice(context).left(), context.log):
-        room = ledger.room(root)
+    index.stage(root, grown)
+    with index.open(root, Deadline(context).remaining(), context.log):
+        room = index.room(root)
         if more > room:
             remove_entry(marker_file(marker.name), root.directory(TMP))
             raise ResourceExhausted(
@@ -32,32 +34,32 @@ def expanded(root: Root, ledger: Ledger, marker: VolumeMarker, capacity_bytes: i
                 scope=root.path,
                 nothing_done=True,
             )
-        ledger.put(root, grown)
+        index.put(root, grown)
     sync(root.directory(VOLUMES))
     return grown
 
 
-def adopted(root: Root, ledger: Ledger, marker: VolumeMarker, request: AdoptRequest) -> None:
-    """Put the marks of `request.volume` on the volume, if it carries `former`. Needs the volume's lock.
+def adopt_marker(root: Root, index: VolumeIndex, marker: VolumeMarker, request: AdoptRequest) -> None:
+    """Write the owner of `request.volume` into the marker, in place of `request.former`. Needs the volume's lock.
 
-    Raises `AlreadyExists` for a volume that is neither's.
+    Raises `AlreadyExists` if the marker names neither owner.
     """
     owner = request.volume.owner
     if owner is None or marker.belongs_to(owner):
         return
     if not marker.belongs_to(request.former):
         raise AlreadyExists(
-            f"{root.path}/{marker.path} belongs to {_shown(marker.owner)}, not to {_shown(request.former)}: it is not "
+            f"{root.path}/{marker.path} belongs to {_describe(marker.owner)}, not to {_describe(request.former)}: it is not "
             "touched"
         )
     context = request.context
-    # The generation is the asset's own: its name in tmp and trash, and its handle, hang on it.
-    taken = replace(marker, owner=replace(owner, generation=marker.owner.generation))
-    ledger.stage(root, taken)
-    with ledger.open(root, TimeSlice(context).left(), context.log):
-        ledger.put(root, taken)
+    # The generation stays: the handle and the names in tmp and trash contain it.
+    updated = replace(marker, owner=replace(owner, generation=marker.owner.generation))
+    index.stage(root, updated)
+    with index.open(root, Deadline(context).remaining(), context.log):
+        index.put(root, updated)
     sync(root.directory(VOLUMES))
 
 
-def _shown(owner: Ownership) -> str:
+def _describe(owner: Ownership) -> str:
     return f"claim {owner.claim_uid} of cluster {owner.cluster_id!r}"

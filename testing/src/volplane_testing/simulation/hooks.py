@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from volplane import (
@@ -23,9 +23,9 @@ from volplane import (
 )
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, Extension
-from volplane.drivers.registry import DriverRegistry, HookRequest
-from volplane.drivers.view import DriverView
+from volplane.drivers.registry import HookRequest
 from volplane.errors import OutcomeUnknown
+from volplane_testing.executor import InlineExecutor
 from volplane_testing.simulation.loop import WHO
 from volplane_testing.simulation.safety import BEGAN
 from volplane_testing.simulation.stage import Stage
@@ -33,7 +33,7 @@ from volplane_testing.simulation.stage import Stage
 if TYPE_CHECKING:
     from volplane_testing.simulation.guests import Guest
 
-__all__ = ["HookFaults", "TimedDrivers", "Turbulence", "latency_of", "turbulent"]
+__all__ = ["HookFaults", "TimedExecutor", "Turbulence", "latency_of", "turbulent"]
 
 Q = TypeVar("Q", bound=HookRequest)
 T = TypeVar("T")
@@ -92,8 +92,8 @@ class Turbulence:
     def recycle(self, request: RecycleRequest) -> Generator[None, Any, Any]:
         return (yield from self._around("recycle", request.volume.name, request))
 
-    def perform(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q) -> T:
-        """Run a hook now; a real backend may be made to crash in the middle of it."""
+    def call_hook(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, /) -> T:
+        """Call a hook now; a real backend may be made to crash in the middle of it."""
         guest = self.guests.get(driver.name)
         if guest is None:
             return hook(driver, request)
@@ -207,23 +207,17 @@ def latency_of(who: str, stage: Stage, faults: HookFaults) -> Callable[[str, str
     return latency
 
 
-class TimedDrivers(DriverRegistry):
-    """The drivers of one simulated process; hooks can tell when they were called, by `BEGAN`."""
-
-    turbulence: Turbulence
+class TimedExecutor(InlineExecutor):
+    """The executor of one simulated process; hooks can tell when they were called, by `BEGAN`."""
 
     async def call(
         self,
-        driver: DriverView,
-        hook: Callable[[Driver, Q], T],
-        request: Q,
+        driver: str,
+        fn: Callable[[], T],
+        timeout: float,  # noqa: ASYNC109 - as the executor's
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - as the registry's
+        what: str = "hook",
+        abandoned: threading.Event | None = None,
     ) -> T:
         BEGAN.set(asyncio.get_running_loop().time())
-
-        @wraps(hook)
-        def performed(driver: Driver, request: Q) -> T:
-            return self.turbulence.perform(driver, hook, request)
-
-        return await super().call(driver, performed, request, timeout=timeout)
+        return await super().call(driver, fn, timeout, what=what, abandoned=abandoned)

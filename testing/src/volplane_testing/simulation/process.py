@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 
+from volplane.assembly import Parts, build
 from volplane.controller.actions import Notice
 from volplane.controller.config import ScrubberSettings
+from volplane.controlplane import ControlPlane
 from volplane.drivers.driver import Driver
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
-from volplane.operations import DriverLimits, OperationRegistry
-from volplane.plane import ALL_CONTROLLERS, ControlPlane, Parts
+from volplane.operations import DriverLimits
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 from volplane_testing import clock
-from volplane_testing.executor import InlineExecutor
-from volplane_testing.simulation.hooks import TIMEOUT, TimedDrivers, Turbulence
+from volplane_testing.simulation.hooks import TIMEOUT, TimedExecutor, Turbulence
 from volplane_testing.simulation.loop import WHO, ScheduleLoop
 from volplane_testing.simulation.network import Network
 from volplane_testing.simulation.stage import CLUSTER_ID
@@ -110,8 +110,7 @@ class Process:
         self.meter = Meter(self._pass_failed)
         self._parts = parts
         limits: Mapping[str, DriverLimits] = {d.name: DriverLimits(timeout=TIMEOUT) for d in parts.drivers}
-        self._executor = InlineExecutor(limits, parts.latency)
-        self._registry = OperationRegistry(limits)
+        self._executor = TimedExecutor(limits, parts.latency)
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
         self.plane: ControlPlane | None = None
         self.root: asyncio.Task[None] | None = None
@@ -140,13 +139,13 @@ class Process:
         """It is the leader of a new epoch."""
         self.fence = fence
         if self.plane is not None:
-            self._looking = asyncio.get_running_loop().create_task(self.plane.look_again(), context=self._context())
+            self._looking = asyncio.get_running_loop().create_task(self.plane.resync(), context=self._context())
 
     @property
     def at_rest(self) -> bool:
         """Whether nothing is in work, nothing is due later, and no operation runs or waits for its next try."""
         plane = self.plane
-        if plane is None or not plane.synced or self._registry.snapshot():
+        if plane is None or not plane.synced or plane.operations.snapshot():
             return False
         return all(runner.idle and runner.next_due is None for runner in plane.runners)
 
@@ -167,32 +166,28 @@ class Process:
 
     async def _live(self) -> None:
         parts = self._parts
-        drivers = TimedDrivers(self._loaded, self._executor, cluster_id=CLUSTER_ID, changed=self._driver_changed)
-        drivers.turbulence = parts.turbulence
-        await drivers.start_all()
-        self.plane = ControlPlane(
-            Settings(cluster_id=CLUSTER_ID, namespace=NAMESPACE, scrub=ScrubberSettings(attempts=ATTEMPTS)),
-            frozenset(ALL_CONTROLLERS),
+        settings = Settings(cluster_id=CLUSTER_ID, namespace=NAMESPACE, scrub=ScrubberSettings(attempts=ATTEMPTS))
+        plane = build(
+            settings,
             Parts(
                 client=Client(parts.network),
-                drivers=drivers,
-                registry=self._registry,
+                loaded=self._loaded,
+                executor=self._executor,
                 recorder=self,
                 sealer=Sealer(SEALING_KEY),
                 clock=parts.wall,
                 random=Random(parts.seed),  # noqa: S311 -- jitter
                 fence=lambda: self.fence,
                 metrics=self.meter,
+                call_hook=parts.turbulence.call_hook,
             ),
         )
+        await plane.drivers.start_all()
+        self.plane = plane
         self.network.knows = self.plane.claims.get
         async with asyncio.TaskGroup() as group:
-            group.create_task(drivers.keep())
-            group.create_task(self.plane.run())
-
-    def _driver_changed(self, name: str) -> None:
-        if self.plane is not None:
-            self.plane.driver_changed(name)
+            group.create_task(plane.drivers.keep())
+            group.create_task(plane.run())
 
     def _pass_failed(self, runner: str, result: str) -> None:
         why = [text for key, text in self.reasons().items() if key.startswith(runner)]

@@ -11,42 +11,42 @@ from scenarios.faults import Fault, Rules, UnreliableTransport, refusing
 from volplane.controller.config import Configuration
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.onlooker import Onlooker, look
 from volplane.process import Options
+from volplane.read_only import ReadOnlyControlPlane, read_control_plane
 from volplane.reconcile.explain import Explanation
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
 
 
-def looked(*refused: str) -> tuple[Onlooker, Explanation]:
+def looked(*refused: str) -> tuple[ReadOnlyControlPlane, Explanation]:
     """Look at an empty cluster whose server answers 403 to these calls, and ask about a claim."""
 
-    async def body() -> tuple[Onlooker, Explanation]:
+    async def body() -> tuple[ReadOnlyControlPlane, Explanation]:
         server = ApiServer(now=clock.now)
         namespace = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}).encode()
         server.handle("POST", "/api/v1/namespaces", {}, {"content-type": "application/json"}, namespace)
         before = server.store.version
         forbidden = refusing(403, "Forbidden", "not for you")
         rules = Rules(faults=[Fault(lambda call: call.what in refused, times=100, before=forbidden)])
-        onlooker = await look(
+        seen = await read_control_plane(
             Client(UnreliableTransport(InProcessTransport(server), rules)), Configuration(drivers=()), Options()
         )
         assert server.store.version == before
-        return onlooker, onlooker.explain("default/c")
+        return seen, seen.explain("default/c")
 
     return asyncio.run(body())
 
 
 def test_an_empty_cluster_is_seen_without_doubt_and_nothing_is_written() -> None:
-    onlooker, told = looked()
-    assert onlooker.doubts == ()
+    seen, told = looked()
+    assert seen.doubts == ()
     assert told.situation == ("there is no claim default/c",)
 
 
 def test_who_may_not_read_the_sealing_key_is_told_that_records_are_not_believed() -> None:
-    onlooker, _ = looked("get secrets")
-    (doubt,) = onlooker.doubts
+    seen, _ = looked("get secrets")
+    (doubt,) = seen.doubts
     assert "the key that seals intents may not be read here" in doubt
 
 

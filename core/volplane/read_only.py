@@ -11,24 +11,23 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from random import Random
 
+from volplane.assembly import Parts, build
 from volplane.controller.clock import SystemClock
 from volplane.controller.config import Configuration
+from volplane.controlplane import ControlPlane
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
-from volplane.drivers.registry import DriverRegistry
 from volplane.errors import ApiError
 from volplane.intents.bootstrap import cluster_id_of, find_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.operations import OperationRegistry
-from volplane.plane import ControlPlane, Parts
 from volplane.process import Options
 from volplane.reconcile.explain import Explanation
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 
-__all__ = ["Onlooker", "look"]
+__all__ = ["ReadOnlyControlPlane", "read_control_plane"]
 
 NO_KEY = (
     "the key that seals intents may not be read here, so a record on a claim of what was made for it is not believed"
@@ -36,7 +35,7 @@ NO_KEY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Onlooker:
+class ReadOnlyControlPlane:
     """A plane whose caches were filled once and whose runners never run. doubts: what it could not see."""
 
     plane: ControlPlane
@@ -47,9 +46,9 @@ class Onlooker:
         return self.plane.explain(key)
 
 
-async def look(
+async def read_control_plane(
     client: Client, configuration: Configuration, options: Options, *, plugins: PluginSource | None = None
-) -> Onlooker:
+) -> ReadOnlyControlPlane:
     """Read the cluster. No hook is called but `describe`, nothing is written. Raises ApiError, ConfigurationError."""
     loaded = await asyncio.to_thread(load_drivers, configuration, plugins or InstalledPlugins())
     doubts = [f"driver {broken.name} is not usable here: {broken.error}" for broken in loaded.broken]
@@ -62,24 +61,24 @@ async def look(
         doubts.append(NO_KEY)
     cluster_id = await cluster_id_of(client, configuration.cluster_id)
     executor = ThreadExecutor(loaded.limits)
-    drivers = DriverRegistry(loaded, executor, cluster_id=cluster_id, node_name=options.node_name)
-    drivers.presume_started()
     clock = SystemClock()
     parts = Parts(
         client=client,
-        drivers=drivers,
-        registry=OperationRegistry(loaded.limits),
+        loaded=loaded,
+        executor=executor,
         recorder=EventRecorder(client, instance=options.identity, now=clock.now),
         sealer=sealer or Sealer(secrets.token_bytes(32)),
         clock=clock,
         random=Random(),  # noqa: S311 - jitter, not secrets
+        node_name=options.node_name,
     )
     settings = Settings.of(
         options.controllers, cluster_id=cluster_id, namespace=options.namespace, scrub=configuration.scrubber
     )
-    plane = ControlPlane(settings, options.controllers, parts)
+    plane = build(settings, parts)
+    plane.drivers.presume_started()
     try:
         await plane.read_once()
     finally:
         executor.close()
-    return Onlooker(plane=plane, doubts=tuple(doubts))
+    return ReadOnlyControlPlane(plane=plane, doubts=tuple(doubts))

@@ -17,7 +17,7 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane_hostpath.errors import shown, translated
+from volplane_hostpath.errors import printable, to_backend_error
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from volplane_hostpath.errors import shown, translated
     ],
 )
 def test_every_number_has_its_class_and_its_advice(number: int, kind: type[BackendError], advice: str) -> None:
-    error = translated(OSError(number, os.strerror(number)), root="/root", doing="make x")
+    error = to_backend_error(OSError(number, os.strerror(number)), root="/root", doing="make x")
     assert type(error) is kind
     assert advice in str(error)
     assert str(error).startswith("cannot make x under /root: ")
@@ -46,9 +46,9 @@ def test_every_number_has_its_class_and_its_advice(number: int, kind: type[Backe
 
 
 def test_a_message_is_always_text() -> None:
-    error = translated(OSError(errno.EBUSY, "busy", "\udcff"), root="/root", doing="x")
+    error = to_backend_error(OSError(errno.EBUSY, "busy", "\udcff"), root="/root", doing="x")
     assert str(error).encode()
-    assert shown("a\udcff/ü") == "a\\xff/ü"
+    assert printable("a\udcff/ü") == "a\\xff/ü"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES])

@@ -1,0 +1,309 @@
+"""The wiring: `build` is the only function that makes a control plane.
+
+The process, the read-only plane, the testing kit and the simulation call it with other parts. Nothing here decides
+anything, and nothing else knows which parts there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from volplane.binding.matching import class_of_claim, class_of_volume
+from volplane.controller.actions import Decide
+from volplane.controller.clock import Clock
+from volplane.controller.metrics import Metrics
+from volplane.controller.runner import Recorder, Runner
+from volplane.controller.workqueue import ControllerMetrics
+from volplane.controlplane import ControlPlane, Runners
+from volplane.drivers.executor import HookExecutor
+from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets
+from volplane.drivers.status import LoadedDrivers
+from volplane.errors import ConfigurationError
+from volplane.intents.discard import DiscardOperation
+from volplane.intents.operation import HookCaller, OperationDeps
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.names import PROVISIONED_BY
+from volplane.kube.objects import Volume
+from volplane.kube.reflector import Reflector
+from volplane.leaks.adoption import Adoption
+from volplane.leaks.check import LeakCheck
+from volplane.leaks.repair import LeakRepair
+from volplane.operations import Dispatcher, Ended, OperationRegistry
+from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
+from volplane.protection.volumes import decide_volume_protection
+from volplane.protection.wakeups import ProtectionWakeups
+from volplane.provision.operation import ProvisionOperation
+from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
+from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
+from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
+from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
+from volplane.reconcile.volumes import promised
+from volplane.state.cluster_state import ClusterState, Settings
+from volplane.state.handlers import EventHandlers
+from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
+from volplane.state.naming import volume_source
+from volplane.state.records import Sealer
+
+__all__ = ["ALL_CONTROLLERS", "CONTROLLERS_BESIDE", "Parts", "build", "parse_controllers"]
+
+ALL_CONTROLLERS = ("binder", "provisioner", "reclaimer", "protection")
+CONTROLLERS_BESIDE = ("provisioner", "reclaimer")
+"""What runs beside a stock kube-controller-manager."""
+
+
+def parse_controllers(text: str) -> frozenset[str]:
+    """The value of `--controllers`: names separated by commas, or `all`. Raises ConfigurationError."""
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    if chosen == ["all"]:
+        return frozenset(ALL_CONTROLLERS)
+    for name in chosen:
+        if name not in ALL_CONTROLLERS:
+            known = ", ".join(ALL_CONTROLLERS)
+            raise ConfigurationError(f'--controllers: "{name}" is no controller; valid are {known}, or all alone')
+    if not chosen:
+        raise ConfigurationError(f"--controllers is empty; name some of {', '.join(ALL_CONTROLLERS)}, or all")
+    return frozenset(chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a control plane is built from. Each part belongs to the one event loop that runs the plane.
+
+    executor: where hooks run; whoever made it closes it. fence: names the lease, its holder and its term, under which
+    hooks run. node_name: of the one node whose storage this process reaches; None = not bound to a node. refresh: reads
+    the Kubernetes Secrets of drivers anew. call_hook: what an executor's thread does to call a hook. metrics: where
+    runners and reflectors count; lifecycle_metrics: where it is counted what becomes of claims, volumes, hooks and leaks.
+    """
+
+    client: Client
+    loaded: LoadedDrivers
+    executor: HookExecutor
+    recorder: Recorder
+    sealer: Sealer
+    clock: Clock
+    random: Random
+    fence: Callable[[], str] = lambda: ""
+    metrics: ControllerMetrics | None = None
+    lifecycle_metrics: Metrics | None = None
+    node_name: str | None = None
+    refresh: Refresh = no_secrets
+    call_hook: CallHook = call_hook
+
+
+def build(settings: Settings, parts: Parts) -> ControlPlane:
+    """Make a control plane that has the duties of `settings`. It reads and writes nothing until it is run."""
+    return _Wiring(settings, parts).plane()
+
+
+class _Wiring:
+    """The parts that more than one step of the wiring needs."""
+
+    def __init__(self, settings: Settings, parts: Parts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._plane: ControlPlane
+        self._registry = OperationRegistry(parts.loaded.limits, observe=self._operation_ended)
+        self._dispatcher = Dispatcher(self._registry)
+        self._drivers = DriverRegistry(
+            parts.loaded,
+            parts.executor,
+            cluster_id=settings.cluster_id,
+            node_name=parts.node_name,
+            changed=self._driver_changed,
+            metrics=parts.lifecycle_metrics,
+            refresh=parts.refresh,
+            call_hook=parts.call_hook,
+        )
+        self._state = ClusterState(
+            settings=settings,
+            claims=Cache(CLAIMS, CLAIM_INDEXES),
+            volumes=Cache(VOLUMES),
+            classes=Cache(STORAGE_CLASSES),
+            pods=Cache(PODS, POD_INDEXES),
+            nodes=Cache(NODES),
+            drivers=self._drivers,
+            sealer=parts.sealer,
+            now=parts.clock.now,
+            monotonic=parts.clock.monotonic,
+            fence=parts.fence,
+        )
+        self._measured: MeasuredHooks | None = None
+        if parts.lifecycle_metrics is not None:
+            claims, volumes = self._state.claims, self._state.volumes
+            self._measured = MeasuredHooks(self._drivers, claims, volumes, parts.lifecycle_metrics)
+        self._caches: Mapping[str, Cache[Any]] = {
+            cache.kind.plural: cache
+            for cache in (
+                self._state.claims,
+                self._state.volumes,
+                self._state.classes,
+                self._state.pods,
+                self._state.nodes,
+            )
+        }
+
+    def plane(self) -> ControlPlane:
+        """Build what remains, in the order in which one part needs another."""
+        runners = self._runners()
+        deps = self._operations(runners.volumes)
+        EventHandlers(self._state, runners.claims, runners.volumes, self._registry.forget).subscribe()
+        if self._settings.protection:
+            runners = self._protection(runners)
+        check = LeakCheck(
+            deps,
+            self._drivers.names(),
+            random=self._parts.random,
+            node_name=self._parts.node_name,
+            metrics=self._parts.lifecycle_metrics,
+        )
+        self._plane = ControlPlane(
+            settings=self._settings,
+            state=self._state,
+            caches=self._caches,
+            client=self._parts.client,
+            drivers=self._drivers,
+            executor=self._parts.executor,
+            operations=self._registry,
+            dispatcher=self._dispatcher,
+            runners=runners,
+            reflectors=self._reflectors(),
+            clock=self._parts.clock,
+            leak_check=check,
+            leak_repair=LeakRepair(check, deps, self._dispatcher),
+            adoption=Adoption(deps, self._drivers.names(), self._dispatcher),
+            close=self._measured.close if self._measured is not None else lambda: None,
+        )
+        return self._plane
+
+    # --- the controllers of claims and volumes -------------------------------------------------------------------
+
+    def _runners(self) -> Runners:
+        state = self._state
+        decide: Decide = ClaimReconciler(state, self._enqueue_claim)
+        if self._parts.lifecycle_metrics is not None:
+            decide = CountedAssignments(decide, state.claims, self._parts.lifecycle_metrics)
+        claims = self._runner("claims", decide, state.claims, self._class_of_claim)
+        volumes = self._runner("volumes", VolumeReconciler(state), state.volumes, self._class_of_volume)
+        return Runners(claims=claims, volumes=volumes)
+
+    def _runner(self, name: str, decide: Decide, cache: Cache[Any], flow: Callable[[str], str] | None = None) -> Runner:
+        return Runner(
+            name,
+            decide,
+            kind=cache.kind,
+            caches=self._caches,
+            client=self._parts.client,
+            recorder=self._parts.recorder,
+            dispatcher=self._dispatcher,
+            flow=flow,
+            metrics=self._parts.metrics,
+        )
+
+    def _enqueue_claim(self, key: str) -> None:
+        self._plane.runners.claims.enqueue(key)
+
+    def _driver_changed(self, name: str) -> None:
+        self._plane.driver_changed(name)
+
+    def _class_of_claim(self, key: str) -> str:
+        """Claims of one class share a flow: many claims whose driver does not work may not delay those of others."""
+        claim = self._state.claims.get(key)
+        return class_of_claim(claim) or "" if claim is not None else ""
+
+    def _class_of_volume(self, key: str) -> str:
+        volume = self._state.volumes.get(key)
+        return class_of_volume(volume) if volume is not None else ""
+
+    def _operations(self, volumes: Runner) -> OperationDeps:
+        """Register the operations of claims and volumes; returns what operations of other duties need too."""
+        hooks: HookCaller = self._measured or self._drivers
+        deps = OperationDeps(
+            cluster=self._state,
+            client=self._parts.client,
+            hooks=hooks,
+            registry=self._registry,
+            recorder=self._parts.recorder,
+            fence=self._parts.fence,
+        )
+        self._dispatcher.register("provision", ProvisionOperation(deps))
+        self._dispatcher.register("discard", DiscardOperation(deps))
+        self._dispatcher.register("delete", DeleteOperation(deps, volumes.enqueue))
+        self._dispatcher.register("recycle", RecycleOperation(deps, volumes.enqueue))
+        self._dispatcher.register("identify", IdentifyOperation(deps, self._drivers.identify))
+        self._state.volumes.subscribe(self._forget_source)
+        return deps
+
+    def _forget_source(self, old: Volume | None, new: Volume | None) -> None:
+        if new is None and old is not None and old.annotation(PROVISIONED_BY) is None:
+            self._drivers.forget_source(volume_source(old))
+
+    def _reflectors(self) -> list[Reflector[Any]]:
+        parts = self._parts
+        reflectors: list[Reflector[Any]] = [
+            Reflector(parts.client, cache, random=parts.random, metrics=parts.metrics)
+            for cache in self._caches.values()
+        ]
+        if self._settings.binder and self._settings.reclaimer:
+            events: Cache[PodEvent] = Cache(POD_EVENTS)
+            ScrubEvents(events, self._state, parts.recorder)
+            reflectors.append(
+                Reflector(
+                    parts.client,
+                    events,
+                    random=parts.random,
+                    namespace=self._settings.namespace,
+                    field_selector=POD_EVENTS_SELECTOR,
+                    metrics=parts.metrics,
+                )
+            )
+        return reflectors
+
+    # --- the protection controllers ------------------------------------------------------------------------------
+
+    def _protection(self, runners: Runners) -> Runners:
+        state, parts = self._state, self._parts
+        live = LivePods()
+
+        async def list_pods(namespace: str) -> None:
+            started = parts.clock.monotonic()
+            listing = await parts.client.list(PODS, namespace=namespace)
+            live.listed(namespace, started, listing.items)
+
+        self._dispatcher.register("unprotect", lambda run: lambda: list_pods(run.asset))
+        protection = ProtectionWorld(
+            claims=state.claims,
+            pods=state.pods,
+            live=live,
+            monotonic=parts.clock.monotonic,
+            promised=lambda claim: promised(claim, state),
+        )
+        claims = self._runner("pvcprotection", lambda key, _: decide_claim_protection(key, protection), state.claims)
+        volumes = self._runner(
+            "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes), state.volumes
+        )
+        wakeups = ProtectionWakeups(
+            claims=claims,
+            volumes=volumes,
+            known=state.claims,
+            live=live,
+            claims_of_pod=claims_of_pod,
+            monotonic=parts.clock.monotonic,
+        )
+        state.claims.subscribe(wakeups.claim_changed)
+        state.volumes.subscribe(wakeups.volume_changed)
+        state.pods.subscribe(wakeups.pod_changed)
+        return Runners(claims=runners.claims, volumes=runners.volumes, protection=(claims, volumes))
+
+    # --- what is counted -----------------------------------------------------------------------------------------
+
+    def _operation_ended(self, ended: Ended) -> None:
+        if self._parts.lifecycle_metrics is not None:
+            failed = ended.error is not None
+            self._parts.lifecycle_metrics.operation_ended(
+                ended.run.driver, ended.run.verb, ended.seconds, failed=failed
+            )

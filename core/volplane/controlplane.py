@@ -1,0 +1,158 @@
+"""The control plane of one process: its caches, drivers, operations and runners, and what can be asked of them.
+
+`volplane.assembly.build` makes it. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from volplane.controller.clock import Clock
+from volplane.controller.runner import Runner
+from volplane.drivers.executor import HookExecutor
+from volplane.drivers.registry import DriverRegistry
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
+from volplane.kube.objects import Claim, Volume
+from volplane.kube.reflector import Reflector
+from volplane.leaks.adoption import Adoption
+from volplane.leaks.check import LeakCheck
+from volplane.leaks.repair import LeakRepair
+from volplane.operations import Dispatcher, OperationRegistry
+from volplane.reconcile.explain import Explanation, explain_claim
+from volplane.state.cluster_state import ClusterState, Settings
+
+__all__ = ["ControlPlane", "Runners"]
+
+ENQUEUED_AT_ONCE = 500
+ENQUEUE_PAUSE = 0.1
+"""Seconds between so many objects of a resync: 5,000 a second, a seventh of a core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runners:
+    """The controllers. protection: those of the in-use finalizers, if this process runs them."""
+
+    claims: Runner
+    volumes: Runner
+    protection: tuple[Runner, ...] = ()
+
+    def __iter__(self) -> Iterator[Runner]:
+        return iter((self.claims, self.volumes, *self.protection))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ControlPlane:
+    """Everything that one term of leadership runs. Belongs to one event loop.
+
+    caches: by the plural of their kind. reflectors: one for each cache, and for what is only copied. leak_check,
+    leak_repair, adoption: run only where the process runs them. executor: of the hooks; who runs the plane closes it.
+    close: takes back what was counted of the caches.
+    """
+
+    settings: Settings
+    state: ClusterState
+    caches: Mapping[str, Cache[Any]]
+    client: Client
+    drivers: DriverRegistry
+    executor: HookExecutor
+    operations: OperationRegistry
+    dispatcher: Dispatcher
+    runners: Runners
+    reflectors: Sequence[Reflector[Any]]
+    clock: Clock
+    leak_check: LeakCheck
+    leak_repair: LeakRepair
+    adoption: Adoption
+    close: Callable[[], None]
+
+    @property
+    def claims(self) -> Cache[Claim]:
+        return self.state.claims
+
+    @property
+    def volumes(self) -> Cache[Volume]:
+        return self.state.volumes
+
+    @property
+    def synced(self) -> bool:
+        """Whether every cache holds what the server had when it was listed."""
+        return all(cache.synced for cache in self.caches.values())
+
+    async def wait_synced(self) -> None:
+        """Return once every cache is."""
+        for cache in self.caches.values():
+            await cache.wait_synced()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no key is queued, in work or due now, and no operation runs."""
+        return all(runner.idle for runner in self.runners) and not self.operations.snapshot()
+
+    def reason(self, runner: str, key: str) -> str:
+        """Why the runner ("claims", "volumes") last left this key waiting, or ""."""
+        return next((each.reasons.get(key, "") for each in self.runners if each.name == runner), "")
+
+    async def resync(self) -> None:
+        """Decide about every object once more, some at a time, so that nothing that happens meanwhile waits for it."""
+        for runner, cache in ((self.runners.claims, self.claims), (self.runners.volumes, self.volumes)):
+            for number, key in enumerate(cache.keys(), 1):
+                runner.enqueue(key)
+                if number % ENQUEUED_AT_ONCE == 0:
+                    await asyncio.sleep(ENQUEUE_PAUSE)
+
+    def driver_changed(self, name: str) -> None:
+        """A driver came or went: decide about whatever may be its own."""
+        served = [item.name for item in self.state.classes.values() if item.provisioner == name]
+        for class_name in served:
+            for claim in self.claims.by_index("unbound", class_name):
+                self.runners.claims.enqueue(claim.key)
+        for claim in self.claims.values():
+            if claim.has_finalizer(PROVISIONING_FINALIZER):
+                self.runners.claims.enqueue(claim.key)
+        for volume in self.volumes.values():
+            if volume.annotation(PROVISIONED_BY) in (None, name):
+                self.runners.volumes.enqueue(volume.key)
+
+    def reasons(self) -> Mapping[str, Mapping[str, str]]:
+        """Why keys wait, by runner."""
+        return {runner.name: dict(runner.reasons) for runner in self.runners}
+
+    def explain(self, key: str) -> Explanation:
+        """Why the claim is where it is, and what happens next."""
+        operations = self.operations.snapshot()
+        return explain_claim(key, self.state, operations, now=self.clock.monotonic())
+
+    async def read_once(self) -> None:
+        """Fill the caches without following what changes, for who only wants to look. Raises ApiError."""
+        for cache in self.caches.values():
+            listing = await self.client.list(cache.kind)
+            cache.replace(listing.items, listing.version, keep=listing.unreadable)
+            cache.mark_synced()
+
+    async def run(self) -> None:
+        """Follow the API server and decide until `stop` or cancelled. Drivers are started and kept by the caller."""
+        async with asyncio.TaskGroup() as group:
+            reflecting = [group.create_task(reflector.run()) for reflector in self.reflectors]
+            working = [group.create_task(runner.run(), name=runner.name) for runner in self.runners]
+            try:
+                await asyncio.wait(working)
+            finally:
+                self.close()
+            for task in reflecting:
+                task.cancel()
+
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """What cannot be listed or watched now, and why."""
+        followed = [each for each in self.reflectors if each.kind.plural in self.caches]
+        return tuple(f"{each.kind.plural} cannot be read: {each.failing}" for each in followed if each.failing)
+
+    def stop(self) -> None:
+        """Finish the step that each worker is at, then end `run`."""
+        for runner in self.runners:
+            runner.stop()
