@@ -23,7 +23,7 @@ from volplane.cli.framework import eventloop
 from volplane_embedded.apiserver.requests import Answer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store, key_of
-from volplane_embedded.cli.embedded_server import Place, embedded_server
+from volplane_embedded.cli.embedded_server import ServerSettings, embedded_server
 
 __all__: list[str] = []
 
@@ -67,8 +67,8 @@ def _make_dear(server: ApiServer, seconds: float) -> None:
 
 async def _serve(kubeconfig: Path, pairs: int, volumes: int, write_ms: float, stop: asyncio.Event) -> None:
     ready = kubeconfig.with_suffix(".begun")
-    place = Place(data=None, host="127.0.0.1", port=0, kubeconfig=ready)
-    async with embedded_server(place, history=HISTORY) as embedded:
+    settings = ServerSettings(data=None, host="127.0.0.1", port=0, kubeconfig=ready)
+    async with embedded_server(settings, history=HISTORY) as embedded:
         _fill(embedded.server.store, pairs, volumes)
         if write_ms:
             _make_dear(embedded.server, write_ms / 1000)

@@ -18,7 +18,7 @@ from scenarios.files import scenario_rows
 from scenarios.laboratory import PATHS, Json, Laboratory
 from volplane.kube.client import Client
 from volplane.kube.objects import Pod
-from volplane_embedded.informers import Sight
+from volplane_embedded.informers import Informers
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.scheduler.scheduler import Scheduler
 from volplane_testing import clock
@@ -75,10 +75,10 @@ async def _scheduler(lab: Laboratory, row: Json) -> AsyncIterator[None]:
     if ((row.get("inject") or {}).get("config") or {}).get("scheduler") != "running":
         yield
         return
-    client, sight = Client(InProcessTransport(lab.server)), Sight()
-    following = asyncio.create_task(sight.follow(client, random.Random(3)))
-    await sight.wait_synced()
-    scheduling = asyncio.create_task(Scheduler(client, sight, recorder=lab, now=clock.now).run())
+    client, informers = Client(InProcessTransport(lab.server)), Informers()
+    following = asyncio.create_task(informers.follow(client, random.Random(3)))
+    await informers.wait_synced()
+    scheduling = asyncio.create_task(Scheduler(client, informers, recorder=lab, now=clock.now).run())
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """Names that stand in Kubernetes objects: annotations, finalizers, labels and what they mean.
 
-Source: Kubernetes 1.36, `pkg/controller/volume/persistentvolume` and `k8s.io/component-helpers/storage`; ours begin with
-`volplane.dev/`.
+Source: Kubernetes 1.36, `pkg/controller/volume/persistentvolume` and `k8s.io/component-helpers/storage`; ours begin
+with `volplane.dev/`.
 """
 
 from __future__ import annotations

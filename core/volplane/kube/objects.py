@@ -45,6 +45,7 @@ __all__ = [
     "PodStatus",
     "PodVolume",
     "Requirement",
+    "SchedulingGate",
     "Secret",
     "StorageClass",
     "TopologyTerm",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -17,25 +15,17 @@ from volplane.kube.reflector import Reflector
 from volplane_embedded.objects import PODS, Pod, claim_names, is_finished
 from volplane_embedded.scheduler.scheduling import is_ours
 
-__all__ = ["Now", "Sight", "timestamp"]
-
-Now = Callable[[], datetime]
-"""Wall time: aware, UTC."""
+__all__ = ["Informers"]
 
 
-def timestamp(moment: datetime) -> str:
-    """As the API writes times: RFC 3339 in whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class Sight:
+class Informers:
     """The caches. `pending`, `node` and `claim` are indexes of pods, `shelf` and `claim` those of volumes."""
 
     def __init__(self) -> None:
         self.pods: Cache[Pod] = Cache(PODS, {"pending": _pending, "node": _node, "claim": _claims_of_pod})
         self.nodes: Cache[Node] = Cache(NODES)
         self.claims: Cache[Claim] = Cache(CLAIMS)
-        self.volumes: Cache[Volume] = Cache(VOLUMES, {"shelf": _shelf, "claim": _claim_of_volume})
+        self.volumes: Cache[Volume] = Cache(VOLUMES, {"shelf": _candidate_key, "claim": _claim_of_volume})
         self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
 
     @property
@@ -55,7 +45,7 @@ class Sight:
         """Unfinished pods that use a claim."""
         return self.pods.by_index("claim", claim_key)
 
-    def on_shelf(self, claim: Claim) -> list[Volume]:
+    def candidates(self, claim: Claim) -> list[Volume]:
         """Volumes of the class and volume mode that the claim asks for."""
         return self.volumes.by_index("shelf", repr(place_of(claim)))
 
@@ -86,7 +76,7 @@ def _claims_of_pod(pod: Pod) -> list[str]:
     return [] if is_finished(pod) else [f"{pod.namespace}/{name}" for name in claim_names(pod)]
 
 
-def _shelf(volume: Volume) -> list[str]:
+def _candidate_key(volume: Volume) -> list[str]:
     return [repr(place_of(volume))]
 
 

@@ -14,16 +14,16 @@ from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.objects import Node
 from volplane_embedded.apiserver.errors import bad_request, not_found
-from volplane_embedded.informers import Now, Sight
-from volplane_embedded.kubelet.kubelet import Agent
-from volplane_embedded.kubelet.logs import LogQuery, asked, stream
+from volplane_embedded.informers import Informers
+from volplane_embedded.kubelet.container_runtime import Dependencies
+from volplane_embedded.kubelet.kubelet import Kubelet
+from volplane_embedded.kubelet.logs import LogQuery, read_log_options, read_logs
 from volplane_embedded.kubelet.mounts import remove_tree
-from volplane_embedded.kubelet.node_status import Nodes, node_names
-from volplane_embedded.kubelet.pod_directory import PodFiles
+from volplane_embedded.kubelet.node_status import NodeRegistration, node_names
+from volplane_embedded.kubelet.pod_directory import PodDirectory
 from volplane_embedded.kubelet.sandboxes import Sandboxes
-from volplane_embedded.kubelet.surroundings import Surroundings
-from volplane_embedded.kubelet.volume_manager import ClaimUse, Volumes
-from volplane_embedded.objects import Pod
+from volplane_embedded.kubelet.volume_manager import ClaimUse, VolumeManager
+from volplane_embedded.objects import Now, Pod
 from volplane_embedded.scheduler.scheduler import Scheduler
 
 __all__ = ["LocalNodes"]
@@ -57,8 +57,8 @@ class LocalNodes:
         self._hidden = (self._state_dir, *hidden)
         self._now = now
         self._random = random
-        self._sight = Sight()
-        self._agent: Agent | None = None
+        self._informers = Informers()
+        self._agent: Kubelet | None = None
         self._ready = asyncio.Event()
 
     @property
@@ -75,16 +75,16 @@ class LocalNodes:
         await asyncio.to_thread(self._state_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
-        nodes = Nodes(self._client, self.names, exists=self._exists, now=self._now)
+        nodes = NodeRegistration(self._client, self.names, exists=self._exists, now=self._now)
         async with Sandboxes() as sandboxes, asyncio.TaskGroup() as tasks:
-            self._agent = Agent(self._surroundings(sandboxes, ran), self.names)
-            scheduler = Scheduler(self._client, self._sight, recorder=scheduled, now=self._now)
+            self._agent = Kubelet(self._dependencies(sandboxes, ran), self.names)
+            scheduler = Scheduler(self._client, self._informers, recorder=scheduled, now=self._now)
             for recorder in (scheduled, ran):
                 tasks.create_task(recorder.run(), name="node-events")
             await self._check(sandboxes)
             await self._register(nodes)
-            tasks.create_task(self._sight.follow(self._client, self._random), name="node-sight")
-            await self._sight.wait_synced()
+            tasks.create_task(self._informers.follow(self._client, self._random), name="node-sight")
+            await self._informers.wait_synced()
             tasks.create_task(nodes.run(), name="node-leases")
             tasks.create_task(self._agent.run(), name="node-agent")
             tasks.create_task(scheduler.run(), name="node-scheduler")
@@ -97,7 +97,7 @@ class LocalNodes:
             _LOG.warning("pods will fail: %s", message)
         await asyncio.to_thread(remove_tree, directory)
 
-    async def _register(self, nodes: Nodes) -> None:
+    async def _register(self, nodes: NodeRegistration) -> None:
         while True:
             try:
                 await nodes.register()
@@ -107,51 +107,51 @@ class LocalNodes:
             else:
                 return
 
-    def _surroundings(self, sandboxes: Sandboxes, recorder: EventRecorder) -> Surroundings:
-        return Surroundings(
+    def _dependencies(self, sandboxes: Sandboxes, recorder: EventRecorder) -> Dependencies:
+        return Dependencies(
             client=self._client,
-            sight=self._sight,
-            steps=Steps(self._client, self._sight.caches),
+            informers=self._informers,
+            steps=Steps(self._client, self._informers.caches),
             recorder=recorder,
             now=self._now,
             sandboxes=sandboxes,
-            volumes=Volumes(self._client, self.root, ClaimUse(), self._node),
+            volumes=VolumeManager(self._client, self.root, ClaimUse(), self._node),
             root=self.root,
             hidden=self._hidden,
         )
 
     def _node(self, name: str) -> Node | None:
-        return self._sight.nodes.get(name)
+        return self._informers.nodes.get(name)
 
     def _exists(self, name: str) -> bool:
-        return name in self._sight.nodes
+        return name in self._informers.nodes
 
     def log_source(
         self, namespace: str, pod: str, container: str | None, follow: bool, query: LogQuery
     ) -> AsyncIterator[bytes]:
         """What a container wrote: for `ApiServer.log_source`. Raises StatusError: no such pod here, or nothing ran yet."""
-        found = self._sight.pods.get(f"{namespace}/{pod}")
+        found = self._informers.pods.get(f"{namespace}/{pod}")
         if found is None:
             raise not_found("pods", "", pod)
         if found.spec.node_name and found.spec.node_name not in self.names:
             raise bad_request(f"pod {pod} runs on node {found.spec.node_name}, which this node agent does not serve")
         name = container or found.spec.containers[0].name
-        wanted = asked(query, self._now())
+        wanted = read_log_options(query, self._now())
         attempt = self._attempt(found, name)
-        log = PodFiles(self.root, found.uid).places(name, attempt - wanted.previous).log
+        log = PodDirectory(self.root, found.uid).places(name, attempt - wanted.previous).log
         if wanted.previous and (attempt < 1 or not log.exists()):
             raise bad_request(f'previous terminated container "{name}" in pod "{pod}" not found')
         if attempt < 0 or not log.exists():
             raise bad_request(f'container "{name}" in pod "{pod}" is waiting to start: ContainerCreating')
         follows = follow and not wanted.previous
-        return stream(log, wanted, runs=(lambda: self._runs(found, name, attempt)) if follows else None)
+        return read_logs(log, wanted, runs=(lambda: self._runs(found, name, attempt)) if follows else None)
 
     def _attempt(self, pod: Pod, container: str) -> int:
         """The newest start of a container; -1 if it was never started."""
         worker = self._agent.worker(pod) if self._agent is not None else None
         if worker is not None:
             return worker.record.container(container).attempt
-        logs = PodFiles(self.root, pod.uid).places(container, 0).log.parent.glob("*.log")
+        logs = PodDirectory(self.root, pod.uid).places(container, 0).log.parent.glob("*.log")
         return max((int(path.stem) for path in logs if path.stem.isdigit()), default=-1)
 
     def _runs(self, pod: Pod, container: str, attempt: int) -> bool:

@@ -1,24 +1,30 @@
-"""Pods as the scheduler and the node agent read them: fuller than the struct of the volume controllers.
+"""Pods, ConfigMaps and conditions as the scheduler and the kubelet read them, fuller than the structs of the controllers.
 
-Source: core/v1 of Kubernetes 1.36. What is not listed (probes, ports, resources) is not acted upon.
+Source: core/v1 of Kubernetes 1.36. Fields that are not listed (probes, ports, resources) are ignored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from volplane.kube import objects
 from volplane.kube.kinds import Kind
-from volplane.kube.objects import ClaimVolumeSource, KubeObject, NodeSelector, NodeSelectorTerm
+from volplane.kube.metadata import Fields
+from volplane.kube.objects import KubeObject, NodeSelector, NodeSelectorTerm, SchedulingGate
 
 __all__ = [
     "CONFIG_MAPS",
     "PODS",
+    "Condition",
     "ConfigMap",
     "Container",
     "ContainerStatus",
     "EnvVar",
+    "Now",
     "Pod",
     "PodSpec",
     "PodStatus",
@@ -27,21 +33,20 @@ __all__ = [
     "Toleration",
     "VolumeMount",
     "claim_names",
+    "condition_of",
     "is_finished",
+    "timestamp",
+    "with_condition",
 ]
 
 
-class _Fields(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
-    pass
-
-
-class EnvVar(_Fields):
+class EnvVar(Fields):
     name: str
     value: str = ""
     value_from: dict[str, Any] | None = None
 
 
-class VolumeMount(_Fields):
+class VolumeMount(Fields):
     name: str
     mount_path: str
     sub_path: str = ""
@@ -50,17 +55,17 @@ class VolumeMount(_Fields):
     mount_propagation: str | None = None
 
 
-class VolumeDevice(_Fields):
+class VolumeDevice(Fields):
     name: str
     device_path: str
 
 
-class Capabilities(_Fields):
+class Capabilities(Fields):
     add: list[str] | None = None
     drop: list[str] | None = None
 
 
-class SecurityContext(_Fields):
+class SecurityContext(Fields):
     """Of a container; what is None is taken from the pod's."""
 
     run_as_user: int | None = None
@@ -71,7 +76,7 @@ class SecurityContext(_Fields):
     capabilities: Capabilities | None = None
 
 
-class PodSecurityContext(_Fields):
+class PodSecurityContext(Fields):
     run_as_user: int | None = None
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
@@ -80,7 +85,7 @@ class PodSecurityContext(_Fields):
     supplemental_groups: list[int] | None = None
 
 
-class Container(_Fields):
+class Container(Fields):
     name: str
     image: str = ""
     command: list[str] | None = None
@@ -96,12 +101,9 @@ class Container(_Fields):
     termination_message_policy: str = "File"
 
 
-class PodVolume(_Fields):
-    """A volume of a pod; at most one of the sources is set. `None` everywhere: a source that nothing here knows."""
+class PodVolume(objects.PodVolume):
+    """A volume of a pod. At most one source is set; none is set if the source is of an unknown kind."""
 
-    name: str
-    persistent_volume_claim: ClaimVolumeSource | None = None
-    ephemeral: dict[str, Any] | None = None
     host_path: dict[str, Any] | None = None
     empty_dir: dict[str, Any] | None = None
     config_map: dict[str, Any] | None = None
@@ -111,21 +113,21 @@ class PodVolume(_Fields):
     nfs: dict[str, Any] | None = None
 
 
-class PreferredTerm(_Fields):
+class PreferredTerm(Fields):
     weight: int = 0
     preference: NodeSelectorTerm = msgspec.field(default_factory=NodeSelectorTerm)
 
 
-class NodeAffinity(_Fields):
+class NodeAffinity(Fields):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: list[PreferredTerm] | None = None
 
 
-class Affinity(_Fields):
+class Affinity(Fields):
     node_affinity: NodeAffinity | None = None
 
 
-class Toleration(_Fields):
+class Toleration(Fields):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
@@ -133,14 +135,10 @@ class Toleration(_Fields):
     toleration_seconds: int | None = None
 
 
-class Gate(_Fields):
-    name: str = ""
-
-
-class PodSpec(_Fields):
+class PodSpec(Fields):
     node_name: str = ""
+    scheduling_gates: list[SchedulingGate] | None = None
     scheduler_name: str = "default-scheduler"
-    scheduling_gates: list[Gate] | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
@@ -152,17 +150,17 @@ class PodSpec(_Fields):
     security_context: PodSecurityContext = msgspec.field(default_factory=PodSecurityContext)
     volumes: list[PodVolume] | None = None
     init_containers: list[Container] | None = None
-    containers: list[Container] = []
+    containers: list[Container] = msgspec.field(default_factory=list)
 
 
-class ContainerStatus(_Fields):
+class ContainerStatus(Fields):
     name: str
     state: dict[str, Any] | None = None
     last_state: dict[str, Any] | None = None
     restart_count: int = 0
 
 
-class PodStatus(_Fields):
+class PodStatus(Fields):
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -174,7 +172,7 @@ class PodStatus(_Fields):
 
 
 class Pod(KubeObject):
-    """core/v1 Pod."""
+    """core/v1 Pod, with the fields that running it needs."""
 
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
@@ -205,3 +203,41 @@ def claim_names(pod: Pod) -> list[str]:
         elif volume.ephemeral is not None:
             names.append(f"{pod.name}-{volume.name}")
     return names
+
+
+Condition = dict[str, Any]
+
+Now = Callable[[], datetime]
+"""Wall time: aware, UTC."""
+
+
+def timestamp(moment: datetime) -> str:
+    """As the API writes times: RFC 3339 in whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition_of(conditions: Iterable[Condition] | None, kind: str) -> Condition:
+    """The condition of this type; empty if there is none."""
+    return next((entry for entry in conditions or () if entry.get("type") == kind), {})
+
+
+def with_condition(
+    conditions: Iterable[Condition] | None, kind: str, *, status: bool, now: str, reason: str = "", message: str = ""
+) -> list[Condition]:
+    """The list with this condition. The transition time moves only with the status; an equal list means no change.
+
+    now: RFC 3339.
+    """
+    listed = list(conditions or ())
+    old = condition_of(listed, kind)
+    text = "True" if status else "False"
+    new: Condition = {"type": kind, "status": text, "lastProbeTime": None}
+    new["lastTransitionTime"] = old.get("lastTransitionTime") or now if old.get("status") == text else now
+    new |= {key: value for key, value in (("reason", reason), ("message", message)) if value}
+    if _meaning(old) == _meaning(new):
+        return listed
+    return [entry for entry in listed if entry.get("type") != kind] + [new]
+
+
+def _meaning(condition: Condition) -> list[str]:
+    return [str(condition.get(key) or "") for key in ("type", "status", "reason", "message")]

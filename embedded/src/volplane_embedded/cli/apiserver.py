@@ -11,7 +11,13 @@ from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import DataDirectory, Host, InMemory, KubeconfigOut, Port, Verbose
 from volplane.controller import logs
-from volplane_embedded.cli.embedded_server import Embedded, Place, embedded_server, is_loopback, place_of
+from volplane_embedded.cli.embedded_server import (
+    EmbeddedServer,
+    ServerSettings,
+    embedded_server,
+    is_loopback,
+    server_settings,
+)
 
 __all__ = ["register"]
 
@@ -44,24 +50,24 @@ def apiserver(
     claims: `volplane dev` does. Everybody who can read the kubeconfig may do everything.
     """
     logs.configure(verbosity=verbose)
-    place = place_of(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
+    settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
     disabled = frozenset(name for name in (part.strip() for part in disable_admission.split(",")) if name)
-    eventloop.run(lambda stop: _serve(place, disabled, stop))
+    eventloop.run(lambda stop: _serve(settings, disabled, stop))
 
 
-async def _serve(place: Place, disabled: frozenset[str], stop: asyncio.Event) -> None:
+async def _serve(settings: ServerSettings, disabled: frozenset[str], stop: asyncio.Event) -> None:
     console = Console()
-    async with embedded_server(place, disabled_admission=disabled) as embedded:
-        _introduce(console, place, embedded)
+    async with embedded_server(settings, disabled_admission=disabled) as embedded:
+        _print_introduction(console, settings, embedded)
         await stop.wait()
     console.note("stopped")
 
 
-def _introduce(console: Console, place: Place, embedded: Embedded) -> None:
-    if not is_loopback(place.host):
-        console.warning(f"{place.host} can be reached from other machines; this server is for development only")
+def _print_introduction(console: Console, settings: ServerSettings, embedded: EmbeddedServer) -> None:
+    if not is_loopback(settings.host):
+        console.warning(f"{settings.host} can be reached from other machines; this server is for development only")
     console.line(f"serving {embedded.url}")
-    console.line(f"objects in {place.data}" if place.data else "objects in memory only; --data DIR keeps them")
+    console.line(f"objects in {settings.data}" if settings.data else "objects in memory only; --data DIR keeps them")
     console.line(f"kubeconfig {embedded.kubeconfig}")
     console.line()
     console.note("Try:")

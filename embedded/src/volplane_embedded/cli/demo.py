@@ -14,9 +14,9 @@ from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.controller import logs
 from volplane.controller.config import Configuration
-from volplane_embedded.cli.demo_steps import DemoFailed, Story
-from volplane_embedded.cli.development_cluster import Layout, development_cluster
-from volplane_embedded.cli.embedded_server import Place
+from volplane_embedded.cli.demo_steps import Demo, DemoFailed
+from volplane_embedded.cli.development_cluster import Directories, development_cluster
+from volplane_embedded.cli.embedded_server import ServerSettings
 
 __all__ = ["register"]
 
@@ -38,7 +38,7 @@ def demo() -> None:
     logging.getLogger("volplane").setLevel(logging.WARNING)
     console = Console()
     try:
-        eventloop.run(lambda stop: _tell(console, stop))
+        eventloop.run(lambda stop: _run(console, stop))
     except* DemoFailed as failures:
         console.failed(str(_first(failures)))
         raise typer.Exit(1) from None
@@ -51,21 +51,21 @@ def _first(group: BaseExceptionGroup[DemoFailed]) -> BaseException:
     return leaf
 
 
-async def _tell(console: Console, stop: asyncio.Event) -> None:
+async def _run(console: Console, stop: asyncio.Event) -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="volplane-demo-") as name:
         directory = Path(name)
-        place = Place(data=None, host="127.0.0.1", port=0, kubeconfig=directory / "kubeconfig")
-        layout = Layout.beneath(directory)
-        async with development_cluster(place, Configuration(), layout, nodes=1) as cluster:
-            story = asyncio.ensure_future(_within_limit(Story(console, cluster)))
+        settings = ServerSettings(data=None, host="127.0.0.1", port=0, kubeconfig=directory / "kubeconfig")
+        directories = Directories.beneath(directory)
+        async with development_cluster(settings, Configuration(), directories, nodes=1) as cluster:
+            demo_run = asyncio.ensure_future(_within_limit(Demo(console, cluster)))
             stopped = asyncio.ensure_future(stop.wait())
-            await asyncio.wait({story, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({demo_run, stopped}, return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
-            if not story.done():
-                story.cancel()
+            if not demo_run.done():
+                demo_run.cancel()
                 raise DemoFailed("interrupted")
-            story.result()
+            demo_run.result()
     console.line()
     console.done(f"everything was as it should be, after {time.monotonic() - begun:.1f} s")
     console.line()
@@ -75,9 +75,9 @@ async def _tell(console: Console, stop: asyncio.Event) -> None:
     console.line("  docs/tutorial                   write a backend in ten minutes")
 
 
-async def _within_limit(story: Story) -> None:
+async def _within_limit(demo_run: Demo) -> None:
     try:
         async with asyncio.timeout(TIME_LIMIT):
-            await story.tell()
+            await demo_run.run()
     except TimeoutError:
-        raise DemoFailed(f"not finished after {TIME_LIMIT:.0f} s; {story.waiting_for}") from None
+        raise DemoFailed(f"not finished after {TIME_LIMIT:.0f} s; {demo_run.waiting_for}") from None

@@ -13,9 +13,9 @@ from volplane.errors import ApiNotFound, VolplaneError
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
-from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, Development
+from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, DevelopmentCluster
 
-__all__ = ["DemoFailed", "Story"]
+__all__ = ["Demo", "DemoFailed"]
 
 NAMESPACE = "default"
 MESSAGE = "written by a pod"
@@ -25,10 +25,10 @@ class DemoFailed(VolplaneError):
     """Something the demo said is not so."""
 
 
-class Story:
+class Demo:
     """Tells the demo. `waiting_for` is what it waits for at the moment."""
 
-    def __init__(self, console: Console, cluster: Development) -> None:
+    def __init__(self, console: Console, cluster: DevelopmentCluster) -> None:
         self._console = console
         self._cluster = cluster
         self._client = cluster.client
@@ -36,7 +36,7 @@ class Story:
         self._shown: dict[tuple[str, str], str] = {}
         self.waiting_for = "the cluster has not started"
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         """Run all chapters. Raises DemoFailed."""
         plane = await self._started()
         for cache, word in ((plane.claims, "claim"), (plane.volumes, "volume"), (plane.state.pods, "pod")):
@@ -49,7 +49,7 @@ class Story:
     async def _started(self) -> ControlPlane:
         plane = await self._cluster.process.wait_working()
         self._console.line(f"a cluster with one node runs in this process: {self._cluster.embedded.url}")
-        self._console.line(f"driver {DEFAULT_DRIVER} keeps volumes in {self._cluster.layout.volumes}")
+        self._console.line(f"driver {DEFAULT_DRIVER} keeps volumes in {self._cluster.directories.volumes}")
         return plane
 
     # --- chapters -----------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Story:
 
     async def _recycle(self, plane: ControlPlane) -> None:
         self._console.heading("4. Recycle: a released volume is scrubbed by a sandboxed pod and offered again")
-        directory = self._cluster.layout.volumes / "static-1"
+        directory = self._cluster.directories.volumes / "static-1"
         directory.mkdir()
         await self._create_static(directory)
         await self._create_claim("static", "")

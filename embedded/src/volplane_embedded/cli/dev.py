@@ -17,8 +17,13 @@ from volplane.cli.framework.options import DataDirectory, Host, InMemory, Kubeco
 from volplane.cli.framework.serving import HttpAddress, serving
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
-from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, Development, Layout, development_cluster
-from volplane_embedded.cli.embedded_server import Place, place_of
+from volplane_embedded.cli.development_cluster import (
+    DEFAULT_DRIVER,
+    DevelopmentCluster,
+    Directories,
+    development_cluster,
+)
+from volplane_embedded.cli.embedded_server import ServerSettings, server_settings
 
 __all__ = ["register"]
 
@@ -57,29 +62,31 @@ def dev(
     read-only. For development and tests: whoever can read the kubeconfig may do everything.
     """
     logs.configure(verbosity=verbose)
-    place = place_of(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
+    settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
     configuration = read_configuration(config) if config is not None else Configuration()
     address = HttpAddress.parse("--http", http)
-    with _layout(data, volumes) as layout:
-        eventloop.run(lambda stop: _serve(place, configuration, layout, nodes=nodes, address=address, stop=stop))
+    with _directories(data, volumes) as directories:
+        eventloop.run(
+            lambda stop: _serve(settings, configuration, directories, nodes=nodes, address=address, stop=stop)
+        )
 
 
 @contextmanager
-def _layout(data: Path | None, volumes: Path | None) -> Iterator[Layout]:
+def _directories(data: Path | None, volumes: Path | None) -> Iterator[Directories]:
     """Directories beneath --data, or temporary ones that go with the process."""
     if data is not None:
-        beneath = Layout.beneath(data.resolve())
-        yield Layout(volumes=volumes.resolve() if volumes else beneath.volumes, pods=beneath.pods)
+        beneath = Directories.beneath(data.resolve())
+        yield Directories(volumes=volumes.resolve() if volumes else beneath.volumes, pods=beneath.pods)
         return
     with tempfile.TemporaryDirectory(prefix="volplane-dev-", ignore_cleanup_errors=True) as directory:
-        beneath = Layout.beneath(Path(directory))
-        yield Layout(volumes=volumes.resolve() if volumes else beneath.volumes, pods=beneath.pods)
+        beneath = Directories.beneath(Path(directory))
+        yield Directories(volumes=volumes.resolve() if volumes else beneath.volumes, pods=beneath.pods)
 
 
 async def _serve(
-    place: Place,
+    settings: ServerSettings,
     configuration: Configuration,
-    layout: Layout,
+    directories: Directories,
     *,
     nodes: int,
     address: HttpAddress,
@@ -87,19 +94,19 @@ async def _serve(
 ) -> None:
     console = Console()
     async with (
-        development_cluster(place, configuration, layout, nodes=nodes) as cluster,
+        development_cluster(settings, configuration, directories, nodes=nodes) as cluster,
         serving(address, cluster.process),
     ):
-        _introduce(console, place, cluster, nodes)
+        _print_introduction(console, settings, cluster, nodes)
         await stop.wait()
     console.note("stopped")
 
 
-def _introduce(console: Console, place: Place, cluster: Development, nodes: int) -> None:
+def _print_introduction(console: Console, settings: ServerSettings, cluster: DevelopmentCluster, nodes: int) -> None:
     embedded = cluster.embedded
     console.line(f"serving {embedded.url} with {nodes} node{'s' if nodes > 1 else ''}")
-    console.line(f"objects in {place.data}" if place.data else "objects in memory only; --data DIR keeps them")
-    console.line(f"volumes of driver {DEFAULT_DRIVER} in {cluster.layout.volumes}")
+    console.line(f"objects in {settings.data}" if settings.data else "objects in memory only; --data DIR keeps them")
+    console.line(f"volumes of driver {DEFAULT_DRIVER} in {cluster.directories.volumes}")
     console.line(f"kubeconfig {embedded.kubeconfig}")
     console.line()
     console.note("Try:")

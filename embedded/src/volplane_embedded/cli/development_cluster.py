@@ -14,17 +14,17 @@ from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
 from volplane.kube.client import Client
 from volplane.process import ControllerProcess, Options
-from volplane_embedded.cli.embedded_server import Embedded, Place, embedded_server
+from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.local_nodes import LocalNodes
 
-__all__ = ["DEFAULT_DRIVER", "Development", "Layout", "development_cluster", "with_default_driver"]
+__all__ = ["DEFAULT_DRIVER", "DevelopmentCluster", "Directories", "development_cluster", "with_default_driver"]
 
 DEFAULT_DRIVER = "hostpath.volplane.dev"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Directories:
     """Where a development cluster keeps what is not an API object.
 
     volumes: root of the default hostpath driver. pods: logs and state of the node agent.
@@ -34,21 +34,21 @@ class Layout:
     pods: Path
 
     @classmethod
-    def beneath(cls, directory: Path) -> Layout:
+    def beneath(cls, directory: Path) -> Directories:
         return cls(volumes=directory / "volumes", pods=directory / "pods")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Development:
+class DevelopmentCluster:
     """A running development cluster. client: as its controllers have it, in process."""
 
-    embedded: Embedded
+    embedded: EmbeddedServer
     process: ControllerProcess
     client: Client
-    layout: Layout
+    directories: Directories
 
 
-def with_default_driver(configuration: Configuration, layout: Layout, nodes: int) -> Configuration:
+def with_default_driver(configuration: Configuration, directories: Directories, nodes: int) -> Configuration:
     """Without `drivers` in the configuration: one hostpath driver under `layout.volumes`.
 
     All nodes of a development cluster are this machine: with several, its volumes are shared by them.
@@ -56,43 +56,43 @@ def with_default_driver(configuration: Configuration, layout: Layout, nodes: int
     if configuration.drivers is not None:
         return configuration
     where: dict[str, object] = {"node_name": "node-1"} if nodes == 1 else {"shared": True}
-    options = {"root": str(layout.volumes), "create_root": True, **where}
+    options = {"root": str(directories.volumes), "create_root": True, **where}
     driver = DriverSettings(name=DEFAULT_DRIVER, backend="hostpath", options=options, where="the default driver")
     return replace(configuration, drivers=(driver,))
 
 
 @asynccontextmanager
 async def development_cluster(
-    place: Place, configuration: Configuration, layout: Layout, *, nodes: int
-) -> AsyncIterator[Development]:
+    settings: ServerSettings, configuration: Configuration, directories: Directories, *, nodes: int
+) -> AsyncIterator[DevelopmentCluster]:
     """Run everything until the block ends, then stop it in order: pods, controllers, server.
 
     Raises ConfigurationError for what cannot be had; ExceptionGroup if a part ends by itself.
     """
-    layout.pods.mkdir(parents=True, exist_ok=True)
-    async with embedded_server(place) as embedded:
+    directories.pods.mkdir(parents=True, exist_ok=True)
+    async with embedded_server(settings) as embedded:
         client = Client(InProcessTransport(embedded.server))
         clock = SystemClock()
         # No pod may read the token, the kubeconfig or the database.
-        hidden = [place.kubeconfig.absolute(), *([] if place.data is None else [place.data.absolute()])]
+        hidden = [settings.kubeconfig.absolute(), *([] if settings.data is None else [settings.data.absolute()])]
         local = LocalNodes(
             client,
             count=nodes,
-            state_dir=layout.pods,
+            state_dir=directories.pods,
             now=clock.now,
             random=Random(),  # noqa: S311 - jitter
             hidden=hidden,
         )
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)
-        configured = with_default_driver(configuration, layout, nodes)
+        configured = with_default_driver(configuration, directories, nodes)
         process = ControllerProcess(client, configured, options, metrics=Metrics(), clock=clock)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             agents = group.create_task(local.run(), name="nodes")
             controllers = group.create_task(process.run(stop), name="controllers")
             try:
-                yield Development(embedded=embedded, process=process, client=client, layout=layout)
+                yield DevelopmentCluster(embedded=embedded, process=process, client=client, directories=directories)
             finally:
                 stop.set()
                 agents.cancel()

@@ -22,14 +22,14 @@ from volplane_embedded.apiserver.kubeconfig import ensure_token, write_kubeconfi
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store
 
-__all__ = ["Embedded", "Place", "embedded_server", "is_loopback", "place_of"]
+__all__ = ["EmbeddedServer", "ServerSettings", "embedded_server", "is_loopback", "server_settings"]
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - named in order to treat them with care
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ServerSettings:
     """Where an embedded server keeps its objects and where it is reached.
 
     data: directory, made where absent; None = in memory only. port: 0 = a free one. kubeconfig: file to write.
@@ -42,7 +42,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embedded:
+class EmbeddedServer:
     """A running server. url: what clients on this machine connect to; token and kubeconfig: how."""
 
     server: ApiServer
@@ -55,12 +55,14 @@ class Embedded:
         return f"kubectl --kubeconfig {shlex.quote(str(self.kubeconfig))} {arguments}"
 
 
-def place_of(*, data: Path | None, memory: bool, host: str, port: int, kubeconfig_out: Path | None) -> Place:
+def server_settings(
+    *, data: Path | None, memory: bool, host: str, port: int, kubeconfig_out: Path | None
+) -> ServerSettings:
     """What the options of a command mean. Raises ConfigurationError where they contradict each other."""
     if memory and data is not None:
         raise ConfigurationError("--memory and --data exclude each other: give one of them")
     beside = Path("volplane.kubeconfig") if data is None else data / "kubeconfig"
-    return Place(data=data, host=host, port=port, kubeconfig=kubeconfig_out or beside)
+    return ServerSettings(data=data, host=host, port=port, kubeconfig=kubeconfig_out or beside)
 
 
 def is_loopback(host: str) -> bool:
@@ -72,38 +74,38 @@ def is_loopback(host: str) -> bool:
 
 @asynccontextmanager
 async def embedded_server(
-    place: Place, *, disabled_admission: frozenset[str] = frozenset(), history: int = 16_384
-) -> AsyncIterator[Embedded]:
+    settings: ServerSettings, *, disabled_admission: frozenset[str] = frozenset(), history: int = 16_384
+) -> AsyncIterator[EmbeddedServer]:
     """Serve until the block ends, with the kubeconfig written once connections are accepted.
 
     Raises ConfigurationError for a directory, address, port or admission plugin that cannot be had.
     """
-    with _opened(place, disabled_admission, history) as server, _files(place) as directory:
-        token, certificate = _credentials(place, directory)
+    with _opened(settings, disabled_admission, history) as server, _files(settings) as directory:
+        token, certificate = _credentials(settings, directory)
         try:
             tls = server_context(certificate, directory)
-            listener = await serve(server, host=place.host, port=place.port, token=token, tls=tls)
+            listener = await serve(server, host=settings.host, port=settings.port, token=token, tls=tls)
         except OSError as refused:
-            raise ConfigurationError(_why_not_listening(place, refused)) from refused
+            raise ConfigurationError(_why_not_listening(settings, refused)) from refused
         try:
             url = listener.url
             for everywhere, here in EVERYWHERE.items():
                 url = url.replace(f"//{_bracketed(everywhere)}:", f"//{_bracketed(here)}:")
             try:
-                write_kubeconfig(place.kubeconfig, url, token, certificate.certificate)
+                write_kubeconfig(settings.kubeconfig, url, token, certificate.certificate)
             except OSError as refused:
                 raise ConfigurationError(
-                    f"--kubeconfig-out {place.kubeconfig} cannot be written: {refused.strerror}"
+                    f"--kubeconfig-out {settings.kubeconfig} cannot be written: {refused.strerror}"
                 ) from refused
-            yield Embedded(server=server, url=url, token=token, kubeconfig=place.kubeconfig)
+            yield EmbeddedServer(server=server, url=url, token=token, kubeconfig=settings.kubeconfig)
         finally:
             await listener.close()
 
 
 @contextmanager
-def _opened(place: Place, disabled_admission: frozenset[str], history: int) -> Iterator[ApiServer]:
+def _opened(settings: ServerSettings, disabled_admission: frozenset[str], history: int) -> Iterator[ApiServer]:
     try:
-        journal = None if place.data is None else SqliteJournal(place.data)
+        journal = None if settings.data is None else SqliteJournal(settings.data)
     except DataDirInUse as refused:
         raise ConfigurationError(f"--data: {refused}") from refused
     try:
@@ -123,33 +125,33 @@ def _opened(place: Place, disabled_admission: frozenset[str], history: int) -> I
 
 
 @contextmanager
-def _files(place: Place) -> Iterator[Path]:
+def _files(settings: ServerSettings) -> Iterator[Path]:
     """A directory of this user alone, for the certificate."""
-    if place.data is not None:
-        yield place.data
+    if settings.data is not None:
+        yield settings.data
         return
     with tempfile.TemporaryDirectory(prefix="volplane-") as directory:
         yield Path(directory)
 
 
-def _credentials(place: Place, directory: Path) -> tuple[str, Certificate]:
-    names = {place.host, *LOOPBACK} | ({socket.gethostname()} if place.host in EVERYWHERE else set())
+def _credentials(settings: ServerSettings, directory: Path) -> tuple[str, Certificate]:
+    names = {settings.host, *LOOPBACK} | ({socket.gethostname()} if settings.host in EVERYWHERE else set())
     try:
-        token = ensure_token(place.data)
+        token = ensure_token(settings.data)
         return token, ensure_certificate(directory, sorted(names), datetime.now(UTC))
     except OSError as refused:
         raise ConfigurationError(f"--data {directory} cannot be used: {refused.strerror}") from refused
 
 
-def _why_not_listening(place: Place, refused: OSError) -> str:
+def _why_not_listening(settings: ServerSettings, refused: OSError) -> str:
     if refused.errno == errno.EADDRINUSE:
         return (
-            f"port {place.port} on {place.host} is in use: stop what listens there, or take another one with --port "
+            f"port {settings.port} on {settings.host} is in use: stop what listens there, or take another one with --port "
             "(--port 0 takes a free one)"
         )
     if refused.errno in (errno.EACCES, errno.EPERM):
-        return f"port {place.port} needs rights this user does not have: take one above 1023 with --port"
-    return f"--host {place.host} is no address of this machine: {refused.strerror or refused}"
+        return f"port {settings.port} needs rights this user does not have: take one above 1023 with --port"
+    return f"--host {settings.host} is no address of this machine: {refused.strerror or refused}"
 
 
 def _bracketed(host: str) -> str:

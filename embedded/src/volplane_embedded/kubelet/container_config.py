@@ -15,7 +15,14 @@ from volplane_embedded.objects import Container, Pod, SecurityContext, VolumeMou
 from volplane_embedded.sandbox.libc import CAPABILITIES
 from volplane_embedded.sandbox.spec import Bind, Spec
 
-__all__ = ["DEFAULT_CAPABILITIES", "Places", "Refused", "Source", "refusal_of", "spec_of"]
+__all__ = [
+    "DEFAULT_CAPABILITIES",
+    "ContainerConfigError",
+    "ContainerPaths",
+    "MountedVolume",
+    "config_error",
+    "sandbox_spec",
+]
 
 DEFAULT_CAPABILITIES: Final = frozenset(
     (
@@ -39,7 +46,7 @@ GRANTABLE: Final = DEFAULT_CAPABILITIES | {"DAC_READ_SEARCH", "IPC_LOCK", "LEASE
 """Not SYS_ADMIN and its like: with them a command could make its surroundings writable."""
 
 
-class Refused(Exception):
+class ContainerConfigError(Exception):
     """The pod asks for what this node agent will never give. reason is one word for the pod's status."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -49,7 +56,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MountedVolume:
     """A prepared volume: where it lies on this machine. block: a device."""
 
     path: str
@@ -58,7 +65,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ContainerPaths:
     """Files of one start of a container."""
 
     base: Path
@@ -67,12 +74,12 @@ class Places:
     termination_message: Path
 
 
-def refusal_of(pod: Pod) -> Refused | None:
+def config_error(pod: Pod) -> ContainerConfigError | None:
     """What no start of any of the pod's containers can get over."""
     try:
         for container in [*(pod.spec.init_containers or ()), *pod.spec.containers]:
             _check(container)
-    except Refused as refused:
+    except ContainerConfigError as refused:
         return refused
     return None
 
@@ -80,20 +87,24 @@ def refusal_of(pod: Pod) -> Refused | None:
 def _check(container: Container) -> None:
     who = f"container {container.name}"
     if not container.command:
-        raise Refused(
+        raise ContainerConfigError(
             "ImagesNotSupported",
             f"{who} has no command: images are not pulled here, a container's command runs from the machine's own "
             "file system; give it a command",
         )
     if container.restart_policy == "Always":
-        raise Refused("Unsupported", f"{who} is a sidecar (restartPolicy Always), which this node agent does not run")
+        raise ContainerConfigError(
+            "Unsupported", f"{who} is a sidecar (restartPolicy Always), which this node agent does not run"
+        )
     context = container.security_context or SecurityContext()
     if context.privileged:
-        raise Refused("Unsupported", f"{who} asks for privileged, which no container gets here")
+        raise ContainerConfigError("Unsupported", f"{who} asks for privileged, which no container gets here")
     _capabilities(container)
     for mount in container.volume_mounts or ():
         if mount.mount_propagation not in {None, "None"}:
-            raise Refused("Unsupported", f"{who}: mount propagation {mount.mount_propagation} is not supported")
+            raise ContainerConfigError(
+                "Unsupported", f"{who}: mount propagation {mount.mount_propagation} is not supported"
+            )
         _target(mount.mount_path)
     for device in container.volume_devices or ():
         _target(device.device_path)
@@ -108,7 +119,7 @@ def _capabilities(container: Container) -> list[str]:
         added = {_plain(name) for name in context.capabilities.add or ()}
         if refused := added - GRANTABLE:
             known = ", ".join(sorted(refused & {*CAPABILITIES, "ALL"}) or sorted(refused))
-            raise Refused(
+            raise ContainerConfigError(
                 "Unsupported", f"container {container.name}: capabilities that no container gets here: {known}"
             )
         held |= added
@@ -122,17 +133,19 @@ def _plain(name: str) -> str:
 def _target(path: str) -> str:
     target = PurePosixPath("/", path)
     if ".." in target.parts or len(target.parts) < 2 or target.parts[1] in {"proc", "sys"}:
-        raise Refused("Unsupported", f"nothing can be mounted at {path}; use a path outside of /, /proc and /sys")
+        raise ContainerConfigError(
+            "Unsupported", f"nothing can be mounted at {path}; use a path outside of /, /proc and /sys"
+        )
     return str(target)
 
 
-def spec_of(
+def sandbox_spec(
     pod: Pod,
     container: Container,
     *,
     env: Mapping[str, str],
-    sources: Mapping[str, Source],
-    places: Places,
+    sources: Mapping[str, MountedVolume],
+    places: ContainerPaths,
     hidden: Sequence[Path] = (),
 ) -> Spec:
     """The sandbox of a container. sources: its prepared volumes, by name. Raises Refused."""
@@ -170,7 +183,9 @@ def _user(pod: Pod, context: SecurityContext) -> tuple[int, int]:
     gid = whole.run_as_group if context.run_as_group is None else context.run_as_group
     non_root = whole.run_as_non_root if context.run_as_non_root is None else context.run_as_non_root
     if non_root and not uid:
-        raise Refused("CreateContainerConfigError", "container has runAsNonRoot and no runAsUser other than 0")
+        raise ContainerConfigError(
+            "CreateContainerConfigError", "container has runAsNonRoot and no runAsUser other than 0"
+        )
     return uid or 0, gid or 0
 
 
@@ -180,13 +195,13 @@ def _groups(pod: Pod) -> list[int]:
     return groups if context.fs_group is None else [*groups, context.fs_group]
 
 
-def _source(sources: Mapping[str, Source], name: str) -> Source:
+def _source(sources: Mapping[str, MountedVolume], name: str) -> MountedVolume:
     if name not in sources:
-        raise Refused("CreateContainerConfigError", f"the pod has no volume {name}")
+        raise ContainerConfigError("CreateContainerConfigError", f"the pod has no volume {name}")
     return sources[name]
 
 
-def _bind(mount: VolumeMount, source: Source, env: Mapping[str, str]) -> Bind:
+def _bind(mount: VolumeMount, source: MountedVolume, env: Mapping[str, str]) -> Bind:
     return Bind(
         source=source.path,
         target=_target(mount.mount_path),

@@ -4,40 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from volplane.controller.actions import Notice
+from volplane.controller.runner import Recorder
+from volplane.controller.steps import Steps
 from volplane.errors import ApiError
-from volplane_embedded.informers import timestamp
-from volplane_embedded.kubelet.container_config import Places, Refused, Source, spec_of
-from volplane_embedded.kubelet.environment import Missing, environment_of, references
-from volplane_embedded.kubelet.pod_actions import restarts
-from volplane_embedded.kubelet.pod_directory import PodFiles, end_of
-from volplane_embedded.kubelet.pod_state import ContainerRecord, Ended, PodRecord
-from volplane_embedded.kubelet.sandboxes import Sandbox
-from volplane_embedded.kubelet.surroundings import Surroundings
-from volplane_embedded.objects import PODS, Container, Pod
+from volplane.kube.client import Client
+from volplane_embedded.informers import Informers
+from volplane_embedded.kubelet.container_config import ContainerConfigError, ContainerPaths, MountedVolume, sandbox_spec
+from volplane_embedded.kubelet.environment import Missing, config_references, make_environment
+from volplane_embedded.kubelet.pod_actions import should_restart
+from volplane_embedded.kubelet.pod_directory import PodDirectory, terminated_state
+from volplane_embedded.kubelet.pod_state import ContainerRecord, PodRecord, Terminated
+from volplane_embedded.kubelet.sandboxes import Sandbox, Sandboxes
+from volplane_embedded.kubelet.volume_manager import VolumeManager
+from volplane_embedded.objects import PODS, Container, Now, Pod, timestamp
 from volplane_embedded.sandbox.spec import Report, Spec
 
-__all__ = ["Running"]
+__all__ = ["ContainerRuntime", "Dependencies"]
 
 _LOG = logging.getLogger(__name__)
 
 
-class Running:
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What all workers share. root: directory of the pods' files. hidden: directories and files that no container sees."""
+
+    client: Client
+    informers: Informers
+    steps: Steps
+    recorder: Recorder
+    now: Now
+    sandboxes: Sandboxes
+    volumes: VolumeManager
+    root: Path
+    hidden: Sequence[Path]
+
+
+class ContainerRuntime:
     """Starts and ends containers and writes into the pod's record what becomes of them; `changed` is called then."""
 
     def __init__(
         self,
-        around: Surroundings,
-        files: PodFiles,
+        deps: Dependencies,
+        files: PodDirectory,
         record: PodRecord,
         *,
         tasks: asyncio.TaskGroup,
         starts: asyncio.Semaphore,
         changed: Callable[[], None],
     ) -> None:
-        self._around = around
+        self._deps = deps
         self._files = files
         self._record = record
         self._tasks = tasks
@@ -45,7 +65,7 @@ class Running:
         self._changed = changed
         self._sandboxes: dict[str, Sandbox] = {}
 
-    def launch(self, pod: Pod, name: str, sources: Mapping[str, Source]) -> None:
+    def launch(self, pod: Pod, name: str, sources: Mapping[str, MountedVolume]) -> None:
         """Start a container; what happens to it comes into its record."""
         self._record.container(name).launch()
         self._tasks.create_task(self._attend(pod, name, sources), name=f"{pod.key}/{name}")
@@ -62,7 +82,7 @@ class Running:
         for sandbox in self._sandboxes.values():
             sandbox.kill()
 
-    async def _attend(self, pod: Pod, name: str, sources: Mapping[str, Source]) -> None:
+    async def _attend(self, pod: Pod, name: str, sources: Mapping[str, MountedVolume]) -> None:
         """One start of a container, from its preparation to its end."""
         container = next(one for one in (*(pod.spec.init_containers or ()), *pod.spec.containers) if one.name == name)
         record = self._record.container(name)
@@ -70,7 +90,7 @@ class Running:
             await self._start(pod, container, record, sources)
         except (Missing, ApiError) as error:
             self._refuse(pod, record, "CreateContainerConfigError", str(error))
-        except Refused as refused:
+        except ContainerConfigError as refused:
             self._refuse(pod, record, refused.reason, refused.message)
         except OSError as error:
             self._refuse(pod, record, "CreateContainerError", str(error))
@@ -82,22 +102,24 @@ class Running:
             self._changed()
 
     async def _start(
-        self, pod: Pod, container: Container, record: ContainerRecord, sources: Mapping[str, Source]
+        self, pod: Pod, container: Container, record: ContainerRecord, sources: Mapping[str, MountedVolume]
     ) -> None:
-        configuration = await self._around.volumes.configuration(pod, *references(container))
-        env = environment_of(pod, container, configuration)
+        configuration = await self._deps.volumes.configuration(pod, *config_references(container))
+        env = make_environment(pod, container, configuration)
         places = await asyncio.to_thread(self._files.make, container.name, record.attempt)
-        spec = spec_of(pod, container, env=env, sources=sources, places=places, hidden=self._around.hidden)
+        spec = sandbox_spec(pod, container, env=env, sources=sources, places=places, hidden=self._deps.hidden)
         await self._run(pod, container, record, spec, places)
 
-    async def _run(self, pod: Pod, container: Container, record: ContainerRecord, spec: Spec, places: Places) -> None:
+    async def _run(
+        self, pod: Pod, container: Container, record: ContainerRecord, spec: Spec, places: ContainerPaths
+    ) -> None:
         await self._starts.acquire()
         held = True
         try:
             if self._is_stopping():
                 self._refuse(pod, record, "ContainerCreating", "the pod ended before the container was started")
                 return
-            sandbox = await self._around.sandboxes.launch(spec)
+            sandbox = await self._deps.sandboxes.launch(spec)
             self._sandboxes[container.name] = sandbox
             if self._is_stopping():
                 sandbox.terminate()
@@ -116,14 +138,16 @@ class Running:
                 self._starts.release()
 
     async def _hear(
-        self, pod: Pod, container: Container, record: ContainerRecord, report: Report, places: Places
+        self, pod: Pod, container: Container, record: ContainerRecord, report: Report, places: ContainerPaths
     ) -> None:
         mono = asyncio.get_running_loop().time()
         if report.event == "started":
-            record.run(timestamp(self._around.now()), mono)
+            record.run(timestamp(self._deps.now()), mono)
             self._notice(pod, "Normal", "Started", f"Started container {container.name}")
         elif report.event == "exited":
-            ended = await asyncio.to_thread(end_of, report, places, policy=container.termination_message_policy)
+            ended = await asyncio.to_thread(
+                terminated_state, report, places, policy=container.termination_message_policy
+            )
             self._end(pod, record, ended)
         elif report.stage == "namespaces":
             record.refuse("SandboxUnavailable", report.message, mono)
@@ -133,16 +157,16 @@ class Running:
             self._refuse(pod, record, "CreateContainerError", report.message)
         else:
             self._notice(pod, "Warning", "Failed", f"Error: {report.message}")
-            now = timestamp(self._around.now())
-            self._end(pod, record, Ended(code=128, reason="StartError", message=report.message, finished=now))
+            now = timestamp(self._deps.now())
+            self._end(pod, record, Terminated(code=128, reason="StartError", message=report.message, finished=now))
         self._changed()
 
     def _is_stopping(self) -> bool:
         return self._record.stopping is not None
 
-    def _end(self, pod: Pod, record: ContainerRecord, ended: Ended) -> None:
+    def _end(self, pod: Pod, record: ContainerRecord, ended: Terminated) -> None:
         record.end(ended, asyncio.get_running_loop().time())
-        if record.pause and restarts(pod, record) and not self._is_stopping():
+        if record.pause and should_restart(pod, record) and not self._is_stopping():
             whose = f"{pod.name}_{pod.namespace}({pod.uid})"
             message = f"Back-off restarting failed container {record.name} in pod {whose}"
             self._notice(pod, "Warning", "BackOff", message)
@@ -152,4 +176,4 @@ class Running:
         self._notice(pod, "Warning", "Failed", f"Error: {message}")
 
     def _notice(self, pod: Pod, kind: str, reason: str, message: str) -> None:
-        self._around.recorder.record(Notice(PODS, pod, kind, reason, message))
+        self._deps.recorder.record(Notice(PODS, pod, kind, reason, message))

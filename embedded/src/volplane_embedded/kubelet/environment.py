@@ -16,7 +16,7 @@ from volplane.kube.objects import Secret
 from volplane_embedded.kubelet.status import HOST
 from volplane_embedded.objects import ConfigMap, Container, Pod
 
-__all__ = ["Configuration", "Missing", "environment_of", "expand", "field_of", "references"]
+__all__ = ["ConfigObjects", "Missing", "config_references", "expand", "field_value", "make_environment"]
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^()]*)\))")
@@ -28,7 +28,7 @@ class Missing(Exception):
 
 
 @dataclass(slots=True)
-class Configuration:
+class ConfigObjects:
     """ConfigMaps and Secrets of the pod's namespace, by name; None for one that does not exist."""
 
     config_maps: dict[str, ConfigMap | None] = field(default_factory=dict)
@@ -64,7 +64,7 @@ def _decoded(text: str, whose: str) -> bytes:
         raise Missing(f"{whose} holds a value that is not base64: {error}") from error
 
 
-def references(container: Container) -> tuple[set[str], set[str]]:
+def config_references(container: Container) -> tuple[set[str], set[str]]:
     """Names of the ConfigMaps and of the Secrets that the environment is taken from."""
     maps: set[str] = set()
     secrets: set[str] = set()
@@ -81,7 +81,7 @@ def references(container: Container) -> tuple[set[str], set[str]]:
     return maps, secrets
 
 
-def environment_of(pod: Pod, container: Container, configuration: Configuration) -> dict[str, str]:
+def make_environment(pod: Pod, container: Container, configuration: ConfigObjects) -> dict[str, str]:
     """All variables of a container. Raises Missing."""
     hostname = pod.spec.hostname or pod.name
     env = {"PATH": _PATH, "HOSTNAME": hostname, "HOME": "/tmp"}  # noqa: S108 - the only place it may write to
@@ -95,7 +95,7 @@ def environment_of(pod: Pod, container: Container, configuration: Configuration)
     return env
 
 
-def _whole_source(source: Mapping[str, Any], configuration: Configuration) -> dict[str, str]:
+def _whole_source(source: Mapping[str, Any], configuration: ConfigObjects) -> dict[str, str]:
     prefix = source.get("prefix") or ""
     data: Mapping[str, bytes] = {}
     if (reference := source.get("configMapRef")) is not None:
@@ -105,7 +105,7 @@ def _whole_source(source: Mapping[str, Any], configuration: Configuration) -> di
     return {f"{prefix}{key}": _text(value) for key, value in data.items()}
 
 
-def _value_from(pod: Pod, name: str, source: Mapping[str, Any], configuration: Configuration) -> str | None:
+def _value_from(pod: Pod, name: str, source: Mapping[str, Any], configuration: ConfigObjects) -> str | None:
     kinds: tuple[tuple[str, str, Callable[..., Mapping[str, bytes]]], ...] = (
         ("configMapKeyRef", "configmap", configuration.config_map),
         ("secretKeyRef", "secret", configuration.secret),
@@ -120,12 +120,12 @@ def _value_from(pod: Pod, name: str, source: Mapping[str, Any], configuration: C
                 raise Missing(f"couldn't find key {reference.get('key')} in {whose}")
             return None if value is None else _text(value)
     if (reference := source.get("fieldRef")) is not None:
-        return field_of(pod, reference.get("fieldPath", ""))
+        return field_value(pod, reference.get("fieldPath", ""))
     given = ", ".join(source) or "nothing"
     raise Missing(f"the value of {name} is taken from {given}, which this node agent does not know")
 
 
-def field_of(pod: Pod, path: str) -> str:
+def field_value(pod: Pod, path: str) -> str:
     """A field by its path, as the downward API offers it. Raises Missing."""
     meta, spec = pod.metadata, pod.spec
     plain = {

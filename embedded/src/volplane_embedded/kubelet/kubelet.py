@@ -8,13 +8,18 @@ from collections.abc import Coroutine, Sequence
 from typing import Final
 
 from volplane.kube.objects import Claim, Volume
+from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.mounts import MountError
-from volplane_embedded.kubelet.pod_directory import PodFiles, end_stale_processes, read_back, remove_unknown
-from volplane_embedded.kubelet.pod_workers import Worker
-from volplane_embedded.kubelet.surroundings import Surroundings
+from volplane_embedded.kubelet.pod_directory import (
+    PodDirectory,
+    kill_stale_processes,
+    remove_orphaned_directories,
+    restore_record,
+)
+from volplane_embedded.kubelet.pod_workers import PodWorker
 from volplane_embedded.objects import Pod, is_finished
 
-__all__ = ["Agent"]
+__all__ = ["Kubelet"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,47 +27,47 @@ _STARTS: Final = 8
 """Sandboxes that are built at once, on each node."""
 
 
-class Agent:
+class Kubelet:
     """Runs the pods of `nodes`."""
 
-    def __init__(self, around: Surroundings, nodes: Sequence[str]) -> None:
-        self._around = around
+    def __init__(self, deps: Dependencies, nodes: Sequence[str]) -> None:
+        self._deps = deps
         self._starts = {node: asyncio.Semaphore(_STARTS) for node in nodes}
         self._known: set[str] = set()
         """Uids of pods that are being run, or soon will be."""
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, PodWorker] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Until cancelled; the processes of the pods are then left to `Sandboxes`, the objects stay as they are."""
-        sight = self._around.sight
-        await sight.wait_synced()
+        informers = self._deps.informers
+        await informers.wait_synced()
         await self._recover()
         ends = [
-            sight.pods.subscribe(self._pod_changed),
-            sight.claims.subscribe(self._claim_changed),
-            sight.volumes.subscribe(self._volume_changed),
+            informers.pods.subscribe(self._pod_changed),
+            informers.claims.subscribe(self._claim_changed),
+            informers.volumes.subscribe(self._volume_changed),
         ]
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for node in self._starts:
-                    for pod in sight.on_node(node):
+                    for pod in informers.on_node(node):
                         self._pod_changed(None, pod)
                 await asyncio.Event().wait()
         finally:
             for end in ends:
                 end()
 
-    def worker(self, pod: Pod) -> Worker | None:
+    def worker(self, pod: Pod) -> PodWorker | None:
         """Who runs the pod, if anybody does."""
         return self._workers.get(pod.uid)
 
     async def _recover(self) -> None:
         """End and clear away what a former agent left."""
-        root = self._around.root
-        await asyncio.to_thread(end_stale_processes, root)
-        known = {pod.uid for node in self._starts for pod in self._around.sight.on_node(node)}
-        await asyncio.to_thread(remove_unknown, root, known)
+        root = self._deps.root
+        await asyncio.to_thread(kill_stale_processes, root)
+        known = {pod.uid for node in self._starts for pod in self._deps.informers.on_node(node)}
+        await asyncio.to_thread(remove_orphaned_directories, root, known)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
@@ -87,7 +92,7 @@ class Agent:
             self._poke_users(f"{reference.namespace}/{reference.name}")
 
     def _poke_users(self, claim_key: str) -> None:
-        for pod in self._around.sight.users(claim_key):
+        for pod in self._deps.informers.users(claim_key):
             if (worker := self._workers.get(pod.uid)) is not None:
                 worker.poke(volumes=True)
 
@@ -99,8 +104,8 @@ class Agent:
 
     async def _work(self, pod: Pod) -> None:
         try:
-            record, ran = await asyncio.to_thread(read_back, pod, self._around.root, self._around.now())
-            worker = Worker(pod, record, self._around, ran=ran, starts=self._starts[pod.spec.node_name])
+            record, ran = await asyncio.to_thread(restore_record, pod, self._deps.root, self._deps.now())
+            worker = PodWorker(pod, record, self._deps, ran=ran, starts=self._starts[pod.spec.node_name])
             self._workers[pod.uid] = worker
             await worker.run()
         except Exception:  # noqa: BLE001 -- one pod may not end the agent; it is tried again when it changes
@@ -112,6 +117,6 @@ class Agent:
     async def _forget(self, pod: Pod) -> None:
         """A finished pod was deleted: its logs go too."""
         try:
-            await asyncio.to_thread(PodFiles(self._around.root, pod.uid).remove)
+            await asyncio.to_thread(PodDirectory(self._deps.root, pod.uid).remove)
         except MountError as error:
             _LOG.warning("files of pod %s stay: %s", pod.key, error)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from volplane_embedded.apiserver.errors import bad_request
 
-__all__ = ["Asked", "LogQuery", "asked", "lines_of", "select", "stream"]
+__all__ = ["LogOptions", "LogQuery", "filter_lines", "parse_lines", "read_log_options", "read_logs"]
 
 _PAUSE: Final = 0.1
 _CHUNK: Final = 256 * 1024
@@ -33,7 +33,7 @@ class LogQuery(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LogOptions:
     """since: as the lines' times are written; "" for all. limit: bytes; None for all."""
 
     tail: int | None = None
@@ -43,7 +43,7 @@ class Asked:
     previous: bool = False
 
 
-def asked(query: LogQuery, now: datetime) -> Asked:
+def read_log_options(query: LogQuery, now: datetime) -> LogOptions:
     """Read a query. Raises StatusError (400)."""
     seconds, moment = query.number("sinceSeconds"), query.text("sinceTime")
     since = ""
@@ -58,7 +58,7 @@ def asked(query: LogQuery, now: datetime) -> Asked:
     for name, value in (("tailLines", tail), ("limitBytes", limit)):
         if value is not None and value < 0:
             raise bad_request(f"{name} must not be negative")
-    return Asked(
+    return LogOptions(
         tail=tail, since=since, timestamps=query.flag("timestamps"), limit=limit, previous=query.flag("previous")
     )
 
@@ -68,7 +68,7 @@ def _mark(moment: datetime) -> str:
     return aware.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
 
 
-def lines_of(data: bytes) -> Iterator[tuple[str, bytes]]:
+def parse_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Whole lines of a log file, as (time, text with its newline, if it has one)."""
     for line in data.splitlines():
         time, _, rest = line.partition(b" ")
@@ -77,13 +77,13 @@ def lines_of(data: bytes) -> Iterator[tuple[str, bytes]]:
         yield time.decode(errors="replace"), text if tag == b"P" else text + b"\n"
 
 
-def select(lines: Iterable[tuple[str, bytes]], wanted: Asked) -> list[bytes]:
+def filter_lines(lines: Iterable[tuple[str, bytes]], wanted: LogOptions) -> list[bytes]:
     """What of the lines was asked for, but for the limit."""
     shown = (f"{time} ".encode() + text if wanted.timestamps else text for time, text in lines if time >= wanted.since)
     return list(shown) if wanted.tail is None else list(deque(shown, maxlen=wanted.tail))
 
 
-async def stream(log: Path, wanted: Asked, *, runs: Callable[[], bool] | None) -> AsyncIterator[bytes]:
+async def read_logs(log: Path, wanted: LogOptions, *, runs: Callable[[], bool] | None) -> AsyncIterator[bytes]:
     """The log. runs: whether its container still does; until it no longer does, new lines follow. None: end at once."""
     left = wanted.limit
     position = _Position(log)
@@ -97,15 +97,17 @@ async def stream(log: Path, wanted: Asked, *, runs: Callable[[], bool] | None) -
                     return
 
 
-async def _chunks(position: _Position, wanted: Asked, runs: Callable[[], bool] | None) -> AsyncGenerator[bytes, None]:
-    shown = select(lines_of(await asyncio.to_thread(position.read_all)), wanted)
+async def _chunks(
+    position: _Position, wanted: LogOptions, runs: Callable[[], bool] | None
+) -> AsyncGenerator[bytes, None]:
+    shown = filter_lines(parse_lines(await asyncio.to_thread(position.read_all)), wanted)
     yield b"".join(shown)
-    later = Asked(since=wanted.since, timestamps=wanted.timestamps)
+    later = LogOptions(since=wanted.since, timestamps=wanted.timestamps)
     while runs is not None:
         ends = not runs()
         data = await asyncio.to_thread(position.read_on)
         if data:
-            yield b"".join(select(lines_of(data), later))
+            yield b"".join(filter_lines(parse_lines(data), later))
         elif ends:
             return
         else:
@@ -139,10 +141,10 @@ class _Position:
 
     def _read(self, path: Path, *, most: int) -> bytes:
         try:
-            with path.open("rb") as stream:
+            with path.open("rb") as file:
                 self._inode = path.stat().st_ino
-                stream.seek(self._offset)
-                data = stream.read(most)
+                file.seek(self._offset)
+                data = file.read(most)
         except FileNotFoundError:
             return b""
         whole = data[: data.rfind(b"\n") + 1]

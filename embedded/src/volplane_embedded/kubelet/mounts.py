@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["MountError", "check_host_path", "check_local", "hand_to_group", "mount_nfs", "remove_tree", "unmount_below"]
+__all__ = [
+    "MountError",
+    "check_host_path",
+    "check_local",
+    "mount_nfs",
+    "remove_tree",
+    "set_volume_ownership",
+    "unmount_below",
+]
 
 _MOUNT_SECONDS: Final = 60
 _KINDS: Final[Mapping[str, tuple[str, Callable[[int], bool]]]] = {
@@ -59,14 +67,14 @@ def check_local(path: str, *, block: bool) -> None:
         raise MountError(f'path "{path}" is not a directory; file systems on devices are not mounted here')
 
 
-def hand_to_group(directory: Path, group: int, *, only_if_wrong: bool) -> None:
+def set_volume_ownership(directory: Path, group: int, *, on_root_mismatch: bool) -> None:
     """Give everything below to the group, readable and writable, new files too: what fsGroup asks for.
 
     only_if_wrong: look at the top alone and leave the rest if that is right (OnRootMismatch). Raises MountError.
     """
     if os.geteuid() != 0:
         return  # every file is ours, and so is the container
-    if only_if_wrong:
+    if on_root_mismatch:
         top = directory.lstat()
         if top.st_gid == group and top.st_mode & 0o2070 == 0o2070:
             return

@@ -15,11 +15,9 @@ from volplane.errors import ApiConflict, ApiError, ApiNotFound
 from volplane.kube.client import JSON_PATCH, Client
 from volplane.kube.kinds import CSI_NODES, LEASES, NAMESPACES, NODES, Kind
 from volplane.kube.objects import Node
-from volplane_embedded.conditions import with_condition
-from volplane_embedded.informers import Now, timestamp
-from volplane_embedded.objects import PODS
+from volplane_embedded.objects import PODS, Now, timestamp, with_condition
 
-__all__ = ["LOCAL_NODE", "ZONES", "Nodes", "node_labels", "node_names", "node_status", "taint_removal"]
+__all__ = ["LOCAL_NODE", "ZONES", "NodeRegistration", "node_labels", "node_names", "node_status", "taint_removal"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,7 +84,7 @@ def _memory_kib() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024
 
 
-class Nodes:
+class NodeRegistration:
     """Registers nodes and renews their leases. Nodes of a former run that are no longer wanted are removed.
 
     exists: whether a node of this name is there, as far as a cache knows.

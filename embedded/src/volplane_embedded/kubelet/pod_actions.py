@@ -13,25 +13,37 @@ from typing import Literal
 from volplane_embedded.kubelet.pod_state import ContainerRecord, PodRecord
 from volplane_embedded.objects import Pod
 
-__all__ = ["Fail", "Kill", "Launch", "Prepare", "Remove", "Rest", "Step", "Stop", "TearDown", "next_step", "phase_of"]
+__all__ = [
+    "DeletePod",
+    "FailPod",
+    "Idle",
+    "KillContainers",
+    "MountVolumes",
+    "PodAction",
+    "StartContainer",
+    "TerminateContainers",
+    "UnmountVolumes",
+    "compute_pod_action",
+    "pod_phase",
+]
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class MountVolumes:
     """Make the volumes ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class StartContainer:
     """Start this container."""
 
     container: str
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class FailPod:
     """The pod must not go on."""
 
     reason: str
@@ -39,47 +51,49 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class TerminateContainers:
     """Ask all running containers to end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillContainers:
     """End all running containers."""
 
 
 @dataclass(frozen=True, slots=True)
-class TearDown:
+class UnmountVolumes:
     """Nothing of the pod runs any more, or will: give its volumes back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class DeletePod:
     """Delete the object: it was only waiting for us."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Idle:
     """Nothing to do until something changes, or until `seconds` are over."""
 
     seconds: float | None = None
 
 
-Step = Prepare | Launch | Fail | Stop | Kill | TearDown | Remove | Rest
+PodAction = (
+    MountVolumes | StartContainer | FailPod | TerminateContainers | KillContainers | UnmountVolumes | DeletePod | Idle
+)
 
 
-def next_step(pod: Pod, record: PodRecord, *, mono: float, wall: datetime, gone: bool) -> Step:
+def compute_pod_action(pod: Pod, record: PodRecord, *, mono: float, wall: datetime, gone: bool) -> PodAction:
     """mono: loop time; wall: time of day. gone: the object does not exist any more, `pod` is its last state."""
     left = _deadline(pod, record, wall)
     if gone or pod.terminating or record.failure is not None:
         return _end(pod, record, mono, gone=gone)
     if _is_over(pod, record):
-        return Rest() if record.torn_down else TearDown()
+        return Idle() if record.torn_down else UnmountVolumes()
     if left is not None and left <= 0:
-        return Fail("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+        return FailPod("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
     step = _go_on(pod, record, mono)
-    if isinstance(step, Rest) and left is not None:
-        return Rest(left if step.seconds is None else min(left, step.seconds))
+    if isinstance(step, Idle) and left is not None:
+        return Idle(left if step.seconds is None else min(left, step.seconds))
     return step
 
 
@@ -89,17 +103,17 @@ def _deadline(pod: Pod, record: PodRecord, wall: datetime) -> float | None:
     return None if seconds is None else (record.begun + timedelta(seconds=seconds) - wall).total_seconds()
 
 
-def _end(pod: Pod, record: PodRecord, mono: float, *, gone: bool) -> Step:
+def _end(pod: Pod, record: PodRecord, mono: float, *, gone: bool) -> PodAction:
     if record.active:
         if record.stopping is None:
-            return Stop()
+            return TerminateContainers()
         left = record.stopping + (0.0 if gone else _grace(pod)) - mono
         if record.killed:
-            return Rest()
-        return Kill() if left <= 0 else Rest(left)
+            return Idle()
+        return KillContainers() if left <= 0 else Idle(left)
     if not record.torn_down:
-        return TearDown()
-    return Remove() if pod.terminating and not gone else Rest()
+        return UnmountVolumes()
+    return DeletePod() if pod.terminating and not gone else Idle()
 
 
 def _grace(pod: Pod) -> float:
@@ -107,29 +121,29 @@ def _grace(pod: Pod) -> float:
     return float(pod.spec.termination_grace_period_seconds if asked is None else asked)
 
 
-def _go_on(pod: Pod, record: PodRecord, mono: float) -> Step:
+def _go_on(pod: Pod, record: PodRecord, mono: float) -> PodAction:
     if not record.prepared:
-        return Rest(record.prepare_due - mono) if record.prepare_due > mono else Prepare()
+        return Idle(record.prepare_due - mono) if record.prepare_due > mono else MountVolumes()
     for container in record.init:
         if not container.succeeded:
             return _start(container, mono)
     due: list[float] = []
     for container in record.main:
-        if container.active or (container.ended is not None and not restarts(pod, container)):
+        if container.active or (container.ended is not None and not should_restart(pod, container)):
             continue
         if container.due <= mono:
-            return Launch(container.name)
+            return StartContainer(container.name)
         due.append(container.due - mono)
-    return Rest(min(due, default=None))
+    return Idle(min(due, default=None))
 
 
-def _start(container: ContainerRecord, mono: float) -> Step:
+def _start(container: ContainerRecord, mono: float) -> PodAction:
     if container.active:
-        return Rest()
-    return Launch(container.name) if container.due <= mono else Rest(container.due - mono)
+        return Idle()
+    return StartContainer(container.name) if container.due <= mono else Idle(container.due - mono)
 
 
-def restarts(pod: Pod, container: ContainerRecord) -> bool:
+def should_restart(pod: Pod, container: ContainerRecord) -> bool:
     """Whether a container that has ended is started again."""
     policy = pod.spec.restart_policy
     if policy == "Never":
@@ -138,16 +152,16 @@ def restarts(pod: Pod, container: ContainerRecord) -> bool:
 
 
 def _is_over(pod: Pod, record: PodRecord) -> bool:
-    return not record.active and phase_of(pod, record) in {"Succeeded", "Failed"}
+    return not record.active and pod_phase(pod, record) in {"Succeeded", "Failed"}
 
 
-def phase_of(pod: Pod, record: PodRecord) -> Phase:
+def pod_phase(pod: Pod, record: PodRecord) -> Phase:
     """The phase that the containers' states amount to."""
     if record.failure is not None:
         return "Failed" if not record.active else _phase_while_active(record)
     if pod.terminating and not record.active:
         return "Succeeded" if all(container.succeeded for container in record.main) else "Failed"
-    if any(one.ended is not None and not one.succeeded and not restarts(pod, one) for one in record.init):
+    if any(one.ended is not None and not one.succeeded and not should_restart(pod, one) for one in record.init):
         return "Failed"
     if any(not container.succeeded for container in record.init):
         return "Pending"
@@ -161,6 +175,6 @@ def _phase_while_active(record: PodRecord) -> Phase:
 def _phase_of_main(pod: Pod, record: PodRecord) -> Phase:
     if any(not one.running and one.ended is None and one.last is None for one in record.main):
         return "Pending"
-    if any(one.ended is None or restarts(pod, one) for one in record.main):
+    if any(one.ended is None or should_restart(pod, one) for one in record.main):
         return "Running"
     return "Succeeded" if all(container.succeeded for container in record.main) else "Failed"

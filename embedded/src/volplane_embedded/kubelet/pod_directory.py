@@ -18,15 +18,14 @@ from typing import Final
 
 import msgspec
 
-from volplane_embedded.informers import timestamp
-from volplane_embedded.kubelet.container_config import Places
+from volplane_embedded.kubelet.container_config import ContainerPaths
 from volplane_embedded.kubelet.mounts import MountError, remove_tree
-from volplane_embedded.kubelet.pod_state import ContainerRecord, Ended, PodRecord, record_of
-from volplane_embedded.objects import ContainerStatus, Pod
+from volplane_embedded.kubelet.pod_state import ContainerRecord, PodRecord, Terminated, new_record
+from volplane_embedded.objects import ContainerStatus, Pod, timestamp
 from volplane_embedded.sandbox.monitor import start_ticks
 from volplane_embedded.sandbox.spec import Report, decode_report
 
-__all__ = ["PodFiles", "end_of", "end_stale_processes", "read_back", "remove_unknown"]
+__all__ = ["PodDirectory", "kill_stale_processes", "remove_orphaned_directories", "restore_record", "terminated_state"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,24 +36,24 @@ _TAIL_BYTES: Final = 2048
 _DEATH_SECONDS: Final = 5.0
 
 
-class PodFiles:
+class PodDirectory:
     """Where the files of one pod are. root: the agent's directory `pods`."""
 
     def __init__(self, root: Path, uid: str) -> None:
         self.directory = root / uid
         self.volumes = self.directory / "volumes"
 
-    def places(self, container: str, attempt: int) -> Places:
+    def places(self, container: str, attempt: int) -> ContainerPaths:
         """Files of one start."""
         directory = self.directory / "containers" / container
-        return Places(
+        return ContainerPaths(
             base=self.directory / "roots" / container,
             log=directory / f"{attempt}.log",
             result=directory / f"{attempt}.json",
             termination_message=directory / f"{attempt}.message",
         )
 
-    def make(self, container: str, attempt: int) -> Places:
+    def make(self, container: str, attempt: int) -> ContainerPaths:
         """Make room for a start. The one before it stays to be looked at, older ones go."""
         places = self.places(container, attempt)
         self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,12 +77,12 @@ class PodFiles:
         remove_tree(self.directory)
 
 
-def end_of(report: Report, places: Places, *, policy: str) -> Ended:
+def terminated_state(report: Report, places: ContainerPaths, *, policy: str) -> Terminated:
     """How a container ended, with the message it left. policy: terminationMessagePolicy."""
     message = report.message or _read(places.termination_message, _MESSAGE_BYTES)
     if not message and policy == "FallbackToLogsOnError" and report.code != 0:
         message = _tail(places.log)
-    return Ended(
+    return Terminated(
         code=report.code,
         signal=report.signal,
         reason="Completed" if report.code == 0 else "Error",
@@ -114,10 +113,10 @@ def _tail(log: Path) -> str:
 # --- after a restart of the agent ---------------------------------------------------------------------------------
 
 
-def read_back(pod: Pod, root: Path, now: datetime) -> tuple[PodRecord, bool]:
+def restore_record(pod: Pod, root: Path, now: datetime) -> tuple[PodRecord, bool]:
     """What is known of a pod from a former run of the agent, and whether anything of it ran."""
-    record = record_of(pod, _begun(pod, now))
-    files = PodFiles(root, pod.uid)
+    record = new_record(pod, _begun(pod, now))
+    files = PodDirectory(root, pod.uid)
     reported = {one.name: one for one in (*(pod.status.init_container_statuses or ()), *_mains(pod))}
     for container in record.containers:
         _read_container(container, files, reported.get(container.name), timestamp(now))
@@ -134,7 +133,9 @@ def _begun(pod: Pod, now: datetime) -> datetime:
     return datetime.fromisoformat(pod.status.start_time)
 
 
-def _read_container(container: ContainerRecord, files: PodFiles, reported: ContainerStatus | None, now: str) -> None:
+def _read_container(
+    container: ContainerRecord, files: PodDirectory, reported: ContainerStatus | None, now: str
+) -> None:
     directory = files.places(container.name, 0).log.parent
     attempts = sorted(int(path.stem) for path in directory.glob("*.log") if path.stem.isdigit())
     if not attempts:
@@ -146,16 +147,16 @@ def _read_container(container: ContainerRecord, files: PodFiles, reported: Conta
         container.last = _recorded_end(files.places(container.name, attempts[-2]), now)
 
 
-def _recorded_end(places: Places, now: str) -> Ended:
+def _recorded_end(places: ContainerPaths, now: str) -> Terminated:
     try:
         report = decode_report(places.result.read_bytes())
     except (OSError, msgspec.MsgspecError):
         report = Report(event="started")
     if report.event == "exited":
-        return end_of(report, places, policy="File")
+        return terminated_state(report, places, policy="File")
     if report.event == "failed":
-        return Ended(code=128, reason="StartError", message=report.message, finished=_time(report.at) or now)
-    return Ended(code=137, reason=_UNKNOWN, message=_KILLED, finished=now, started=_time(report.at))
+        return Terminated(code=128, reason="StartError", message=report.message, finished=_time(report.at) or now)
+    return Terminated(code=137, reason=_UNKNOWN, message=_KILLED, finished=now, started=_time(report.at))
 
 
 def _believe(container: ContainerRecord, reported: ContainerStatus | None, now: str) -> None:
@@ -166,9 +167,9 @@ def _believe(container: ContainerRecord, reported: ContainerStatus | None, now: 
     container.attempt = reported.restart_count
     ended = state.get("terminated")
     if ended is None:
-        container.ended = Ended(code=137, reason=_UNKNOWN, message=_KILLED, finished=now)
+        container.ended = Terminated(code=137, reason=_UNKNOWN, message=_KILLED, finished=now)
         return
-    container.ended = Ended(
+    container.ended = Terminated(
         code=int(ended.get("exitCode", 0)),
         reason=str(ended.get("reason", "")),
         message=str(ended.get("message", "")),
@@ -178,7 +179,7 @@ def _believe(container: ContainerRecord, reported: ContainerStatus | None, now: 
     )
 
 
-def end_stale_processes(root: Path) -> None:
+def kill_stale_processes(root: Path) -> None:
     """Kill what a former agent started and still runs, known by process id and start time, and wait for its end."""
     running: list[tuple[int, int]] = []
     for path in root.glob("*/containers/*/*.json"):
@@ -200,7 +201,7 @@ def _is_alive(pid: int, ticks: int) -> bool:
         return False
 
 
-def remove_unknown(root: Path, known: set[str]) -> None:
+def remove_orphaned_directories(root: Path, known: set[str]) -> None:
     """Remove the files of pods that do not exist any more."""
     if not root.is_dir():
         return

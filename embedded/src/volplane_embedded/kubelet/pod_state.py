@@ -8,7 +8,7 @@ from datetime import datetime
 
 from volplane_embedded.objects import Pod
 
-__all__ = ["ContainerRecord", "Ended", "PodRecord", "record_of"]
+__all__ = ["ContainerRecord", "PodRecord", "Terminated", "new_record"]
 
 FIRST_PAUSE = 10.0
 LONGEST_PAUSE = 300.0
@@ -17,7 +17,7 @@ _LONGEST_RETRY = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Terminated:
     """How a container ended. Times are RFC 3339; started is "" for one that never ran."""
 
     code: int
@@ -43,8 +43,8 @@ class ContainerRecord:
     running: str = ""
     """Since when it runs (RFC 3339)."""
     ran_from: float = 0.0
-    ended: Ended | None = None
-    last: Ended | None = None
+    ended: Terminated | None = None
+    last: Terminated | None = None
     waiting: tuple[str, str] = ("ContainerCreating", "")
     """Reason and message while it neither runs nor has ended."""
     pause: float = 0.0
@@ -80,7 +80,7 @@ class ContainerRecord:
         self.refusals = min(self.refusals + 1, 10)
         self.due = mono + self.pause
 
-    def end(self, ended: Ended, mono: float) -> None:
+    def end(self, ended: Terminated, mono: float) -> None:
         """It ended. The first restart comes at once, later ones after 10 s doubling to 5 min."""
         if self.running and mono - self.ran_from >= _STABLE:
             self.ends = 0
@@ -129,7 +129,7 @@ class PodRecord:
         raise KeyError(name)
 
 
-def record_of(pod: Pod, begun: datetime) -> PodRecord:
+def new_record(pod: Pod, begun: datetime) -> PodRecord:
     """A record of a pod of which nothing has run yet."""
     return PodRecord(
         uid=pod.uid,

@@ -10,30 +10,28 @@ from typing import Any, Final
 from volplane.controller import logs
 from volplane.controller.actions import Notice
 from volplane.errors import ApiConflict, ApiError, ApiNotFound
-from volplane_embedded.informers import timestamp
-from volplane_embedded.kubelet.container_config import Source, refusal_of
-from volplane_embedded.kubelet.container_runtime import Running
+from volplane_embedded.kubelet.container_config import MountedVolume, config_error
+from volplane_embedded.kubelet.container_runtime import ContainerRuntime, Dependencies
 from volplane_embedded.kubelet.mounts import MountError
 from volplane_embedded.kubelet.pod_actions import (
-    Fail,
-    Kill,
-    Launch,
-    Prepare,
-    Remove,
-    Rest,
-    Step,
-    Stop,
-    TearDown,
-    next_step,
-    phase_of,
+    DeletePod,
+    FailPod,
+    Idle,
+    KillContainers,
+    MountVolumes,
+    PodAction,
+    StartContainer,
+    TerminateContainers,
+    UnmountVolumes,
+    compute_pod_action,
+    pod_phase,
 )
-from volplane_embedded.kubelet.pod_directory import PodFiles
+from volplane_embedded.kubelet.pod_directory import PodDirectory
 from volplane_embedded.kubelet.pod_state import PodRecord
-from volplane_embedded.kubelet.status import status_of
-from volplane_embedded.kubelet.surroundings import Surroundings
-from volplane_embedded.objects import PODS, Pod, is_finished
+from volplane_embedded.kubelet.status import generate_pod_status
+from volplane_embedded.objects import PODS, Pod, is_finished, timestamp
 
-__all__ = ["Worker"]
+__all__ = ["PodWorker"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,23 +40,23 @@ _LONGEST_RETRY: Final = 30.0
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
-class Worker:
+class PodWorker:
     """Runs one pod. `poke` whenever something it depends on may have changed.
 
     ran: containers of it ran under a former agent. starts: bounds how many sandboxes are being built at once.
     """
 
     def __init__(
-        self, pod: Pod, record: PodRecord, around: Surroundings, *, ran: bool, starts: asyncio.Semaphore
+        self, pod: Pod, record: PodRecord, deps: Dependencies, *, ran: bool, starts: asyncio.Semaphore
     ) -> None:
         self._pod = pod
         self._record = record
-        self._around = around
+        self._deps = deps
         self._ran = ran
         self._starts = starts
-        self._files = PodFiles(around.root, pod.uid)
-        self._sources: Mapping[str, Source] = {}
-        self._running: Running | None = None
+        self._files = PodDirectory(deps.root, pod.uid)
+        self._sources: Mapping[str, MountedVolume] = {}
+        self._running: ContainerRuntime | None = None
         self._poked = asyncio.Event()
         self._said: dict[str, Any] = {}
         self._prepare_pause = 0.0
@@ -78,13 +76,13 @@ class Worker:
         """Until the pod is finished or gone; its processes then are, too. Cancelling leaves them to `Sandboxes`."""
         with logs.bound(object=self._pod.key):
             async with asyncio.TaskGroup() as tasks:
-                self._running = Running(
-                    self._around, self._files, self._record, tasks=tasks, starts=self._starts, changed=self.poke
+                self._running = ContainerRuntime(
+                    self._deps, self._files, self._record, tasks=tasks, starts=self._starts, changed=self.poke
                 )
                 while not await self._turn(self._running):
                     pass
 
-    async def _turn(self, running: Running) -> bool:
+    async def _turn(self, running: ContainerRuntime) -> bool:
         """One step; whether there is nothing more to do for ever."""
         self._poked.clear()
         try:
@@ -102,53 +100,53 @@ class Worker:
 
     def _look(self) -> bool:
         """Take the newest state of the pod; whether it is gone."""
-        found = self._around.sight.pods.get(self._pod.key)
+        found = self._deps.informers.pods.get(self._pod.key)
         if found is None or found.uid != self._pod.uid:
             return True
         self._pod = found
         return False
 
-    def _next(self, *, gone: bool) -> Step:
+    def _next(self, *, gone: bool) -> PodAction:
         pod, record = self._pod, self._record
         if record.failure is None and not gone:
-            if (refused := refusal_of(pod)) is not None:
-                return Fail(refused.reason, refused.message)
-            if is_finished(pod) and phase_of(pod, record) not in _FINAL:
-                return Fail(pod.status.reason, pod.status.message)
-        return next_step(pod, record, mono=_mono(), wall=self._around.now(), gone=gone)
+            if (refused := config_error(pod)) is not None:
+                return FailPod(refused.reason, refused.message)
+            if is_finished(pod) and pod_phase(pod, record) not in _FINAL:
+                return FailPod(pod.status.reason, pod.status.message)
+        return compute_pod_action(pod, record, mono=_mono(), wall=self._deps.now(), gone=gone)
 
-    async def _take(self, step: Step, running: Running, *, gone: bool) -> bool:
+    async def _take(self, step: PodAction, running: ContainerRuntime, *, gone: bool) -> bool:
         record = self._record
         match step:
-            case Prepare():
+            case MountVolumes():
                 await self._prepare()
-            case Launch():
+            case StartContainer():
                 running.launch(self._pod, step.container, self._sources)
-            case Fail():
+            case FailPod():
                 record.failure = (step.reason, step.message)
-            case Stop():
+            case TerminateContainers():
                 record.stopping = _mono()
                 running.stop(self._pod)
-            case Kill():
+            case KillContainers():
                 record.killed = True
                 running.kill()
-            case TearDown():
+            case UnmountVolumes():
                 await self._tear_down()
-            case Remove():
+            case DeletePod():
                 await self._report()
                 await self._remove()
-            case Rest():
+            case Idle():
                 return await self._rest(step, gone=gone)
         return False
 
-    async def _rest(self, step: Rest, *, gone: bool) -> bool:
+    async def _rest(self, step: Idle, *, gone: bool) -> bool:
         if gone:
             if self._record.torn_down:
                 await asyncio.to_thread(self._files.remove)
                 return True
         else:
             await self._report()
-            if self._record.torn_down and phase_of(self._pod, self._record) in _FINAL and not self._pod.terminating:
+            if self._record.torn_down and pod_phase(self._pod, self._record) in _FINAL and not self._pod.terminating:
                 return True
         await self._sleep(step.seconds)
         return False
@@ -163,7 +161,7 @@ class Worker:
     async def _prepare(self) -> None:
         record = self._record
         try:
-            self._sources = await self._around.volumes.prepare(self._pod, ran=self._ran)
+            self._sources = await self._deps.volumes.prepare(self._pod, ran=self._ran)
         except MountError as error:
             record.mount_error = str(error)
             self._prepare_pause = min(max(_FIRST_RETRY, self._prepare_pause * 2), _LONGEST_RETRY)
@@ -180,24 +178,24 @@ class Worker:
             self._notice("Warning", "FailedUnMount", str(error))
             await self._sleep(_LONGEST_RETRY)
         else:
-            self._around.volumes.release(self._pod.uid)
+            self._deps.volumes.release(self._pod.uid)
             self._record.torn_down = True
 
     async def _report(self) -> None:
         """Bring the pod's status up to date."""
         pod = self._pod
-        status = status_of(pod, self._record, mono=_mono(), now=timestamp(self._around.now()))
+        status = generate_pod_status(pod, self._record, mono=_mono(), now=timestamp(self._deps.now()))
         if status == self._said:
             return
         body = {"metadata": {"uid": pod.uid, "resourceVersion": pod.metadata.resource_version}, "status": status}
         try:
-            answer = await self._around.client.patch(PODS, pod.key, body, subresource="status")
+            answer = await self._deps.client.patch(PODS, pod.key, body, subresource="status")
         except ApiNotFound:
-            self._around.sight.pods.observe_deleted(pod.key, pod.uid)
+            self._deps.informers.pods.observe_deleted(pod.key, pod.uid)
             self.poke()
             return
         self._said = status
-        self._around.sight.pods.observe(answer)
+        self._deps.informers.pods.observe(answer)
         self._pod = answer
 
     async def _remove(self) -> None:
@@ -206,22 +204,22 @@ class Worker:
             return
         pod = self._pod
         try:
-            left = await self._around.client.delete(PODS, pod.key, uid=pod.uid, grace_seconds=0)
+            left = await self._deps.client.delete(PODS, pod.key, uid=pod.uid, grace_seconds=0)
         except ApiNotFound:
             left = None
         self._removed = True
         if left is None:
-            self._around.sight.pods.observe_deleted(pod.key, pod.uid)
+            self._deps.informers.pods.observe_deleted(pod.key, pod.uid)
 
     async def _refresh(self) -> None:
         try:
-            await self._around.steps.refresh(PODS, self._pod.key)
+            await self._deps.steps.refresh(PODS, self._pod.key)
         except ApiError as error:
             _LOG.debug("reading the pod again: %s", error)
             await self._sleep(_FIRST_RETRY)
 
     def _notice(self, kind: str, reason: str, message: str) -> None:
-        self._around.recorder.record(Notice(PODS, self._pod, kind, reason, message))
+        self._deps.recorder.record(Notice(PODS, self._pod, kind, reason, message))
 
 
 def _mono() -> float:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from volplane_embedded.kubelet.environment import Configuration, Missing, field_of
+from volplane_embedded.kubelet.environment import ConfigObjects, Missing, field_value
 from volplane_embedded.objects import Pod, PodVolume
 
-__all__ = ["File", "files_of", "is_projection", "named_by", "write"]
+__all__ = ["File", "is_projection", "projected_files", "referenced_objects", "write_files"]
 
 _MODE: Final = 0o644
 
@@ -48,7 +48,7 @@ def _sources(volume: PodVolume) -> Iterable[tuple[str, Mapping[str, Any]]]:
             yield kind, inner or {}
 
 
-def named_by(volume: PodVolume) -> tuple[set[str], set[str]]:
+def referenced_objects(volume: PodVolume) -> tuple[set[str], set[str]]:
     """Names of the ConfigMaps and of the Secrets whose content is in the volume."""
     found = list(_sources(volume))
     return (
@@ -57,7 +57,7 @@ def named_by(volume: PodVolume) -> tuple[set[str], set[str]]:
     )
 
 
-def files_of(pod: Pod, volume: PodVolume, configuration: Configuration) -> list[File]:
+def projected_files(pod: Pod, volume: PodVolume, configuration: ConfigObjects) -> list[File]:
     """The content of the volume. Raises Missing."""
     whole = volume.config_map or volume.secret or volume.downward_api or volume.projected or {}
     mode = int(whole.get("defaultMode", _MODE))
@@ -95,7 +95,7 @@ def _field_file(pod: Pod, item: Mapping[str, Any], mode: int) -> File:
     reference = item.get("fieldRef")
     if reference is None:
         raise Missing(f"{item.get('path')} is not taken from a field; this node agent knows nothing else")
-    content = field_of(pod, reference.get("fieldPath", "")).encode()
+    content = field_value(pod, reference.get("fieldPath", "")).encode()
     return File(_relative(item.get("path", "")), content, int(item.get("mode") or mode))
 
 
@@ -106,7 +106,7 @@ def _relative(path: str) -> str:
     return path
 
 
-def write(directory: Path, files: Iterable[File], group: int | None) -> None:
+def write_files(directory: Path, files: Iterable[File], group: int | None) -> None:
     """Make the directory hold these files. group: who may read them besides their owner, if we may say so. Blocks."""
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     for file in files:

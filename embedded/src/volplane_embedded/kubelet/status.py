@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from volplane_embedded.conditions import Condition, with_condition
-from volplane_embedded.informers import timestamp
-from volplane_embedded.kubelet.pod_actions import phase_of, restarts
-from volplane_embedded.kubelet.pod_state import ContainerRecord, Ended, PodRecord
-from volplane_embedded.objects import Container, Pod
+from volplane_embedded.kubelet.pod_actions import pod_phase, should_restart
+from volplane_embedded.kubelet.pod_state import ContainerRecord, PodRecord, Terminated
+from volplane_embedded.objects import Condition, Container, Pod, timestamp, with_condition
 
-__all__ = ["HOST", "status_of"]
+__all__ = ["HOST", "generate_pod_status"]
 
 HOST = "127.0.0.1"
 """Pods share the network of the machine."""
 
 
-def status_of(pod: Pod, record: PodRecord, *, mono: float, now: str) -> dict[str, Any]:
+def generate_pod_status(pod: Pod, record: PodRecord, *, mono: float, now: str) -> dict[str, Any]:
     """A merge patch of `status`. mono: loop time, for containers that wait to be restarted; now: RFC 3339."""
-    phase = phase_of(pod, record)
+    phase = pod_phase(pod, record)
     reason, message = record.failure or ("", "")
     status: dict[str, Any] = {
         "phase": phase,
@@ -93,7 +91,7 @@ def _states(pod: Pod, record: ContainerRecord, mono: float) -> tuple[dict[str, A
     if record.ended is None:
         return _waiting(*record.waiting), last
     ended = {"terminated": _terminated(record.ended)}
-    if record.due > mono and restarts(pod, record) and not pod.terminating:
+    if record.due > mono and should_restart(pod, record) and not pod.terminating:
         whose = f"container={record.name} pod={pod.name}_{pod.namespace}({pod.uid})"
         message = f"back-off {record.pause:.0f}s restarting failed {whose}"
         return _waiting("CrashLoopBackOff", message), ended
@@ -104,7 +102,7 @@ def _waiting(reason: str, message: str) -> dict[str, Any]:
     return {"waiting": {"reason": reason, **({"message": message} if message else {})}}
 
 
-def _terminated(ended: Ended) -> dict[str, Any]:
+def _terminated(ended: Terminated) -> dict[str, Any]:
     said = {"reason": ended.reason, "message": ended.message, "startedAt": ended.started, "signal": ended.signal}
     return {
         "exitCode": ended.code,

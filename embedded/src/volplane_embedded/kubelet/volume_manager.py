@@ -16,14 +16,14 @@ from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, SECRETS, VOLUMES, Kind
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
-from volplane_embedded.kubelet.container_config import Source
-from volplane_embedded.kubelet.environment import Configuration, Missing
-from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, hand_to_group, mount_nfs
-from volplane_embedded.kubelet.projected_volumes import files_of, is_projection, named_by, write
+from volplane_embedded.kubelet.container_config import MountedVolume
+from volplane_embedded.kubelet.environment import ConfigObjects, Missing
+from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, mount_nfs, set_volume_ownership
+from volplane_embedded.kubelet.projected_volumes import is_projection, projected_files, referenced_objects, write_files
 from volplane_embedded.objects import CONFIG_MAPS, Pod, PodVolume
 from volplane_embedded.scheduler.volume_binding import volume_allows
 
-__all__ = ["ClaimUse", "Volumes", "refused_claim"]
+__all__ = ["ClaimUse", "VolumeManager", "claim_error"]
 
 _ONE_POD: Final = "ReadWriteOncePod"
 
@@ -50,7 +50,7 @@ class ClaimUse:
                 del self._users[uid]
 
 
-def refused_claim(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
+def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
     """Why the pod may not use the claim, or "". ran: its containers ran before the agent was restarted.
 
     A claim that is going away is only kept for pods that use it already.
@@ -68,7 +68,7 @@ def refused_claim(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
     return ""
 
 
-class Volumes:
+class VolumeManager:
     """Prepares volumes below `<root>/<pod uid>/volumes`."""
 
     def __init__(self, client: Client, root: Path, use: ClaimUse, node: Callable[[str], Node | None]) -> None:
@@ -77,10 +77,10 @@ class Volumes:
         self._use = use
         self._node = node
 
-    async def prepare(self, pod: Pod, *, ran: bool) -> dict[str, Source]:
+    async def prepare(self, pod: Pod, *, ran: bool) -> dict[str, MountedVolume]:
         """The volumes that containers of the pod use, by name. Raises MountError; may be called again."""
         mounted, devices = _used(pod)
-        sources: dict[str, Source] = {}
+        sources: dict[str, MountedVolume] = {}
         for volume in pod.spec.volumes or ():
             if volume.name in mounted | devices:
                 sources[volume.name] = await self._prepare(pod, volume, block=volume.name in devices, ran=ran)
@@ -90,9 +90,9 @@ class Volumes:
         """The pod uses its claims no more."""
         self._use.release(pod_uid)
 
-    async def configuration(self, pod: Pod, maps: Iterable[str], secrets: Iterable[str]) -> Configuration:
+    async def configuration(self, pod: Pod, maps: Iterable[str], secrets: Iterable[str]) -> ConfigObjects:
         """Read ConfigMaps and Secrets of the pod's namespace. Raises Api errors other than NotFound."""
-        found = Configuration()
+        found = ConfigObjects()
         for name in sorted(maps):
             found.config_maps[name] = await self._read(CONFIG_MAPS, f"{pod.namespace}/{name}")
         for name in sorted(secrets):
@@ -106,7 +106,7 @@ class Volumes:
             return None
         return found
 
-    async def _prepare(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> Source:
+    async def _prepare(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> MountedVolume:
         try:
             if volume.persistent_volume_claim is not None or volume.ephemeral is not None:
                 return await self._claim(pod, volume, block=block, ran=ran)
@@ -114,7 +114,7 @@ class Volumes:
         except (MountError, Missing, ApiError, OSError) as error:
             raise MountError(f'MountVolume.SetUp failed for volume "{volume.name}" : {error}') from error
 
-    async def _inline(self, pod: Pod, volume: PodVolume, *, block: bool) -> Source:
+    async def _inline(self, pod: Pod, volume: PodVolume, *, block: bool) -> MountedVolume:
         if block:
             raise MountError("only claims can be used as devices")
         directory = self._root / pod.uid / "volumes" / volume.name
@@ -124,15 +124,15 @@ class Volumes:
         if volume.nfs is not None:
             return await self._nfs(volume.nfs, directory, [])
         if is_projection(volume):
-            configuration = await self.configuration(pod, *named_by(volume))
-            await asyncio.to_thread(write, directory, files_of(pod, volume, configuration), group)
-            return Source(str(directory), read_only=True)
+            configuration = await self.configuration(pod, *referenced_objects(volume))
+            await asyncio.to_thread(write_files, directory, projected_files(pod, volume, configuration), group)
+            return MountedVolume(str(directory), read_only=True)
         if volume.empty_dir is not None:
             await asyncio.to_thread(_make_empty, directory, group)
-            return Source(str(directory))
+            return MountedVolume(str(directory))
         raise MountError("this node agent does not know the volume's source")
 
-    async def _claim(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> Source:
+    async def _claim(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> MountedVolume:
         source = volume.persistent_volume_claim
         name = source.claim_name if source is not None else f"{pod.name}-{volume.name}"
         claim: Claim | None = await self._read(CLAIMS, f"{pod.namespace}/{name}")
@@ -141,7 +141,7 @@ class Volumes:
         found: Volume | None = None
         if claim.spec.volume_name:
             found = await self._read(VOLUMES, claim.spec.volume_name)
-        if reason := refused_claim(claim, found, ran=ran):
+        if reason := claim_error(claim, found, ran=ran):
             raise MountError(f"error processing PVC {claim.key}: {reason}")
         if found is None:
             raise MountError(f"error processing PVC {claim.key}: its volume is gone")
@@ -150,21 +150,21 @@ class Volumes:
         self._use.take(claim, pod.uid)
         made = await self._persistent(pod, volume.name, found, block=block)
         read_only = source is not None and source.read_only
-        return Source(made.path, read_only=made.read_only or read_only, block=block)
+        return MountedVolume(made.path, read_only=made.read_only or read_only, block=block)
 
     def _check_node(self, pod: Pod, volume: Volume) -> None:
         node = self._node(pod.spec.node_name)
         if node is not None and not volume_allows(volume, node):
             raise MountError(f"NodeAffinity check failed: volume {volume.name} cannot be used on node {node.name}")
 
-    async def _persistent(self, pod: Pod, name: str, volume: Volume, *, block: bool) -> Source:
+    async def _persistent(self, pod: Pod, name: str, volume: Volume, *, block: bool) -> MountedVolume:
         spec = volume.spec
         if spec.local is not None:
             path = str(spec.local.get("path", ""))
             await asyncio.to_thread(check_local, path, block=block)
             if not block:
                 await self._apply_group(pod, Path(path))
-            return Source(path)
+            return MountedVolume(path)
         if block:
             raise MountError(
                 f"volume {volume.name} has volumeMode Block; only local volumes can be used as devices here"
@@ -181,18 +181,18 @@ class Volumes:
         context = pod.spec.security_context
         if context.fs_group is not None:
             only = context.fs_group_change_policy == "OnRootMismatch"
-            await asyncio.to_thread(hand_to_group, path, context.fs_group, only_if_wrong=only)
+            await asyncio.to_thread(set_volume_ownership, path, context.fs_group, on_root_mismatch=only)
 
-    async def _host_path(self, source: dict[str, Any]) -> Source:
+    async def _host_path(self, source: dict[str, Any]) -> MountedVolume:
         path = str(source.get("path", ""))
         await asyncio.to_thread(check_host_path, path, str(source.get("type") or ""))
-        return Source(path)
+        return MountedVolume(path)
 
-    async def _nfs(self, source: dict[str, Any], target: Path, options: list[str]) -> Source:
+    async def _nfs(self, source: dict[str, Any], target: Path, options: list[str]) -> MountedVolume:
         read_only = bool(source.get("readOnly"))
         server, path = str(source.get("server", "")), str(source.get("path", ""))
         await asyncio.to_thread(mount_nfs, server, path, target, [*options, *(["ro"] if read_only else [])])
-        return Source(str(target), read_only=read_only)
+        return MountedVolume(str(target), read_only=read_only)
 
 
 def _used(pod: Pod) -> tuple[set[str], set[str]]:
@@ -214,4 +214,4 @@ def _make_empty(directory: Path, group: int | None) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o777)
     if group is not None:
-        hand_to_group(directory, group, only_if_wrong=True)
+        set_volume_ownership(directory, group, on_root_mismatch=True)

@@ -18,13 +18,13 @@ from volplane_embedded.sandbox.credentials import assume
 from volplane_embedded.sandbox.rootfs import MountFailure, build
 from volplane_embedded.sandbox.spec import Spec, Stage
 
-__all__ = ["FORWARDED", "Word", "decode_words", "run"]
+__all__ = ["FORWARDED", "InitMessage", "decode_messages", "run"]
 
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _WAITED: Final = (*FORWARDED, signal.SIGCHLD)
 
 
-class Word(msgspec.Struct, frozen=True, omit_defaults=True):
+class InitMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the first process tells the monitor: the command runs; or it cannot, and why; or it ended with a status."""
 
     running: bool = False
@@ -33,32 +33,32 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int | None = None
 
 
-_WORD = msgspec.json.Decoder(Word)
+_DECODER = msgspec.json.Decoder(InitMessage)
 
 
-def decode_words(text: bytes) -> list[Word]:
-    return [_WORD.decode(line) for line in text.splitlines()]
+def decode_messages(text: bytes) -> list[InitMessage]:
+    return [_DECODER.decode(line) for line in text.splitlines()]
 
 
-class _Voice:
+class _MessagePipe:
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
-    def say(self, word: Word) -> None:
-        os.write(self.fd, msgspec.json.encode(word) + b"\n")
+    def send(self, message: InitMessage) -> None:
+        os.write(self.fd, msgspec.json.encode(message) + b"\n")
 
     def end(self, stage: Stage, message: str) -> NoReturn:
-        self.say(Word(stage=stage, message=message))
+        self.send(InitMessage(stage=stage, message=message))
         os._exit(1)
 
 
-def run(spec: Spec, *, output: int, words: int) -> NoReturn:
+def run(spec: Spec, *, output: int, messages: int) -> NoReturn:
     """Run the command and exit when it does. output: its stdout and stderr; words: where the monitor listens."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     os.umask(0o022)
-    voice = _Voice(words)
+    pipe = _MessagePipe(messages)
     libc.die_with_parent()
-    if _unheard(words):
+    if _is_orphan(messages):
         os._exit(1)
     try:
         libc.forbid_inspection()
@@ -66,20 +66,20 @@ def run(spec: Spec, *, output: int, words: int) -> NoReturn:
         socket.sethostname(spec.hostname or "localhost")
         build(spec)
     except MountFailure as failure:
-        voice.end("mounts", str(failure))
+        pipe.end("mounts", str(failure))
     except OSError as failure:
-        voice.end("namespaces", f"{failure.filename or 'root'}: {failure.strerror}")
-    _close_others({output, words})
-    command = _start(spec, output, voice)
+        pipe.end("namespaces", f"{failure.filename or 'root'}: {failure.strerror}")
+    _close_others({output, messages})
+    command = _start(spec, output, pipe)
     os.close(output)
-    voice.say(Word(running=True))
-    _attend(command, voice)
+    pipe.send(InitMessage(running=True))
+    _attend(command, pipe)
 
 
-def _unheard(words: int) -> bool:
+def _is_orphan(messages: int) -> bool:
     """Whether the monitor was gone before we asked to die with it."""
     poll = select.poll()
-    poll.register(words, 0)
+    poll.register(messages, 0)
     return bool(poll.poll(0))
 
 
@@ -91,7 +91,7 @@ def _close_others(kept: set[int]) -> None:
                 os.close(fd)
 
 
-def _start(spec: Spec, output: int, voice: _Voice) -> int:
+def _start(spec: Spec, output: int, pipe: _MessagePipe) -> int:
     failed, tell = os.pipe()
     command = os.fork()
     if command == 0:
@@ -100,7 +100,7 @@ def _start(spec: Spec, output: int, voice: _Voice) -> int:
     message = os.read(failed, 4096).decode()
     os.close(failed)
     if message:
-        voice.end("command", message)
+        pipe.end("command", message)
     return command
 
 
@@ -126,7 +126,7 @@ def _become(spec: Spec, output: int, tell: int) -> NoReturn:
     os._exit(127)
 
 
-def _attend(command: int, voice: _Voice) -> NoReturn:
+def _attend(command: int, pipe: _MessagePipe) -> NoReturn:
     """Pass signals on and reap, until the command ends; then everything here ends."""
     while True:
         number = signal.sigwait(_WAITED)
@@ -141,5 +141,5 @@ def _attend(command: int, voice: _Voice) -> NoReturn:
             if pid == 0:
                 break
             if pid == command:
-                voice.say(Word(status=status))
+                pipe.send(InitMessage(status=status))
                 os._exit(0)

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Log"]
+__all__ = ["ContainerLog"]
 
 _LONGEST_LINE: Final = 16 * 1024
 
 
-class Log:
+class ContainerLog:
     """Writes `<time> stdout <F|P> <text>`; P marks a piece of a line that goes on. Raises OSError only at opening."""
 
     def __init__(self, path: Path, limit: int) -> None:

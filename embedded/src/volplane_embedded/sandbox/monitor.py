@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 from volplane_embedded.sandbox import init, libc
 from volplane_embedded.sandbox.credentials import enter_user_namespace
-from volplane_embedded.sandbox.log_writer import Log
+from volplane_embedded.sandbox.log_writer import ContainerLog
 from volplane_embedded.sandbox.spec import Report, Spec, Stage, decode_spec, encode
 
 __all__ = ["KILL", "TERMINATE", "run", "start_ticks"]
@@ -47,13 +47,13 @@ def run(control: socket.socket) -> NoReturn:
 
 def _first_line(control: socket.socket) -> tuple[bytes, bytes]:
     """The spec, and what orders came with it already."""
-    heard = bytearray()
-    while b"\n" not in heard:
+    received = bytearray()
+    while b"\n" not in received:
         chunk = control.recv(65536)
         if not chunk:
             raise EOFError
-        heard += chunk
-    line, _, orders = bytes(heard).partition(b"\n")
+        received += chunk
+    line, _, orders = bytes(received).partition(b"\n")
     return line, orders
 
 
@@ -70,9 +70,9 @@ class _Monitor:
     def run(self, orders: bytes) -> None:
         """orders: those that came before there was anything to obey them."""
         try:
-            log = Log(Path(self._spec.log), self._spec.log_bytes)
+            log = ContainerLog(Path(self._spec.log), self._spec.log_bytes)
             output, output_end = os.pipe()
-            words, words_end = os.pipe()
+            messages, messages_end = os.pipe()
         except OSError as failure:
             self._fail("mounts", f"the log cannot be opened: {failure.filename or ''}: {failure.strerror}")
             return
@@ -84,23 +84,23 @@ class _Monitor:
             return
         if self._pid == 0:
             os.close(output)
-            os.close(words)
+            os.close(messages)
             self._control.close()
-            init.run(self._spec, output=output_end, words=words_end)
+            init.run(self._spec, output=output_end, messages=messages_end)
         os.close(output_end)
-        os.close(words_end)
+        os.close(messages_end)
         if orders:
             self._carry_out(orders)
-        self._follow(output, words, log)
+        self._follow(output, messages, log)
 
-    def _follow(self, output: int, words: int, log: Log) -> None:
+    def _follow(self, output: int, messages: int, log: ContainerLog) -> None:
         """Until the sandbox is gone, which is when both pipes have ended."""
         poll = select.poll()
         control = self._control.fileno()
-        for fd in (output, words, control):
+        for fd in (output, messages, control):
             poll.register(fd, select.POLLIN)
-        open_pipes = {output, words}
-        heard = b""
+        open_pipes = {output, messages}
+        received = b""
         while open_pipes:
             for fd, _ in poll.poll():
                 if fd == control:
@@ -114,7 +114,7 @@ class _Monitor:
                 elif fd == output:
                     log.write(chunk)
                 else:
-                    heard = self._hear(heard + chunk)
+                    received = self._receive(received + chunk)
         log.close()
         self._finish()
 
@@ -129,16 +129,16 @@ class _Monitor:
     def _carry_out(self, orders: bytes) -> None:
         os.kill(self._pid, signal.SIGKILL if KILL in orders else signal.SIGTERM)
 
-    def _hear(self, heard: bytes) -> bytes:
-        *lines, rest = heard.split(b"\n")
-        for word in init.decode_words(b"\n".join(lines)):
-            if word.running:
+    def _receive(self, received: bytes) -> bytes:
+        *lines, rest = received.split(b"\n")
+        for message in init.decode_messages(b"\n".join(lines)):
+            if message.running:
                 self._started = time.time()
-                self._say(Report(event="started", pid=self._pid, ticks=start_ticks(self._pid), at=self._started))
-            elif word.status is not None:
-                self._status = word.status
+                self._send(Report(event="started", pid=self._pid, ticks=start_ticks(self._pid), at=self._started))
+            elif message.status is not None:
+                self._status = message.status
             else:
-                self._fail(word.stage, word.message)
+                self._fail(message.stage, message.message)
         return rest
 
     def _finish(self) -> None:
@@ -151,15 +151,15 @@ class _Monitor:
         status = self._status if self._status is not None else first
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + number if number else os.waitstatus_to_exitcode(status)
-        self._say(Report(event="exited", code=code, signal=number, began=self._started, at=time.time()))
+        self._send(Report(event="exited", code=code, signal=number, began=self._started, at=time.time()))
 
     def _fail(self, stage: Stage, message: str) -> None:
         self._failed = True
         if stage == "namespaces":
             message = f"no sandbox can be had on this machine ({message}{_hint(self._euid)}); containers do not run without one"
-        self._say(Report(event="failed", stage=stage, message=message, at=time.time()))
+        self._send(Report(event="failed", stage=stage, message=message, at=time.time()))
 
-    def _say(self, report: Report) -> None:
+    def _send(self, report: Report) -> None:
         line = encode(report)
         with contextlib.suppress(OSError):  # a full disk must not keep the agent from hearing it
             Path(self._spec.result).write_bytes(line)

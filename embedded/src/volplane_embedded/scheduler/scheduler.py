@@ -11,10 +11,10 @@ from volplane.controller.runner import Recorder, Runner
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.objects import Claim
-from volplane_embedded.informers import Now, Sight, timestamp
-from volplane_embedded.objects import PODS, Pod, claim_names, is_finished
-from volplane_embedded.scheduler.scheduling import Bind, World, decide, is_ours
-from volplane_embedded.scheduler.volume_binding import Claims
+from volplane_embedded.informers import Informers
+from volplane_embedded.objects import PODS, Now, Pod, claim_names, is_finished, timestamp
+from volplane_embedded.scheduler.scheduling import Bind, SchedulerState, decide, is_ours
+from volplane_embedded.scheduler.volume_binding import StorageState
 
 __all__ = ["Scheduler"]
 
@@ -25,9 +25,9 @@ _AGAIN = 1.0
 class Scheduler:
     """Finds nodes for the pods of `default-scheduler`; looks again when anything it depends on changes."""
 
-    def __init__(self, client: Client, sight: Sight, *, recorder: Recorder, now: Now) -> None:
+    def __init__(self, client: Client, informers: Informers, *, recorder: Recorder, now: Now) -> None:
         self._client = client
-        self._sight = sight
+        self._informers = informers
         self._recorder = recorder
         self._now = now
         self._assumed: dict[str, str] = {}
@@ -40,7 +40,7 @@ class Scheduler:
             "scheduler",
             self._decide,
             kind=PODS,
-            caches=sight.caches,
+            caches=informers.caches,
             client=client,
             recorder=recorder,
             dispatcher=self._bindings,
@@ -49,13 +49,13 @@ class Scheduler:
 
     async def run(self) -> None:
         """Schedule until cancelled."""
-        sight = self._sight
+        informers = self._informers
         ends = [
-            sight.pods.subscribe(self._pod_changed),
-            sight.nodes.subscribe(lambda _old, _new: self._wake()),
-            sight.classes.subscribe(lambda _old, _new: self._wake()),
-            sight.claims.subscribe(self._claim_changed),
-            sight.volumes.subscribe(lambda _old, _new: self._wake(with_claims=True)),
+            informers.pods.subscribe(self._pod_changed),
+            informers.nodes.subscribe(lambda _old, _new: self._wake()),
+            informers.classes.subscribe(lambda _old, _new: self._wake()),
+            informers.claims.subscribe(self._claim_changed),
+            informers.volumes.subscribe(lambda _old, _new: self._wake(with_claims=True)),
         ]
         try:
             self._wake()
@@ -68,7 +68,7 @@ class Scheduler:
 
     def _wake(self, *, with_claims: bool = False) -> None:
         """Look at waiting pods again: all of them, or those that have claims."""
-        for pod in self._sight.pending():
+        for pod in self._informers.pending():
             if not with_claims or claim_names(pod):
                 self._runner.enqueue(pod.key)
 
@@ -86,14 +86,14 @@ class Scheduler:
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         claim = new or old
         if claim is not None:
-            for pod in self._sight.users(claim.key):
+            for pod in self._informers.users(claim.key):
                 self._runner.enqueue(pod.key)
 
     def _decide(self, key: str, _reads: Reads) -> Action:
-        pod = self._sight.pods.get(key)
+        pod = self._informers.pods.get(key)
         if pod is None or not is_ours(pod) or self._binding.get(key) == pod.uid:
             return Done()
-        placement = decide(pod, self._world())
+        placement = decide(pod, self._state())
         if placement.node:
             self._assumed[key] = placement.node
         else:
@@ -105,22 +105,22 @@ class Scheduler:
             return Run(verb="bind", key=key, uid=pod.uid, driver="", asset=key)
         return step
 
-    def _world(self) -> World:
-        sight = self._sight
-        nodes = {node.name: node for node in sight.nodes.values()}
-        claims = Claims(
-            claims=sight.claims.get,
-            volumes=sight.volumes.get,
-            classes=sight.classes.get,
-            on_shelf=sight.on_shelf,
-            reserved=sight.reserved,
+    def _state(self) -> SchedulerState:
+        informers = self._informers
+        nodes = {node.name: node for node in informers.nodes.values()}
+        storage = StorageState(
+            claims=informers.claims.get,
+            volumes=informers.volumes.get,
+            classes=informers.classes.get,
+            candidates=informers.candidates,
+            reserved=informers.reserved,
             nodes=nodes,
         )
-        return World(
-            pods=sight.pods.values,
-            users=sight.users,
+        return SchedulerState(
+            pods=informers.pods.values,
+            users=informers.users,
             nodes=nodes,
-            claims=claims,
+            storage=storage,
             now=timestamp(self._now()),
             assumed=self._assumed,
         )

@@ -14,21 +14,20 @@ from dataclasses import dataclass, field
 
 from volplane.controller.actions import Done, Notice, Patch, Wait
 from volplane.kube.objects import Claim, Node, Taint
-from volplane_embedded.conditions import condition_of, with_condition
-from volplane_embedded.objects import PODS, Pod, is_finished
+from volplane_embedded.objects import PODS, Pod, condition_of, is_finished, with_condition
 from volplane_embedded.scheduler.node_affinity import pod_allows, preference, untolerated
 from volplane_embedded.scheduler.volume_binding import (
-    Claims,
-    Match,
-    Refusal,
-    Wanted,
+    ClaimBinding,
+    PodVolumeClaims,
+    StorageState,
+    Unschedulable,
     bind_patch,
     conflict,
     match_claims,
-    wanted_by,
+    pod_volume_claims,
 )
 
-__all__ = ["Bind", "Placement", "World", "decide", "is_ours"]
+__all__ = ["Bind", "Placement", "SchedulerState", "decide", "is_ours"]
 
 SCHEDULER = "default-scheduler"
 _GATED = "Scheduling is blocked due to non-empty scheduling gates"
@@ -56,7 +55,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SchedulerState:
     """What the scheduler knows.
 
     pods: all pods. users: pods that use a claim, by its key. assumed: nodes chosen for pods that are not bound to them
@@ -66,7 +65,7 @@ class World:
     pods: Callable[[], Iterable[Pod]]
     users: Callable[[str], Iterable[Pod]]
     nodes: Mapping[str, Node]
-    claims: Claims
+    storage: StorageState
     now: str
     assumed: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,39 +80,39 @@ def is_ours(pod: Pod) -> bool:
     )
 
 
-def decide(pod: Pod, world: World) -> Placement:
+def decide(pod: Pod, state: SchedulerState) -> Placement:
     """The next step towards a node for the pod."""
     if not is_ours(pod):
         return Placement(Done())
     if pod.spec.scheduling_gates:
-        return _waits(pod, world, "SchedulingGated", _GATED)
-    wanted = wanted_by(pod, world.claims)
-    if isinstance(wanted, Refusal):
-        return _unschedulable(pod, world, wanted.reason)
+        return _waits(pod, state, "SchedulingGated", _GATED)
+    wanted = pod_volume_claims(pod, state.storage)
+    if isinstance(wanted, Unschedulable):
+        return _unschedulable(pod, state, wanted.reason)
     if wanted.waiting:
-        return _until_bound(pod, wanted.waiting, world)
-    if not world.nodes:
-        return _waits(pod, world, "Unschedulable", "no nodes available to schedule pods")
-    if _taken(pod, [*wanted.bound, *wanted.unbound], world):
-        return _unschedulable(pod, world, f"{len(world.nodes)} {_TAKEN}")
-    chosen = _choose(pod, wanted, world)
-    if isinstance(chosen, Refusal):
-        return _unschedulable(pod, world, chosen.reason)
+        return _until_bound(pod, wanted.waiting, state)
+    if not state.nodes:
+        return _waits(pod, state, "Unschedulable", "no nodes available to schedule pods")
+    if _taken(pod, [*wanted.bound, *wanted.unbound], state):
+        return _unschedulable(pod, state, f"{len(state.nodes)} {_TAKEN}")
+    chosen = _choose(pod, wanted, state)
+    if isinstance(chosen, Unschedulable):
+        return _unschedulable(pod, state, chosen.reason)
     return _towards(pod, chosen)
 
 
-def _until_bound(pod: Pod, waiting: list[Claim], world: World) -> Placement:
+def _until_bound(pod: Pod, waiting: list[Claim], state: SchedulerState) -> Placement:
     """Claims whose binding began after a node was chosen only need time; others may need a person."""
-    node = world.assumed.get(pod.key, "")
+    node = state.assumed.get(pod.key, "")
     if node and all(claim.spec.volume_name for claim in waiting):
         return Placement(Wait(reason=f"node {node} is chosen; claims are being bound"), node)
-    return _unschedulable(pod, world, "pod has unbound immediate PersistentVolumeClaims")
+    return _unschedulable(pod, state, "pod has unbound immediate PersistentVolumeClaims")
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
     node: Node
-    matches: list[Match]
+    matches: list[ClaimBinding]
 
 
 def _towards(pod: Pod, choice: _Choice) -> Placement:
@@ -128,36 +127,36 @@ def _towards(pod: Pod, choice: _Choice) -> Placement:
     return Placement(Bind(pod, name, (done,)), name)
 
 
-def _choose(pod: Pod, wanted: Wanted, world: World) -> _Choice | Refusal:
+def _choose(pod: Pod, wanted: PodVolumeClaims, state: SchedulerState) -> _Choice | Unschedulable:
     """The best node, and how the claims that wait for it are met there.
 
     First a node chosen before, then the pod's preference, then fewest volumes to make, then fewest pods, then its name.
     """
-    load = _load(pod, world)
+    load = _load(pod, state)
     reasons: Counter[str] = Counter()
     choices: list[tuple[tuple[bool, int, int, int, str], _Choice]] = []
-    for name, node in world.nodes.items():
-        reason = _unfit(pod, node, load[name]) or conflict(wanted.bound, node, world.claims)
-        matches = Refusal(reason) if reason else match_claims(wanted.unbound, node, world.claims)
-        if isinstance(matches, Refusal):
+    for name, node in state.nodes.items():
+        reason = _unfit(pod, node, load[name]) or conflict(wanted.bound, node, state.storage)
+        matches = Unschedulable(reason) if reason else match_claims(wanted.unbound, node, state.storage)
+        if isinstance(matches, Unschedulable):
             reasons[matches.reason] += 1
             continue
         fresh = sum(match.volume is None for match in matches)
-        elsewhere = world.assumed.get(pod.key) != name
+        elsewhere = state.assumed.get(pod.key) != name
         rank = (elsewhere, -preference(pod, node), fresh, load[name], name)
         choices.append((rank, _Choice(node, matches)))
     if choices:
         return min(choices, key=lambda pair: pair[0])[1]
-    return Refusal(", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())))
+    return Unschedulable(", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())))
 
 
-def _load(pod: Pod, world: World) -> Counter[str]:
+def _load(pod: Pod, state: SchedulerState) -> Counter[str]:
     """Unfinished pods of each node, those assumed there included."""
     load: Counter[str] = Counter()
-    for other in world.pods():
+    for other in state.pods():
         if is_finished(other) or other.key == pod.key:
             continue
-        if node := other.spec.node_name or world.assumed.get(other.key, ""):
+        if node := other.spec.node_name or state.assumed.get(other.key, ""):
             load[node] += 1
     return load
 
@@ -176,25 +175,25 @@ def _unfit(pod: Pod, node: Node, load: int) -> str:
     return ""
 
 
-def _taken(pod: Pod, claims: Iterable[Claim], world: World) -> bool:
+def _taken(pod: Pod, claims: Iterable[Claim], state: SchedulerState) -> bool:
     """Whether another running pod has a claim that only one may use."""
     return any(
-        other.key != pod.key and not is_finished(other) and bool(other.spec.node_name or other.key in world.assumed)
+        other.key != pod.key and not is_finished(other) and bool(other.spec.node_name or other.key in state.assumed)
         for claim in claims
         if _ONE_POD in (claim.spec.access_modes or ())
-        for other in world.users(claim.key)
+        for other in state.users(claim.key)
     )
 
 
-def _unschedulable(pod: Pod, world: World, reason: str) -> Placement:
-    return _waits(pod, world, "Unschedulable", f"0/{len(world.nodes)} nodes are available: {reason}.")
+def _unschedulable(pod: Pod, state: SchedulerState, reason: str) -> Placement:
+    return _waits(pod, state, "Unschedulable", f"0/{len(state.nodes)} nodes are available: {reason}.")
 
 
-def _waits(pod: Pod, world: World, reason: str, message: str) -> Placement:
+def _waits(pod: Pod, state: SchedulerState, reason: str, message: str) -> Placement:
     """Say on the pod why it waits, once; an event only for what somebody may have to change."""
     old = condition_of(pod.status.conditions, "PodScheduled")
     new = with_condition(
-        pod.status.conditions, "PodScheduled", status=False, now=world.now, reason=reason, message=message
+        pod.status.conditions, "PodScheduled", status=False, now=state.now, reason=reason, message=message
     )
     if new == (pod.status.conditions or []):
         return Placement(Wait(reason=message))

@@ -17,15 +17,15 @@ from volplane_embedded.objects import Pod, claim_names
 from volplane_embedded.scheduler.node_affinity import in_topology, selector_matches
 
 __all__ = [
-    "Claims",
-    "Match",
-    "Refusal",
-    "Wanted",
+    "ClaimBinding",
+    "PodVolumeClaims",
+    "StorageState",
+    "Unschedulable",
     "bind_patch",
     "conflict",
     "match_claims",
+    "pod_volume_claims",
     "volume_allows",
-    "wanted_by",
 ]
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
@@ -35,7 +35,7 @@ _ELSEWHERE = "node(s) didn't match PersistentVolume's node affinity"
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class StorageState:
     """What is known of claims, volumes and classes.
 
     on_shelf: volumes of the same class and mode as a claim. reserved: volumes whose claimRef names this claim (by
@@ -45,20 +45,20 @@ class Claims:
     claims: Callable[[str], Claim | None]
     volumes: Callable[[str], Volume | None]
     classes: Callable[[str], StorageClass | None]
-    on_shelf: Callable[[Claim], Iterable[Volume]]
+    candidates: Callable[[Claim], Iterable[Volume]]
     reserved: Callable[[str], Iterable[Volume]]
     nodes: Mapping[str, Node]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Unschedulable:
     """Why the pod cannot run: at all, or on the node in question."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PodVolumeClaims:
     """The claims of a pod: bound ones, those that are bound once a node is chosen, and those somebody else must bind."""
 
     bound: list[Claim]
@@ -67,32 +67,32 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class ClaimBinding:
     """How an unbound claim is met on a node: by a volume that exists, or by provisioning one (None)."""
 
     claim: Claim
     volume: Volume | None
 
 
-def wanted_by(pod: Pod, claims: Claims) -> Wanted | Refusal:
+def pod_volume_claims(pod: Pod, storage: StorageState) -> PodVolumeClaims | Unschedulable:
     """Sort the pod's claims; the first that forbids to run it anywhere is the refusal."""
     bound: list[Claim] = []
     unbound: list[Claim] = []
     waiting: list[Claim] = []
     ephemeral = {f"{pod.name}-{volume.name}" for volume in pod.spec.volumes or () if volume.ephemeral is not None}
     for name in claim_names(pod):
-        claim = claims.claims(f"{pod.namespace}/{name}")
+        claim = storage.claims(f"{pod.namespace}/{name}")
         if (refusal := _refused(pod, name, claim, ephemeral=name in ephemeral)) is not None:
             return refusal
         if claim is None:
             continue
         if is_bound(claim):
             bound.append(claim)
-        elif not claim.spec.volume_name and _is_delayed(claim, claims):
+        elif not claim.spec.volume_name and _is_delayed(claim, storage):
             unbound.append(claim)
         else:
             waiting.append(claim)
-    return Wanted(bound, unbound, waiting)
+    return PodVolumeClaims(bound, unbound, waiting)
 
 
 def is_bound(claim: Claim) -> bool:
@@ -104,31 +104,33 @@ def is_bound(claim: Claim) -> bool:
     )
 
 
-def _refused(pod: Pod, name: str, claim: Claim | None, *, ephemeral: bool) -> Refusal | None:
+def _refused(pod: Pod, name: str, claim: Claim | None, *, ephemeral: bool) -> Unschedulable | None:
     if claim is None:
         if ephemeral:
-            return Refusal(f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"')
-        return Refusal(f'persistentvolumeclaim "{name}" not found')
+            return Unschedulable(
+                f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+            )
+        return Unschedulable(f'persistentvolumeclaim "{name}" not found')
     if claim.status.phase == "Lost":
-        return Refusal(
+        return Unschedulable(
             f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
         )
     if claim.terminating:
-        return Refusal(f'persistentvolumeclaim "{name}" is being deleted')
+        return Unschedulable(f'persistentvolumeclaim "{name}" is being deleted')
     if ephemeral and all(owner.uid != pod.uid for owner in claim.metadata.owner_references or ()):
-        return Refusal(f'persistentvolumeclaim "{name}" was not created for the pod')
+        return Unschedulable(f'persistentvolumeclaim "{name}" was not created for the pod')
     return None
 
 
-def _is_delayed(claim: Claim, claims: Claims) -> bool:
-    found = claims.classes(class_of_claim(claim) or "")
+def _is_delayed(claim: Claim, storage: StorageState) -> bool:
+    found = storage.classes(class_of_claim(claim) or "")
     return found is not None and found.volume_binding_mode == "WaitForFirstConsumer"
 
 
-def conflict(bound: Iterable[Claim], node: Node, claims: Claims) -> str:
+def conflict(bound: Iterable[Claim], node: Node, storage: StorageState) -> str:
     """Why the volumes of bound claims keep the pod from this node, or ""."""
     for claim in bound:
-        volume = claims.volumes(claim.spec.volume_name)
+        volume = storage.volumes(claim.spec.volume_name)
         if volume is None:
             return _GONE
         if not volume_allows(volume, node):
@@ -142,36 +144,36 @@ def volume_allows(volume: Volume, node: Node) -> bool:
     return affinity is None or affinity.required is None or selector_matches(affinity.required, node)
 
 
-def match_claims(unbound: Iterable[Claim], node: Node, claims: Claims) -> list[Match] | Refusal:
+def match_claims(unbound: Iterable[Claim], node: Node, storage: StorageState) -> list[ClaimBinding] | Unschedulable:
     """How each claim would be met on this node, the smallest first."""
-    matches: list[Match] = []
+    matches: list[ClaimBinding] = []
     for claim in sorted(unbound, key=lambda one: (request_of(one), one.name)):
-        match = _match(claim, node, claims, {found.volume.name for found in matches if found.volume is not None})
+        match = _match(claim, node, storage, {found.volume.name for found in matches if found.volume is not None})
         if match is None:
-            return Refusal(_NONE_FIT)
+            return Unschedulable(_NONE_FIT)
         matches.append(match)
     return matches
 
 
-def _match(claim: Claim, node: Node, claims: Claims, taken: set[str]) -> Match | None:
+def _match(claim: Claim, node: Node, storage: StorageState, taken: set[str]) -> ClaimBinding | None:
     chosen = claim.annotation(names.SELECTED_NODE)
-    if chosen in claims.nodes:
-        return Match(claim, None) if chosen == node.name else None
-    for volume in claims.reserved(claim.key):
+    if chosen in storage.nodes:
+        return ClaimBinding(claim, None) if chosen == node.name else None
+    for volume in storage.reserved(claim.key):
         if reference_is(volume.spec.claim_ref, claim) and not volume.terminating:
-            return Match(claim, volume) if volume_allows(volume, node) else None
-    best = _best_volume(claim, node, claims, taken)
-    if best is not None or _can_provision(claim, node, claims):
-        return Match(claim, best)
+            return ClaimBinding(claim, volume) if volume_allows(volume, node) else None
+    best = _best_volume(claim, node, storage, taken)
+    if best is not None or _can_provision(claim, node, storage):
+        return ClaimBinding(claim, best)
     return None
 
 
-def _best_volume(claim: Claim, node: Node, claims: Claims, taken: set[str]) -> Volume | None:
+def _best_volume(claim: Claim, node: Node, storage: StorageState, taken: set[str]) -> Volume | None:
     """The smallest free volume that the claim accepts and the node can reach."""
     demand = demand_of(claim)
     fitting = (
         volume
-        for volume in claims.on_shelf(claim)
+        for volume in storage.candidates(claim)
         if volume.name not in taken
         and _is_free(volume)
         and place_of(volume) == demand.place
@@ -193,14 +195,14 @@ def _is_free(volume: Volume) -> bool:
     )
 
 
-def _can_provision(claim: Claim, node: Node, claims: Claims) -> bool:
-    found = claims.classes(class_of_claim(claim) or "")
+def _can_provision(claim: Claim, node: Node, storage: StorageState) -> bool:
+    found = storage.classes(class_of_claim(claim) or "")
     if found is None or found.provisioner in {"", NO_PROVISIONER}:
         return False
     return claim.spec.selector is None and in_topology(found.allowed_topologies or (), node)
 
 
-def bind_patch(match: Match, node: Node) -> Patch | None:
+def bind_patch(match: ClaimBinding, node: Node) -> Patch | None:
     """The write that lets the binder or provisioner go on; None if it was written before."""
     if match.volume is None:
         return _select_node(match.claim, node)

@@ -8,20 +8,20 @@ import pytest
 
 from volplane_embedded.kubelet.container_config import (
     DEFAULT_CAPABILITIES,
-    Places,
-    Refused,
-    Source,
-    refusal_of,
-    spec_of,
+    ContainerConfigError,
+    ContainerPaths,
+    MountedVolume,
+    config_error,
+    sandbox_spec,
 )
 from volplane_embedded.objects import Pod
 from volplane_embedded.sandbox.spec import Bind, Spec
 
-PLACES = Places(Path("/s/root"), Path("/s/0.log"), Path("/s/0.json"), Path("/s/0.message"))
+PLACES = ContainerPaths(Path("/s/root"), Path("/s/0.log"), Path("/s/0.json"), Path("/s/0.message"))
 SOURCES = {
-    "data": Source("/disk"),
-    "config": Source("/s/config", read_only=True),
-    "raw": Source("/dev/sdb", block=True),
+    "data": MountedVolume("/disk"),
+    "config": MountedVolume("/s/config", read_only=True),
+    "raw": MountedVolume("/dev/sdb", block=True),
 }
 
 
@@ -31,7 +31,7 @@ def pod(container: dict[str, Any] | None = None, **spec: Any) -> Pod:
 
 
 def spec(one: Pod, env: dict[str, str] | None = None) -> Spec:
-    return spec_of(one, one.spec.containers[0], env=env or {}, sources=SOURCES, places=PLACES, hidden=[Path("/s")])
+    return sandbox_spec(one, one.spec.containers[0], env=env or {}, sources=SOURCES, places=PLACES, hidden=[Path("/s")])
 
 
 def test_command_and_arguments_have_their_variables_replaced() -> None:
@@ -103,18 +103,18 @@ def test_a_read_only_root_leaves_nothing_to_write_to() -> None:
     ],
 )
 def test_what_cannot_be_given_is_refused_by_name(container: dict[str, Any], reason: str, part: str) -> None:
-    refused = refusal_of(pod(container))
+    refused = config_error(pod(container))
     assert refused is not None
     assert refused.reason == reason
     assert part in refused.message
 
 
 def test_run_as_non_root_needs_a_user() -> None:
-    with pytest.raises(Refused, match="runAsNonRoot"):
+    with pytest.raises(ContainerConfigError, match="runAsNonRoot"):
         spec(pod(securityContext={"runAsNonRoot": True}))
     assert spec(pod(securityContext={"runAsNonRoot": True, "runAsUser": 3})).uid == 3
 
 
 def test_a_mount_of_an_unknown_volume_is_refused() -> None:
-    with pytest.raises(Refused, match="no volume other"):
+    with pytest.raises(ContainerConfigError, match="no volume other"):
         spec(pod({"volumeMounts": [{"name": "other", "mountPath": "/x"}]}))

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from volplane.kube.objects import Secret
-from volplane_embedded.kubelet.environment import Configuration, Missing, environment_of, expand, references
+from volplane_embedded.kubelet.environment import ConfigObjects, Missing, config_references, expand, make_environment
 from volplane_embedded.objects import ConfigMap, Container, Pod
 
 SETTINGS = ConfigMap(data={"colour": "green"}, binary_data={"raw": base64.b64encode(b"\x00x").decode()})
 KEY = Secret(data={"token": base64.b64encode(b"hush").decode()})
-FOUND = Configuration({"settings": SETTINGS, "gone": None}, {"key": KEY})
+FOUND = ConfigObjects({"settings": SETTINGS, "gone": None}, {"key": KEY})
 
 
 def container(**fields: Any) -> Container:
@@ -34,7 +34,7 @@ def field(path: str) -> dict[str, Any]:
 
 def value(source: dict[str, Any], one: Pod | None = None) -> str | None:
     env = [{"name": "X", "valueFrom": source}]
-    return environment_of(one or pod(), container(env=env), FOUND).get("X")
+    return make_environment(one or pod(), container(env=env), FOUND).get("X")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_references_are_expanded_as_kubernetes_does(text: str, expected: str) ->
 
 
 def test_variables_see_those_before_them() -> None:
-    env = environment_of(pod(), container(env=[{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)2"}]), FOUND)
+    env = make_environment(pod(), container(env=[{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)2"}]), FOUND)
     assert (env["A"], env["B"], env["HOSTNAME"]) == ("1", "12", "web")
 
 
@@ -81,10 +81,10 @@ def test_what_is_missing_is_named_unless_it_is_optional() -> None:
 
 def test_whole_objects_become_variables_with_a_prefix() -> None:
     sources = [{"prefix": "P_", "configMapRef": {"name": "settings"}}, {"secretRef": {"name": "key"}}]
-    made = environment_of(pod(), container(envFrom=sources), FOUND)
+    made = make_environment(pod(), container(envFrom=sources), FOUND)
     assert (made["P_colour"], made["token"]) == ("green", "hush")
 
 
 def test_the_objects_to_read_are_known_beforehand() -> None:
     env = [{"name": "X", "valueFrom": from_map("a", "k")}, {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "b"}}}]
-    assert references(container(env=env, envFrom=[{"secretRef": {"name": "c"}}])) == ({"a"}, {"b", "c"})
+    assert config_references(container(env=env, envFrom=[{"secretRef": {"name": "c"}}])) == ({"a"}, {"b", "c"})

@@ -8,8 +8,8 @@ import pytest
 
 from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.requests import Query
-from volplane_embedded.kubelet.logs import Asked, asked, lines_of, select, stream
-from volplane_embedded.sandbox.log_writer import Log
+from volplane_embedded.kubelet.logs import LogOptions, filter_lines, parse_lines, read_log_options, read_logs
+from volplane_embedded.sandbox.log_writer import ContainerLog
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LINES = [
@@ -19,9 +19,9 @@ LINES = [
 ]
 
 
-def read(log: Path, wanted: Asked | None = None) -> bytes:
+def read(log: Path, wanted: LogOptions | None = None) -> bytes:
     async def main() -> bytes:
-        return b"".join([piece async for piece in stream(log, wanted or Asked(), runs=None)])
+        return b"".join([piece async for piece in read_logs(log, wanted or LogOptions(), runs=None)])
 
     return asyncio.run(main())
 
@@ -39,18 +39,18 @@ def read(log: Path, wanted: Asked | None = None) -> bytes:
     ],
 )
 def test_a_query_chooses_lines(query: dict[str, str], shown: bytes) -> None:
-    assert b"".join(select(LINES, asked(Query(query), NOW))) == shown
+    assert b"".join(filter_lines(LINES, read_log_options(Query(query), NOW))) == shown
 
 
 @pytest.mark.parametrize("query", [{"sinceTime": "yesterday"}, {"tailLines": "-1"}, {"limitBytes": "many"}])
 def test_a_query_that_means_nothing_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(StatusError) as refused:
-        asked(Query(query), NOW)
+        read_log_options(Query(query), NOW)
     assert refused.value.code == 400
 
 
 def test_lines_come_back_as_they_were_written(tmp_path: Path) -> None:
-    log = Log(tmp_path / "0.log", 1 << 20)
+    log = ContainerLog(tmp_path / "0.log", 1 << 20)
     for chunk in (b"one\ntw", b"o\n\nno end"):
         log.write(chunk)
     log.close()
@@ -58,7 +58,7 @@ def test_lines_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_long_line_is_cut_into_pieces_and_put_together(tmp_path: Path) -> None:
-    log = Log(tmp_path / "0.log", 1 << 20)
+    log = ContainerLog(tmp_path / "0.log", 1 << 20)
     text = b"x" * 40_000
     log.write(text[:30_000])
     log.write(text[30_000:] + b"\nend\n")
@@ -69,7 +69,7 @@ def test_a_long_line_is_cut_into_pieces_and_put_together(tmp_path: Path) -> None
 
 
 def test_a_log_keeps_to_two_files_of_bounded_size(tmp_path: Path) -> None:
-    log = Log(tmp_path / "0.log", 2000)
+    log = ContainerLog(tmp_path / "0.log", 2000)
     for number in range(1000):
         log.write(b"line %d\n" % number)
     log.close()
@@ -84,13 +84,13 @@ def test_a_log_keeps_to_two_files_of_bounded_size(tmp_path: Path) -> None:
 @pytest.mark.real_time
 async def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
-    log = Log(path, 150)
+    log = ContainerLog(path, 150)
     log.write(b"line 0\n")
     runs = True
     heard = bytearray()
 
     async def follow() -> None:
-        async for piece in stream(path, Asked(), runs=lambda: runs):
+        async for piece in read_logs(path, LogOptions(), runs=lambda: runs):
             heard.extend(piece)
 
     following = asyncio.create_task(follow())
@@ -105,12 +105,12 @@ async def test_following_goes_on_over_the_change_of_files_until_the_container_en
 
 
 def test_no_more_bytes_are_given_than_asked_for(tmp_path: Path) -> None:
-    log = Log(tmp_path / "0.log", 1 << 20)
+    log = ContainerLog(tmp_path / "0.log", 1 << 20)
     log.write(b"one\ntwo\n")
     log.close()
-    assert read(tmp_path / "0.log", Asked(limit=5)) == b"one\nt"
+    assert read(tmp_path / "0.log", LogOptions(limit=5)) == b"one\nt"
 
 
 def test_pieces_of_a_line_have_no_newline() -> None:
     data = b"t1 stdout P ab\nt2 stdout F c\n"
-    assert list(lines_of(data)) == [("t1", b"ab"), ("t2", b"c\n")]
+    assert list(parse_lines(data)) == [("t1", b"ab"), ("t2", b"c\n")]

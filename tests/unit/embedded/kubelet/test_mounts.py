@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from volplane.kube.objects import Secret
-from volplane_embedded.kubelet.environment import Configuration, Missing
-from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, hand_to_group
-from volplane_embedded.kubelet.projected_volumes import File, files_of, named_by, write
+from volplane_embedded.kubelet.environment import ConfigObjects, Missing
+from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, set_volume_ownership
+from volplane_embedded.kubelet.projected_volumes import File, projected_files, referenced_objects, write_files
 from volplane_embedded.objects import ConfigMap, Pod, PodVolume
 
 POD = msgspec.convert({"metadata": {"name": "web", "namespace": "default", "labels": {"a": "b"}}}, Pod)
-FOUND = Configuration({"cm": ConfigMap(data={"x": "1", "y": "2"})}, {"key": Secret(data={"token": "aHVzaA=="})})
+FOUND = ConfigObjects({"cm": ConfigMap(data={"x": "1", "y": "2"})}, {"key": Secret(data={"token": "aHVzaA=="})})
 
 
 def volume(**source: Any) -> PodVolume:
@@ -68,27 +68,27 @@ def test_a_group_gets_everything_below_and_nothing_beyond_a_symlink(tmp_path: Pa
     (root / "sub").mkdir(parents=True)
     (root / "sub" / "file").touch(mode=0o600)
     (root / "link").symlink_to(outside)
-    hand_to_group(root, 4321, only_if_wrong=True)
+    set_volume_ownership(root, 4321, on_root_mismatch=True)
     for path, mode in ((root, 0o2775), (root / "sub", 0o2775), (root / "sub" / "file", 0o660)):
         assert (path.stat().st_gid, path.stat().st_mode & 0o7777) == (4321, mode)
     assert (outside.stat().st_gid, outside.stat().st_mode & 0o777) == (0, 0o600)
     (root / "later").touch(mode=0o600)
     os.chown(root / "later", 0, 0)
-    hand_to_group(root, 4321, only_if_wrong=True)
+    set_volume_ownership(root, 4321, on_root_mismatch=True)
     assert (root / "later").stat().st_gid == 0
 
 
 def test_objects_become_files() -> None:
     whole = volume(configMap={"name": "cm", "defaultMode": 0o600})
-    assert files_of(POD, whole, FOUND) == [File("x", b"1", 0o600), File("y", b"2", 0o600)]
+    assert projected_files(POD, whole, FOUND) == [File("x", b"1", 0o600), File("y", b"2", 0o600)]
     some = volume(configMap={"name": "cm", "items": [{"key": "y", "path": "deep/z", "mode": 0o400}]})
-    assert files_of(POD, some, FOUND) == [File("deep/z", b"2", 0o400)]
-    assert files_of(POD, volume(secret={"secretName": "key"}), FOUND) == [File("token", b"hush", 0o644)]
+    assert projected_files(POD, some, FOUND) == [File("deep/z", b"2", 0o400)]
+    assert projected_files(POD, volume(secret={"secretName": "key"}), FOUND) == [File("token", b"hush", 0o644)]
     fields = volume(downwardAPI={"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]})
-    assert files_of(POD, fields, FOUND) == [File("labels", b'a="b"', 0o644)]
+    assert projected_files(POD, fields, FOUND) == [File("labels", b'a="b"', 0o644)]
     both = volume(projected={"sources": [{"secret": {"name": "key"}}, {"configMap": {"name": "cm"}}]})
-    assert [file.path for file in files_of(POD, both, FOUND)] == ["token", "x", "y"]
-    assert named_by(both) == ({"cm"}, {"key"})
+    assert [file.path for file in projected_files(POD, both, FOUND)] == ["token", "x", "y"]
+    assert referenced_objects(both) == ({"cm"}, {"key"})
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_objects_become_files() -> None:
 )
 def test_what_cannot_be_projected_is_named(source: dict[str, Any], message: str) -> None:
     with pytest.raises(Missing, match=message):
-        files_of(POD, volume(**source), FOUND)
+        projected_files(POD, volume(**source), FOUND)
 
 
 def test_an_optional_object_may_be_missing() -> None:
-    assert files_of(POD, volume(secret={"secretName": "none", "optional": True}), FOUND) == []
+    assert projected_files(POD, volume(secret={"secretName": "none", "optional": True}), FOUND) == []
 
 
 def test_files_are_written_with_their_modes(tmp_path: Path) -> None:
-    write(tmp_path / "v", [File("deep/token", b"hush", 0o400)], None)
-    write(tmp_path / "v", [File("deep/token", b"again", 0o400)], None)
+    write_files(tmp_path / "v", [File("deep/token", b"hush", 0o400)], None)
+    write_files(tmp_path / "v", [File("deep/token", b"again", 0o400)], None)
     made = tmp_path / "v/deep/token"
     assert (made.read_bytes(), made.stat().st_mode & 0o777) == (b"again", 0o400)

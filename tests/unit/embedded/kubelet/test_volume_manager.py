@@ -7,7 +7,7 @@ import pytest
 
 from volplane.kube.objects import Claim, Volume
 from volplane_embedded.kubelet.mounts import MountError
-from volplane_embedded.kubelet.volume_manager import ClaimUse, refused_claim
+from volplane_embedded.kubelet.volume_manager import ClaimUse, claim_error
 
 GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 GUARDED = {**GOING, "finalizers": ["kubernetes.io/pvc-protection"]}
@@ -39,7 +39,7 @@ def volume(uid: str | None = "uid-data") -> Volume:
     ],
 )
 def test_a_claim_and_its_volume_must_agree_and_stay(one: Claim, found: Volume | None, ran: bool, reason: str) -> None:
-    assert refused_claim(one, found, ran=ran) == reason
+    assert claim_error(one, found, ran=ran) == reason
 
 
 def test_only_one_pod_may_have_a_claim_that_says_so() -> None:

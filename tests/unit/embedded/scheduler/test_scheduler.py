@@ -13,9 +13,9 @@ from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, LEASES, NODES, STORAGE_CLASSES, VOLUMES
 from volplane_embedded.apiserver.server import ApiServer
-from volplane_embedded.informers import Sight
+from volplane_embedded.informers import Informers
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_embedded.kubelet.node_status import Nodes, node_labels, node_names
+from volplane_embedded.kubelet.node_status import NodeRegistration, node_labels, node_names
 from volplane_embedded.objects import PODS, Pod
 from volplane_embedded.scheduler.scheduler import Scheduler
 from volplane_testing.clock import now
@@ -37,11 +37,11 @@ class Bench:
     def __init__(self) -> None:
         self.server = ApiServer(now=now, random=Random(1))
         self.client = Client(InProcessTransport(self.server))
-        self.sight = Sight()
+        self.informers = Informers()
         self.told = Told()
 
     async def register(self, *names: str) -> None:
-        await Nodes(self.client, names, exists=lambda _: True, now=now).register()
+        await NodeRegistration(self.client, names, exists=lambda _: True, now=now).register()
 
     async def pod(self, name: str, *claims: str, **spec: Any) -> None:
         volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
@@ -71,10 +71,10 @@ class Bench:
 @asynccontextmanager
 async def scheduling() -> AsyncIterator[Bench]:
     bench = Bench()
-    scheduler = Scheduler(bench.client, bench.sight, recorder=bench.told, now=now)
+    scheduler = Scheduler(bench.client, bench.informers, recorder=bench.told, now=now)
     async with asyncio.TaskGroup() as tasks:
         running = [
-            tasks.create_task(bench.sight.follow(bench.client, Random(1))),
+            tasks.create_task(bench.informers.follow(bench.client, Random(1))),
             tasks.create_task(scheduler.run()),
         ]
         yield bench
@@ -166,7 +166,7 @@ async def test_a_static_volume_is_reserved_for_the_claim_that_waits() -> None:
 
 async def test_nodes_are_registered_ready_untainted_and_alive() -> None:
     bench = Bench()
-    nodes = Nodes(bench.client, node_names(2), exists=lambda _: True, now=now)
+    nodes = NodeRegistration(bench.client, node_names(2), exists=lambda _: True, now=now)
     await nodes.register()
     await nodes.register()
     node = await bench.client.get(NODES, "node-2")
@@ -202,7 +202,7 @@ async def test_a_node_that_is_no_longer_wanted_goes_with_its_pods() -> None:
 async def test_a_node_that_somebody_deleted_comes_back() -> None:
     bench = Bench()
     exists = True
-    nodes = Nodes(bench.client, ["node-1"], exists=lambda _: exists, now=now)
+    nodes = NodeRegistration(bench.client, ["node-1"], exists=lambda _: exists, now=now)
     await nodes.register()
     beating = asyncio.create_task(nodes.run())
     await bench.client.delete(NODES, "node-1")

@@ -13,8 +13,8 @@ from volplane.binding.matching import place_of
 from volplane.controller.actions import Done, Patch, Wait
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane_embedded.objects import Pod, claim_names
-from volplane_embedded.scheduler.scheduling import Bind, Placement, World, decide
-from volplane_embedded.scheduler.volume_binding import Claims
+from volplane_embedded.scheduler.scheduling import Bind, Placement, SchedulerState, decide
+from volplane_embedded.scheduler.volume_binding import StorageState
 
 NOW = "2026-01-01T00:00:00Z"
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
@@ -73,7 +73,9 @@ def storage_class(name: str = "late", *, mode: str = "WaitForFirstConsumer", **f
     return msgspec.convert(body, StorageClass)
 
 
-def world(*objects: Pod | Node | Claim | Volume | StorageClass, assumed: Mapping[str, str] | None = None) -> World:
+def state(
+    *objects: Pod | Node | Claim | Volume | StorageClass, assumed: Mapping[str, str] | None = None
+) -> SchedulerState:
     pods = [one for one in objects if isinstance(one, Pod)]
     nodes = {one.name: one for one in objects if isinstance(one, Node)}
     claims = {one.key: one for one in objects if isinstance(one, Claim)}
@@ -84,15 +86,15 @@ def world(*objects: Pod | Node | Claim | Volume | StorageClass, assumed: Mapping
         held = ((one, one.spec.claim_ref) for one in volumes.values())
         return [one for one, ref in held if ref is not None and f"{ref.namespace}/{ref.name}" == key]
 
-    return World(
+    return SchedulerState(
         pods=lambda: pods,
         users=lambda key: [one for one in pods if key in {f"{one.namespace}/{name}" for name in claim_names(one)}],
         nodes=nodes,
-        claims=Claims(
+        storage=StorageState(
             claims=claims.get,
             volumes=volumes.get,
             classes=classes.get,
-            on_shelf=lambda wanted: [one for one in volumes.values() if place_of(one) == place_of(wanted)],
+            candidates=lambda wanted: [one for one in volumes.values() if place_of(one) == place_of(wanted)],
             reserved=reserved,
             nodes=nodes,
         ),
@@ -112,7 +114,7 @@ def message_of(placement: Placement) -> str:
 
 def test_a_pod_goes_to_the_node_with_the_fewest_pods() -> None:
     there = pod("old", nodeName="node-1")
-    placement = decide(pod(), world(node("node-1"), node("node-2"), there))
+    placement = decide(pod(), state(node("node-1"), node("node-2"), there))
     assert isinstance(placement.step, Bind)
     assert placement.node == placement.step.node == "node-2"
     assert [notice.message for notice in placement.step.notices] == ["Successfully assigned default/web to node-2"]
@@ -120,24 +122,24 @@ def test_a_pod_goes_to_the_node_with_the_fewest_pods() -> None:
 
 def test_equal_nodes_are_taken_by_name_and_assumed_pods_count() -> None:
     nodes = (node("node-2"), node("node-1"))
-    assert decide(pod(), world(*nodes)).node == "node-1"
+    assert decide(pod(), state(*nodes)).node == "node-1"
     waiting = pod("other")
-    assert decide(pod(), world(*nodes, waiting, assumed={waiting.key: "node-1"})).node == "node-2"
+    assert decide(pod(), state(*nodes, waiting, assumed={waiting.key: "node-1"})).node == "node-2"
 
 
 def test_a_pod_that_is_placed_gone_or_somebody_elses_is_left_alone() -> None:
     for one in (pod(nodeName="node-9"), pod(schedulerName="mine")):
-        assert isinstance(decide(one, world(node("node-1"))).step, Done)
+        assert isinstance(decide(one, state(node("node-1"))).step, Done)
 
 
 def test_a_gated_pod_says_so_once_and_waits() -> None:
     gated = pod(schedulingGates=[{"name": "volplane.dev/scrub"}])
-    placement = decide(gated, world(node("node-1")))
+    placement = decide(gated, state(node("node-1")))
     assert message_of(placement) == "Scheduling is blocked due to non-empty scheduling gates"
     assert isinstance(placement.step, Patch)
     assert placement.step.notices == ()
     gated.status.conditions = placement.step.body["status"]["conditions"]
-    assert isinstance(decide(gated, world(node("node-1"))).step, Wait)
+    assert isinstance(decide(gated, state(node("node-1"))).step, Wait)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_a_gated_pod_says_so_once_and_waits() -> None:
     ],
 )
 def test_why_no_node_will_do_stands_on_the_pod(spec: dict[str, Any], nodes: list[Node], reason: str) -> None:
-    placement = decide(pod(**spec), world(*nodes))
+    placement = decide(pod(**spec), state(*nodes))
     assert message_of(placement) == reason
     assert isinstance(placement.step, Patch)
     assert [(one.reason, one.message) for one in placement.step.notices] == [("FailedScheduling", reason)]
@@ -167,14 +169,14 @@ def test_why_no_node_will_do_stands_on_the_pod(spec: dict[str, Any], nodes: list
 
 def test_a_tolerated_cordon_does_not_keep_a_pod_away() -> None:
     tolerating = pod(tolerations=[{"operator": "Exists"}])
-    assert decide(tolerating, world(node("n", unschedulable=True))).node == "n"
+    assert decide(tolerating, state(node("n", unschedulable=True))).node == "n"
 
 
 def test_a_preferred_node_wins_over_an_emptier_one() -> None:
     term = {"weight": 5, "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}}
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
     there = pod("old", nodeName="m")
-    assert decide(pod(affinity=affinity), world(node("n"), node("m", zone="b"), there)).node == "m"
+    assert decide(pod(affinity=affinity), state(node("n"), node("m", zone="b"), there)).node == "m"
 
 
 @pytest.mark.parametrize(
@@ -220,13 +222,13 @@ def test_a_preferred_node_wins_over_an_emptier_one() -> None:
     ],
 )
 def test_claims_that_forbid_it_keep_a_pod_from_every_node(objects: list[Any], reason: str) -> None:
-    placement = decide(pod(claims=["data"]), world(node("n"), *objects))
+    placement = decide(pod(claims=["data"]), state(node("n"), *objects))
     assert message_of(placement) == f"0/1 nodes are available: {reason}."
 
 
 def test_a_pod_follows_its_bound_volume() -> None:
     objects = (claim(volume="disk"), volume("disk", host="node-2", phase="Bound"))
-    placement = decide(pod(claims=["data"]), world(node("node-1"), node("node-2"), *objects))
+    placement = decide(pod(claims=["data"]), state(node("node-1"), node("node-2"), *objects))
     assert isinstance(placement.step, Bind)
     assert placement.node == "node-2"
 
@@ -240,7 +242,7 @@ def test_a_waiting_claim_reserves_the_smallest_volume_that_fits_on_a_node() -> N
         volume("scrubbed", host="node-1", phase="Released"),
     )
     none = storage_class(provisioner="kubernetes.io/no-provisioner")
-    placement = decide(pod(claims=["data"]), world(node("node-1"), node("node-2"), claim(), none, *volumes))
+    placement = decide(pod(claims=["data"]), state(node("node-1"), node("node-2"), claim(), none, *volumes))
     assert isinstance(placement.step, Patch)
     assert (placement.node, placement.step.target.name) == ("node-2", "right")
     assert placement.step.body["spec"]["claimRef"]["uid"] == "uid-data"
@@ -250,8 +252,8 @@ def test_a_waiting_claim_reserves_the_smallest_volume_that_fits_on_a_node() -> N
 def test_two_claims_of_a_pod_do_not_reserve_the_same_volume() -> None:
     objects = (claim("a"), claim("b"), storage_class(provisioner="kubernetes.io/no-provisioner"), volume("one"))
     both = pod(claims=["a", "b"])
-    assert "didn't find available" in message_of(decide(both, world(node("n"), *objects)))
-    first = decide(both, world(node("n"), *objects, volume("two")))
+    assert "didn't find available" in message_of(decide(both, state(node("n"), *objects)))
+    first = decide(both, state(node("n"), *objects, volume("two")))
     assert isinstance(first.step, Patch)
     assert first.step.target.name == "one"
 
@@ -259,7 +261,7 @@ def test_two_claims_of_a_pod_do_not_reserve_the_same_volume() -> None:
 def test_a_volume_that_a_person_reserved_keeps_that_mark() -> None:
     reference = {"namespace": "default", "name": "data"}
     held = volume("held", claimRef=reference)
-    placement = decide(pod(claims=["data"]), world(node("n"), claim(), storage_class(), held))
+    placement = decide(pod(claims=["data"]), state(node("n"), claim(), storage_class(), held))
     assert isinstance(placement.step, Patch)
     assert placement.step.target.name == "held"
     assert "metadata" not in placement.step.body
@@ -268,11 +270,11 @@ def test_a_volume_that_a_person_reserved_keeps_that_mark() -> None:
 def test_without_a_volume_the_node_is_named_on_the_claim_and_then_kept() -> None:
     nodes = (node("node-1"), node("node-2"))
     waiting = pod(claims=["data"])
-    placement = decide(waiting, world(*nodes, claim(), storage_class()))
+    placement = decide(waiting, state(*nodes, claim(), storage_class()))
     assert isinstance(placement.step, Patch)
     assert placement.step.body == {"metadata": {"annotations": {SELECTED: "node-1"}}}
     chosen = claim(metadata={"annotations": {SELECTED: "node-2"}})
-    placement = decide(waiting, world(*nodes, chosen, storage_class()))
+    placement = decide(waiting, state(*nodes, chosen, storage_class()))
     assert isinstance(placement.step, Wait)
     assert placement.node == "node-2"
 
@@ -280,17 +282,17 @@ def test_without_a_volume_the_node_is_named_on_the_claim_and_then_kept() -> None
 def test_while_a_claim_is_being_bound_the_pod_waits_in_silence() -> None:
     half = claim(volumeName="disk")
     waiting = pod(claims=["data"])
-    placement = decide(waiting, world(node("n"), half, storage_class(), assumed={waiting.key: "n"}))
+    placement = decide(waiting, state(node("n"), half, storage_class(), assumed={waiting.key: "n"}))
     assert isinstance(placement.step, Wait)
     assert placement.node == "n"
-    assert "unbound immediate" in message_of(decide(waiting, world(node("n"), half, storage_class())))
+    assert "unbound immediate" in message_of(decide(waiting, state(node("n"), half, storage_class())))
 
 
 def test_a_claim_whose_node_is_gone_or_was_taken_back_gets_a_new_one() -> None:
     waiting = pod(claims=["data"])
     lost = claim(metadata={"annotations": {SELECTED: "node-9"}})
     for one in (lost, claim()):
-        placement = decide(waiting, world(node("node-1"), one, storage_class()))
+        placement = decide(waiting, state(node("node-1"), one, storage_class()))
         assert isinstance(placement.step, Patch)
         assert placement.step.body["metadata"]["annotations"] == {SELECTED: "node-1"}
 
@@ -299,12 +301,12 @@ def test_a_pod_stays_with_the_node_chosen_before() -> None:
     nodes = (node("node-1"), node("node-2"))
     free = (volume("one"), volume("two"))
     waiting = pod(claims=["a", "b"])
-    objects = world(*nodes, claim("a"), claim("b"), storage_class(), *free)
+    objects = state(*nodes, claim("a"), claim("b"), storage_class(), *free)
     assert decide(waiting, replace(objects, assumed={waiting.key: "node-2"})).node == "node-2"
 
 
 def test_a_pod_prefers_volumes_that_exist_to_such_that_must_be_made() -> None:
     objects = (claim(), storage_class(), volume("ready", host="node-2"))
     there = pod("old", nodeName="node-2")
-    placement = decide(pod(claims=["data"]), world(node("node-1"), node("node-2"), there, *objects))
+    placement = decide(pod(claims=["data"]), state(node("node-1"), node("node-2"), there, *objects))
     assert placement.node == "node-2"
