@@ -38,23 +38,13 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.exc_info]
 
 
-<<<<<<< HEAD
 async def events_of(harness: Harness) -> list[dict[str, Any]]:
-    """What the notices of the harness become: every one must be taken by the server."""
+    """What the events of the laboratory become: every one must be taken by the server."""
     client = Client(InProcessTransport(harness.server))
     recorder = EventRecorder(client, instance="tests", now=clock.now)
     task = asyncio.create_task(recorder.run())
-    for notice in harness.notices:
-        recorder.record(notice)
-=======
-async def events_of(lab: Laboratory) -> list[dict[str, Any]]:
-    """What the events of the laboratory become: every one must be taken by the server."""
-    client = Client(InProcessTransport(lab.server))
-    recorder = EventRecorder(client, instance="tests", now=clock.now)
-    task = asyncio.create_task(recorder.run())
-    for event in lab.recorded:
+    for event in harness.recorded:
         recorder.record(event)
->>>>>>> main
         await asyncio.sleep(0.1)
     await recorder.close(60.0)
     await task
@@ -289,17 +279,10 @@ async def test_a_crowd_whose_driver_always_fails_costs_little_and_delays_nobody(
         others = [c for c in await harness.everything("claims") if c["metadata"]["name"].startswith("other")]
         assert {c["status"]["phase"] for c in others} == {"Bound"}
         await asyncio.sleep(HOUR)
-<<<<<<< HEAD
-        asked, told = harness.requests, len(harness.notices)
+        asked, told = harness.requests, len(harness.recorded)
         await asyncio.sleep(HOUR)
         assert harness.requests - asked < 200, "a failing claim asks the API server nothing"
-        assert len(harness.notices) - told <= crowd * 31, "one notice every two minutes, which is counted, not written"
-=======
-        asked, told = lab.requests, len(lab.recorded)
-        await asyncio.sleep(HOUR)
-        assert lab.requests - asked < 200, "a failing claim asks the API server nothing"
-        assert len(lab.recorded) - told <= crowd * 31, "one event every two minutes, which is counted, not written"
->>>>>>> main
+        assert len(harness.recorded) - told <= crowd * 31, "one event every two minutes, which is counted, not written"
         for number in range(crowd):
             await harness.delete("claims", f"crowd-{number}")
         await harness.settle()

@@ -55,25 +55,14 @@ NODE = {"metadata": {"name": "node-1"}}
 async def test_nothing_is_made_written_or_said_for_a_claim_that_is_not_ours_to_serve(
     storage_class: dict, body: dict
 ) -> None:
-<<<<<<< HEAD
     async with Beside() as harness:
         await harness.create("classes", storage_class)
         await harness.create("claims", body)
         await harness.start()
         await harness.settle()
         assert harness.our_writes() == []
-        assert harness.notices == []
+        assert harness.recorded == []
         assert not harness.backend.calls["provision"]
-=======
-    async with Beside() as lab:
-        await lab.create("classes", storage_class)
-        await lab.create("claims", body)
-        await lab.start()
-        await lab.settle()
-        assert lab.our_writes() == []
-        assert lab.recorded == []
-        assert not lab.backend.calls["provision"]
->>>>>>> main
 
 
 @pytest.mark.parametrize("key", [PROVISIONER, PROVISIONER_BETA])

@@ -165,7 +165,6 @@ async def test_a_claim_made_again_under_its_name_gets_an_asset_of_its_own() -> N
     ids=lambda body: body["spec"]["persistentVolumeReclaimPolicy"],
 )
 async def test_static_volumes_are_never_touched(body: dict) -> None:
-<<<<<<< HEAD
     async with Beside() as harness:
         await harness.create("volumes", body)
         await harness.create("claims", claim("c"))
@@ -175,21 +174,8 @@ async def test_static_volumes_are_never_touched(body: dict) -> None:
         await harness.delete("claims", "c")
         await harness.settle()
         assert harness.our_writes() == []
-        assert harness.notices == []
+        assert harness.recorded == []
         assert not harness.backend.calls["delete"] + harness.backend.calls["recycle"]
-=======
-    async with Beside() as lab:
-        await lab.create("volumes", body)
-        await lab.create("claims", claim("c"))
-        await lab.start_both()
-        await lab.settle()
-        await lab.bound_volume("c")
-        await lab.delete("claims", "c")
-        await lab.settle()
-        assert lab.our_writes() == []
-        assert lab.recorded == []
-        assert not lab.backend.calls["delete"] + lab.backend.calls["recycle"]
->>>>>>> main
 
 
 @pytest.mark.parametrize("terminating", [False, True])
@@ -204,21 +190,12 @@ async def test_volumes_that_another_serves_are_never_touched(marks: dict, termin
         body["status"] = {"phase": "Released"}
         if terminating:
             body["metadata"]["deletionTimestamp"] = "now"
-<<<<<<< HEAD
         await harness.create("volumes", body)
         await harness.start()
         await harness.settle()
         assert harness.our_writes() == []
-        assert harness.notices == []
+        assert harness.recorded == []
         assert not harness.backend.calls["delete"]
-=======
-        await lab.create("volumes", body)
-        await lab.start()
-        await lab.settle()
-        assert lab.our_writes() == []
-        assert lab.recorded == []
-        assert not lab.backend.calls["delete"]
->>>>>>> main
 
 
 async def test_a_claim_that_is_marked_as_migrated_to_another_driver_is_left_to_it() -> None:

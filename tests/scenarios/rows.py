@@ -280,11 +280,7 @@ def strange_events(harness: Harness, row: Mapping[str, Any]) -> list[str]:
     seen, needed, allowed = set(harness.events), set(row["events"]), set(row.get("events_optional", ()))
     wrong = [f"event {event} is missing" for event in sorted(needed - seen)]
     for event in sorted(seen - needed - allowed):
-<<<<<<< HEAD
-        texts = [n.message for n in harness.notices if f"{n.type} {n.reason}" == event]
-=======
-        texts = [n.message for n in lab.recorded if f"{n.type} {n.reason}" == event]
->>>>>>> main
+        texts = [n.message for n in harness.recorded if f"{n.type} {n.reason}" == event]
         wrong.append(f"event {event} was not expected: {texts[:2]}")
     return wrong
 
