@@ -100,7 +100,9 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def owns(self, request: OwnsRequest) -> bool:
-        """Say whether a volume that a person made belongs to this driver: a path under my root, my server, my driver."""
+        """Say whether a volume that a person made belongs to this driver: a path under my root, my server, my
+        driver.
+        """
         raise AssertionError(request)
 
     @hookspec(firstresult=True)

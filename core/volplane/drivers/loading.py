@@ -1,4 +1,6 @@
-"""From the configuration to drivers: imports the plugins that it needs, makes drivers, keeps the reason for each that fails."""
+"""From the configuration to drivers: imports the plugins that it needs, makes drivers, keeps the reason for each that
+fails.
+"""
 
 from __future__ import annotations
 

@@ -193,9 +193,9 @@ class DriverRegistry:
     ) -> T:
         """Call a hook in the driver's own threads: `await drivers.call(driver, Driver.provision, request)`.
 
-        timeout: seconds, None = the driver's. The request's context gets it, and its `cancelled` is true once the caller
-        has stopped waiting. Raises what the method raises, OutcomeUnknown after the timeout (see `HookExecutor`), and
-        KeyError for a driver that is not of this registry.
+        timeout: seconds, None = the driver's. The request's context gets it, and its `cancelled` is true once the
+        caller has stopped waiting. Raises what the method raises, OutcomeUnknown after the timeout (see
+        `HookExecutor`), and KeyError for a driver that is not of this registry.
         """
         facade = self._entries[driver.name].driver
         seconds = self.limits(driver.name).timeout if timeout is None else timeout
@@ -233,7 +233,7 @@ class DriverRegistry:
         await self._each(self._start, self._entries.values())
 
     async def keep(self) -> None:
-        """Start what is unavailable again (after 1 s, doubling to 30 s), probe the others every 30 s, until cancelled."""
+        """Start what is unavailable again and probe the others every 30 s, until cancelled."""
         await self._each(self._keep_one, self._entries.values())
 
     async def stop_all(self) -> None:
@@ -241,7 +241,7 @@ class DriverRegistry:
         await self._each(self._stop, [e for e in self._entries.values() if e.state is DriverState.READY])
 
     async def probe(self, name: str) -> str:
-        """Ask a usable driver whether its storage can be used; "" or what is wrong, which `status` shows from then on."""
+        """Ask a usable driver whether its storage can be used; "" or what is wrong, which `status` then shows."""
         entry = self._entries[name]
         await self._probe(entry)
         return entry.error

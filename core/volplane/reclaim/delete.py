@@ -107,7 +107,10 @@ def _nobody(volume: Volume, why_not: str) -> Action:
         return Wait(reason="an external provisioner deletes it") if not volume.terminating else Done()
     if not why_not:
         made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")
-        why_not = f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset'
+        why_not = (
+            f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to '
+            "keep the asset"
+        )
     message = f'error getting deleter volume plugin for volume "{volume.name}": {why_not}'
     notice = warning(VOLUMES, volume, "VolumeFailedDelete", message)
     return volume_phase_step(volume, "Failed", message, notices=(notice,)) or Wait(reason=message)

@@ -1,4 +1,6 @@
-"""The wire between the controllers of a test cluster and its API server: it can fail, lose answers, be slow, and remembers."""
+"""The wire between the controllers of a test cluster and its API server: it can fail, lose answers, be slow, and
+remembers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ __all__ = ["Request", "Wire", "WireFault"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One exchange. resource: plural, with `/status` for the subresource. status: HTTP code, 0 = the answer was lost."""
+    """One exchange. resource: plural, with `/status` for the subresource. status: HTTP code, 0 = the answer was
+    lost.
+    """
 
     verb: str
     resource: str
@@ -29,8 +33,8 @@ class Request:
 class WireFault:
     """What happens to the next `times` requests of this verb and resource.
 
-    status: the code that is answered, 0 = no answer at all. after: the server has acted by then. seconds: of delay (beyond
-    the caller's deadline the request never arrives); a fault with a delay and without a status only delays.
+    status: the code that is answered, 0 = no answer at all. after: the server has acted by then. seconds: of delay
+    (beyond the caller's deadline the request never arrives); a fault with a delay and without a status only delays.
     """
 
     verb: str

@@ -1,1 +1,3 @@
-"""The kubelet of the embedded cluster: volumes, containers and status of the pods bound to the nodes of this machine."""
+"""The kubelet of the embedded cluster: volumes, containers and status of the pods bound to the nodes of this
+machine.
+"""
