@@ -14,6 +14,9 @@ SOURCES := core embedded/src testing/src $(wildcard plugins/*/src) $(wildcard ex
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 PYTEST_ARGS ?=
+# How many tests run at once: one a processor. Each worker begins with its part of the list and then takes over from others.
+JOBS ?= auto
+PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .PHONY: help
 help: ## Show this list
@@ -24,8 +27,12 @@ demo: $(STAMP) ## Walk volumes through their whole life on an embedded cluster
 	@$(BIN)/volplane demo
 
 .PHONY: test
-test: $(STAMP) ## Run every test
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(STAMP) ## Run the tests, less than five minutes on two processors
+	@$(PYTEST) $(PYTEST_ARGS)
+
+.PHONY: soak
+soak: $(STAMP) ## Run what takes longer: more seeds, kills, crowds and bugs
+	@$(PYTEST) -m soak $(PYTEST_ARGS)
 
 .PHONY: check
 check: lint types layers site test ## Run what CI runs

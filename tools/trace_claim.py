@@ -34,23 +34,27 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "data": (
         "assets",
         "controller.actions",
+        "drivers.view",
+        "intents.requests",
         "kube.interning",
         "kube.kinds",
         "kube.metadata",
         "kube.objects",
         "kube.quantity",
+        "operations.operation",
         "requests",
+        "state.indexes",
     ),
-    "names": ("kube.names",),
+    "names": ("kube.names", "state.naming"),
     "parameters": ("drivers.parameters", "schemas", "secret"),
     "logs": ("controller.logs", "messages"),
     "clock": ("controller.clock",),
-    "metrics": ("controller.metrics",),
+    "metrics": ("assembly._Wiring._hook_ended", "assembly._Wiring._operation_ended", "controller.metrics"),
     "events": ("kube.events",),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
     "other duties": ("protection",),
 }
-"""What a reader need not open to follow a claim: subject -> packages and modules of core."""
+"""What a reader need not open to follow a claim: subject -> packages, modules and functions of core."""
 
 
 @dataclass(slots=True)
@@ -109,10 +113,10 @@ def named(code: CodeType) -> tuple[str, str] | None:
     if not path.is_relative_to(CORE):
         return None
     relative = path.relative_to(CORE)
-    module = ".".join(relative.with_suffix("").parts)
-    if any(f"{module}.".startswith(f"{each}.") for modules in LEFT_OUT.values() for each in modules):
-        return None
     name = code.co_qualname.partition(".<locals>")[0]
+    dotted = ".".join((*relative.with_suffix("").parts, name, ""))
+    if any(dotted.startswith(f"{each}.") for parts in LEFT_OUT.values() for each in parts):
+        return None
     return None if "<" in name else (str(relative), name)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Decide
 from volplane.controller.clock import Clock
 from volplane.controller.metrics import Metrics
@@ -184,8 +183,8 @@ class _Wiring:
         decide: Decide = ClaimReconciler(state, self._enqueue_claim)
         if self._parts.lifecycle_metrics is not None:
             decide = CountedAssignments(decide, state.claims, self._parts.lifecycle_metrics)
-        claims = self._runner("claims", decide, state.claims, self._class_of_claim)
-        volumes = self._runner("volumes", VolumeReconciler(state), state.volumes, self._class_of_volume)
+        claims = self._runner("claims", decide, state.claims, state.flow_of_claim)
+        volumes = self._runner("volumes", VolumeReconciler(state), state.volumes, state.flow_of_volume)
         return Runners(claims=claims, volumes=volumes)
 
     def _runner(self, name: str, decide: Decide, cache: Cache[Any], flow: Callable[[str], str] | None = None) -> Runner:
@@ -206,15 +205,6 @@ class _Wiring:
 
     def _driver_changed(self, name: str) -> None:
         self._plane.driver_changed(name)
-
-    def _class_of_claim(self, key: str) -> str:
-        """Claims of one class share a flow: many claims whose driver does not work may not delay those of others."""
-        claim = self._state.claims.get(key)
-        return class_of_claim(claim) or "" if claim is not None else ""
-
-    def _class_of_volume(self, key: str) -> str:
-        volume = self._state.volumes.get(key)
-        return class_of_volume(volume) if volume is not None else ""
 
     def _operations(self, volumes: Runner) -> OperationDeps:
         """Register the operations of claims and volumes; returns what operations of other duties need too."""

@@ -21,13 +21,13 @@ class Backoff:
     """One row of the table. All times are seconds.
 
     reason: what failed. reset: what makes the next failure the first one again.
-    first: the delay after the first failure in a row. factor, step: each further failure multiplies the delay by `factor`
-    and adds `step`. ceiling: the longest delay. threshold: the failure in a row from which on there is a delay at all.
-    jitter: the delay is multiplied by a random number between these two.
-    asked: what a delay asked for by the other side (`retry_after`) means: "ignored", "floor" (the delay is at least that),
-    or "instead" (it is exactly that). asked_within: shortest and longest that it may be; anything else is moved there.
-    tries: failures in a row after which it is given up; None: never. forget_after: seconds without a try after which the
-    count is dropped.
+    first: the delay after the first failure in a row. factor, step: each further failure multiplies the delay by
+    `factor` and adds `step`. ceiling: the longest delay. threshold: the failure in a row from which on there is a delay
+    at all. jitter: the delay is multiplied by a random number between these two.
+    asked: what a delay asked for by the other side (`retry_after`) means: "ignored", "floor" (the delay is at least
+    that), or "instead" (it is exactly that). asked_within: shortest and longest that it may be; anything else is moved
+    there. tries: failures in a row after which it is given up; None: never. forget_after: seconds without a try after
+    which the count is dropped.
     """
 
     reason: str
@@ -46,8 +46,8 @@ class Backoff:
     def delay(self, failures: int = 1, *, asked: float | None = None, random: Random | None = None) -> float:
         """Seconds to wait after the `failures`-th failure in a row, counted from 1.
 
-        asked: what the other side asked for; None, or a number that is not finite: nothing. random: source of the jitter;
-        None: no jitter.
+        asked: what the other side asked for; None, or a number that is not finite: nothing. random: source of the
+        jitter; None: no jitter.
         """
         bounded: float | None = None
         if asked is not None and math.isfinite(asked) and self.asked != "ignored":

@@ -1,4 +1,4 @@
-"""What messages to people are made of: text of unknown origin without control characters, and the nearest known word."""
+"""Parts of messages to people: text of unknown origin without control characters, and the nearest known word."""
 
 from __future__ import annotations
 

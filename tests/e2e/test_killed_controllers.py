@@ -1,11 +1,7 @@
-"""`volplane run` is killed again and again while claims come and go; in the end nothing is leaked, lost or stuck.
-
-`VOLPLANE_KILLS` and `VOLPLANE_CYCLES` set how often (20 and 200 in a full run, less by default).
-"""
+"""`volplane run` is killed again and again while claims come and go; in the end nothing is leaked, lost or stuck."""
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import time
@@ -14,8 +10,6 @@ from pathlib import Path
 import pytest
 from tests.e2e.processes import Command, kubectl, objects, running, until
 
-KILLS = int(os.environ.get("VOLPLANE_KILLS", "5"))
-CYCLES = int(os.environ.get("VOLPLANE_CYCLES", "50"))
 BATCH = 10
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
@@ -40,7 +34,10 @@ spec: {{storageClassName: fast, accessModes: [ReadWriteOnce], resources: {{reque
     )
 
 
-def test_nothing_is_leaked_or_stuck_when_the_controllers_are_killed_at_random_moments(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kills_due", "cycles"), [(5, 50), pytest.param(30, 300, marks=pytest.mark.soak)])
+def test_nothing_is_leaked_or_stuck_when_the_controllers_are_killed_at_random_moments(
+    tmp_path: Path, kills_due: int, cycles: int
+) -> None:
     root, kubeconfig, configuration = tmp_path / "root", tmp_path / "kubeconfig", tmp_path / "config.yaml"
     configuration.write_text(
         "drivers:\n- {name: hostpath.volplane.dev, backend: hostpath, options: "
@@ -58,14 +55,14 @@ def test_nothing_is_leaked_or_stuck_when_the_controllers_are_killed_at_random_mo
         controllers = start()
         try:
             kills = 0
-            for batch in range(CYCLES // BATCH):
+            for batch in range(cycles // BATCH):
                 kubectl(kubeconfig, "apply", "-f", "-", given=claims_of(batch))
-                while kills < KILLS * (2 * batch + 1) // (2 * (CYCLES // BATCH)):
+                while kills < kills_due * (2 * batch + 1) // (2 * (cycles // BATCH)):
                     controllers = killed(controllers, chance, start)
                     kills += 1
                 names = [f"pvc/c-{batch}-{number}" for number in range(BATCH)]
                 kubectl(kubeconfig, "delete", "-n", "default", "--wait=false", *names)
-                while kills < KILLS * (2 * batch + 2) // (2 * (CYCLES // BATCH)):
+                while kills < kills_due * (2 * batch + 2) // (2 * (cycles // BATCH)):
                     controllers = killed(controllers, chance, start)
                     kills += 1
             until(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.e2e.processes import ENVIRONMENT, Command, kubectl, objects, running, until
+
+from ports import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
@@ -45,12 +46,6 @@ def volplane(*arguments: str, code: int = 0) -> str:
     return ended.stdout + ended.stderr
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 @pytest.fixture
 def kubeconfig(tmp_path: Path) -> Iterator[Path]:
     """A cluster without any controller."""
@@ -65,7 +60,7 @@ class Controllers:
 
     def __init__(self, directory: Path, kubeconfig: Path) -> None:
         self.root = directory / "root"
-        self.http = free_address()
+        self.http = f"127.0.0.1:{free_port()}"
         self._log = directory / "run.log"
         self.config = directory / "volplane.yaml"
         self._kubeconfig = kubeconfig

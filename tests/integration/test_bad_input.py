@@ -13,6 +13,7 @@ from integration.weather import Outdoors
 from scenarios.backends import ScriptedBackend
 from scenarios.laboratory import Laboratory
 from scenarios.stories import DRIVER, claim, node_runs_pods, storage_class, volume
+from schedules import soaked
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane_embedded.inprocess import InProcessTransport
@@ -256,11 +257,11 @@ async def test_a_volume_without_a_source_harms_nobody(caplog: pytest.LogCaptureF
 # --- a crowd whose driver always fails ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("crowd", soaked([150, 1000], few=1))
 async def test_a_crowd_whose_driver_always_fails_costs_little_and_delays_nobody(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, crowd: int
 ) -> None:
     caplog.set_level(logging.WARNING)
-    crowd = 1000
     broken, working = ScriptedBackend("broken.example.com", {"provision": ["no"]}), ScriptedBackend(DRIVER)
 
     async with Outdoors(broken, working) as lab:

@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 __all__ = ["CleanEnvironment", "borrow", "wheel_of"]
+
+_wheels = TemporaryDirectory()
 
 
 def needed(*names: str) -> Iterator[importlib.metadata.Distribution]:
@@ -67,11 +71,11 @@ class CleanEnvironment:
         """Path of a program in it."""
         return str(self._directory / "bin" / name)
 
-    def install(self, wheel: Path) -> None:
-        """With pip, and with nothing else than this wheel."""
+    def install(self, *wheels: Path) -> None:
+        """With pip, and with nothing else than these wheels."""
         pip = [sys.executable, "-m", "pip", "--python", str(self._directory / "bin" / "python"), "install", "--quiet"]
         quiet = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        subprocess.run([*pip, "--no-index", "--no-deps", str(wheel)], check=True, env=quiet)
+        subprocess.run([*pip, "--no-index", "--no-deps", *map(str, wheels)], check=True, env=quiet)
 
     def run(self, program: str, *arguments: str, cwd: Path) -> str:
         """What a command prints; it must succeed."""
@@ -92,8 +96,10 @@ class CleanEnvironment:
         )
 
 
-def wheel_of(directory: Path, into: Path) -> Path:
-    """Build it as build front ends do."""
+@cache
+def wheel_of(directory: Path) -> Path:
+    """Build it as build front ends do, once a process."""
+    into = Path(_wheels.name)
     script = "import sys; from hatchling.build import build_wheel as build; print(build(sys.argv[1]))"
     built = subprocess.run(
         [sys.executable, "-c", script, str(into)], cwd=directory, check=True, capture_output=True, text=True

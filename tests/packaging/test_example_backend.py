@@ -15,11 +15,10 @@ EXAMPLE = REPOSITORY / "examples" / "loopfiles"
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     """The wheels of the core, the testing kit and the example, and what they need."""
-    wheels = tmp_path_factory.mktemp("wheels")
     environment = CleanEnvironment(tmp_path_factory.mktemp("clean") / "venv")
     borrow(environment.site, "volplane", "pytest")
-    for directory in (REPOSITORY, REPOSITORY / "embedded", REPOSITORY / "testing", EXAMPLE):
-        environment.install(wheel_of(directory, wheels))
+    directories = (REPOSITORY, REPOSITORY / "embedded", REPOSITORY / "testing", EXAMPLE)
+    environment.install(*map(wheel_of, directories))
     return environment
 
 

@@ -48,7 +48,7 @@ def test_every_name_that_a_documented_signature_uses_is_defined_somewhere() -> N
 
 def test_a_name_that_no_page_defines_stops_the_writing() -> None:
     report = next(name for name in exported("volplane_testing") if name.name == "Report")
-    with pytest.raises(SystemExit, match=r"\.Outcome, which no page of the reference defines"):
+    with pytest.raises(SystemExit, match=r"\.RuleResult, which no page of the reference defines"):
         list(definition_of(report, "testing.md", Index({"testing.md": [report]}), level=2))
 
 

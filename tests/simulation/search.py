@@ -11,12 +11,12 @@ import sys
 import time
 
 from simulation.plants import PLANTS, planted
-from volplane_testing.simulation.plan import generate
-from volplane_testing.simulation.simulation import Trial, simulate
-from volplane_testing.simulation.verdict import Violation
+from volplane_testing.simulation.run import Trial, simulate
+from volplane_testing.simulation.schedule import generate
+from volplane_testing.simulation.trace import InvariantViolation
 
 
-def first_seed(name: str, seeds: range) -> tuple[int, Violation] | None:
+def first_seed(name: str, seeds: range) -> tuple[int, InvariantViolation] | None:
     """The first seed that breaks an invariant because of the bug, and which; None if there is none."""
     for seed in seeds:
         trial = Trial(generate(seed))

@@ -16,9 +16,9 @@ from volplane.assets import AccessMode, Ownership
 from volplane.errors import ConfigurationError
 from volplane_testing import MemoryBackend, MemoryStorage, Subject
 from volplane_testing.conformance.subject import MakeSubject
-from volplane_testing.simulation.plan import generate
 from volplane_testing.simulation.report import SeedReport, judge_seed
-from volplane_testing.simulation.simulation import Trial, simulate
+from volplane_testing.simulation.run import Trial, simulate
+from volplane_testing.simulation.schedule import generate
 
 NOBODY = Ownership(cluster_id="", claim_uid="", volume_name="")
 
@@ -109,7 +109,7 @@ def test_its_hooks_are_called_in_virtual_time_and_crash_in_the_middle() -> None:
         (Sloppy, "one-asset-per-generation"),
         (Blind, "no-leak"),
         (Polite, "no-leak"),
-        (Unmarked, "comes-to-rest"),
+        pytest.param(Unmarked, "comes-to-rest", marks=pytest.mark.soak),
     ],
 )
 def test_a_sloppy_backend_is_caught(kind: type[MemoryBackend], invariant: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from simulation.recorded import COVERING
 from volplane_testing.simulation.coverage import KINDS, Coverage
-from volplane_testing.simulation.plan import generate
-from volplane_testing.simulation.simulation import Trial, simulate
+from volplane_testing.simulation.run import Trial, simulate
+from volplane_testing.simulation.schedule import generate
 
 
 def test_every_kind_of_trouble_comes() -> None:

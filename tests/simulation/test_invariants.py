@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -15,22 +14,14 @@ import pytest
 
 from simulation.recorded import CAUGHT
 from volplane.reconcile import claims
-from volplane_embedded.apiserver.server import ApiServer
-from volplane_testing import clock, simulation
-from volplane_testing.simulation.chance import Fate
-from volplane_testing.simulation.cluster import Cluster, PodFaults
-from volplane_testing.simulation.disks import Disks
+from volplane_testing import simulation
+from volplane_testing.simulation.actors import Actors
 from volplane_testing.simulation.liveness import MOST_WRITES, Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
-from volplane_testing.simulation.people import People
-from volplane_testing.simulation.plan import generate
-from volplane_testing.simulation.process import NAMESPACE
-from volplane_testing.simulation.safety import Safety
-from volplane_testing.simulation.simulation import Trial, simulate
-from volplane_testing.simulation.stage import Stage
-from volplane_testing.simulation.trace import Trace
-from volplane_testing.simulation.truth import Truth
-from volplane_testing.simulation.verdict import Verdict
+from volplane_testing.simulation.nodes import Nodes, PodFaults
+from volplane_testing.simulation.run import Trial, simulate
+from volplane_testing.simulation.run_context import NAMESPACE, RunContext
+from volplane_testing.simulation.schedule import generate
 
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
@@ -42,25 +33,16 @@ class World:
     """Objects and assets without controllers. `user` and `p1` write what they like."""
 
     def __init__(self) -> None:
-        trace = Trace()
-        verdict = Verdict(trace)
-        truth = Truth(ApiServer(now=clock.now, random=Random(1)), trace)
-        disks = Disks()
-        self.stage = Stage(
-            fate=Fate(1),
-            trace=trace,
-            truth=truth,
-            disks=disks,
-            safety=Safety(truth, disks, verdict),
-            verdict=verdict,
-        )
+        self.run_context = RunContext.create(1)
         self.send("user", "POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": NAMESPACE}})
 
     def send(self, who: str, method: str, path: str, body: Mapping[str, Any], kind: str = "") -> Any:
         media = "application/merge-patch+json" if method == "PATCH" else "application/json"
         full = {"apiVersion": "v1", **({"kind": kind} if kind else {}), **body}
         sent = body if method == "PATCH" else full
-        answer = self.stage.truth.send(who, method, path, json.dumps(sent).encode(), headers={"content-type": media})
+        answer = self.run_context.view.send(
+            who, method, path, json.dumps(sent).encode(), headers={"content-type": media}
+        )
         assert answer.status < 300, answer.body
         return json.loads(answer.body)
 
@@ -115,9 +97,9 @@ def broken_by(build: Build) -> str:
     async def judge() -> str:
         world = World()
         build(world)
-        cluster = Cluster(world.stage, PodFaults(), {})
-        Liveness(world.stage, People(world.stage, {}, {}), cluster, {}).check(_Silent())
-        violation = world.stage.verdict.violation
+        cluster = Nodes(world.run_context, PodFaults(), {})
+        Liveness(world.run_context, Actors(world.run_context, {}, {}), cluster, {}).check(_Silent())
+        violation = world.run_context.violations.violation
         return violation.invariant if violation is not None else ""
 
     with asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=1, limit=60.0)) as runner:
@@ -157,7 +139,7 @@ def a_scrubber_pod_that_is_left(world: World) -> None:
 
 
 def an_asset_of_nobody(world: World) -> None:
-    world.stage.safety.made("alpha.sim", "path:/alpha/lost", None)
+    world.run_context.safety.made("alpha.sim", "path:/alpha/lost", None)
 
 
 def a_claim_that_is_written_again_and_again(world: World) -> None:
@@ -195,5 +177,5 @@ def test_an_error_inside_a_controller_is_a_violation() -> None:
 
 def test_every_invariant_is_shown_to_fail() -> None:
     text = "".join(path.read_text("utf-8") for path in Path(simulation.__file__).parent.glob("*.py"))
-    known = set(re.findall(r'(?:verdict\.broke\(|yield )\s*"([a-z]+(?:-[a-z]+)*)"', text))
+    known = set(re.findall(r'(?:violations\.report\(|yield )\s*"([a-z]+(?:-[a-z]+)*)"', text))
     assert known == {*BY_HAND.values(), *(invariant for _, invariant in CAUGHT.values()), "no-internal-error"}

@@ -9,8 +9,8 @@ import pytest
 
 from simulation.plants import PLANTS, planted
 from simulation.recorded import CAUGHT
-from volplane_testing.simulation.plan import generate
-from volplane_testing.simulation.simulation import Trial, simulate
+from volplane_testing.simulation.run import Trial, simulate
+from volplane_testing.simulation.schedule import generate
 
 
 def test_every_planted_bug_has_a_recorded_seed_below_2000() -> None:

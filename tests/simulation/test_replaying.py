@@ -10,10 +10,10 @@ import pytest
 
 from simulation.plants import planted
 from simulation.recorded import CAUGHT
-from volplane_testing.simulation.plan import SCENARIOS, generate
 from volplane_testing.simulation.report import judge_seed
+from volplane_testing.simulation.run import Trial, simulate
+from volplane_testing.simulation.schedule import SCENARIOS, generate
 from volplane_testing.simulation.shrink import shrink
-from volplane_testing.simulation.simulation import Trial, simulate
 
 BUG = "release_before_it_is_erased"
 
@@ -31,8 +31,8 @@ def test_seeds_differ() -> None:
 
 def test_a_seed_runs_alike_where_sets_are_ordered_otherwise() -> None:
     code = (
-        "from volplane_testing.simulation.plan import generate\n"
-        "from volplane_testing.simulation.simulation import Trial, simulate\n"
+        "from volplane_testing.simulation.schedule import generate\n"
+        "from volplane_testing.simulation.run import Trial, simulate\n"
         "print([simulate(Trial(generate(seed))).trace.digest() for seed in range(5)])\n"
     )
     told = {

@@ -13,11 +13,11 @@ from typing import Any
 from volplane.binding.matching import reference_is
 from volplane.controller.actions import Notice, Patch
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import parse
 
-__all__ = ["bind_step", "claim_status_step", "reset_claim_step", "unbind_patch", "volume_phase_step"]
+__all__ = ["bind_step", "claim_status_step", "migration_step", "reset_claim_step", "unbind_patch", "volume_phase_step"]
 
 
 def bind_step(claim: Claim, volume: Volume, *, claim_metadata: Mapping[str, Any] | None = None) -> Patch | None:
@@ -148,3 +148,18 @@ def unbind_patch(volume: Volume, *, metadata: Mapping[str, Any] | None = None, w
     if changed:
         body["metadata"] = changed
     return Patch(kind=VOLUMES, target=volume, body=body, why=why)
+
+
+def migration_step(kind: Kind[Any], item: Claim | Volume) -> Patch | None:
+    """Set or remove the annotation `pv.kubernetes.io/migrated-to`, for volumes of in-tree plugins that a CSI driver serves now."""
+    if isinstance(item, Volume):
+        plugin = item.annotation(names.PROVISIONED_BY)
+    else:
+        plugin = item.annotation(names.STORAGE_PROVISIONER) or item.annotation(names.BETA_STORAGE_PROVISIONER)
+    if plugin is None:
+        return None
+    wanted, present = names.csi_driver_of(plugin), item.annotation(names.MIGRATED_TO)
+    if wanted == present or (wanted is None and not present):
+        return None
+    body = {"metadata": {"annotations": {names.MIGRATED_TO: wanted}}}
+    return Patch(kind=kind, target=item, body=body, why=f"plugin {plugin} is served by {wanted or 'nobody else'}")

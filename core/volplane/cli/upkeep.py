@@ -13,7 +13,7 @@ from volplane.errors import VolplaneError
 from volplane.leaks.adoption import Adoptable
 from volplane.leaks.check import CheckStatus
 from volplane.leaks.comparison import GRACE_SECONDS, Finding
-from volplane.operations.one_shots import OneShotStatus
+from volplane.operations.dispatcher import OneShotStatus
 from volplane.process import ControllerProcess
 
 __all__ = ["UpkeepAnswers", "not_leading"]

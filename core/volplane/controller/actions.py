@@ -1,8 +1,8 @@
 """What `decide` may answer: the single next thing to do for one object.
 
 A decide function is pure: it reads caches (and what this pass read live), and returns one of these. The runner performs
-it, puts the server's answer into the cache, and asks again, until `Wait` or `Done`. They are structs because several are
-made for every write, and a frozen dataclass takes 20 times as long.
+it, puts the server's answer into the cache, and asks again, until `Wait` or `Done`. They are structs because several
+are made for every write, and a frozen dataclass takes 20 times as long.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ _SCRUBBER_KEYS: Final = (
 class DriverSettings:
     """One driver.
 
-    where: place in the file, for messages. options: as written; somebody may have put a secret there, so they are not in
-    `repr`.
+    where: place in the file, for messages. options: as written; somebody may have put a secret there, so they are not
+    in `repr`.
     concurrency, rate (operations started a second), timeout (seconds a hook may take): None = the default.
     """
 

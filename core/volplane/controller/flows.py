@@ -1,7 +1,7 @@
 """Fair queueing: keys of different flows are served in turns, and a flow has a limit of keys in work.
 
-So a flow with many keys (one storage class with 10,000 claims) neither delays the others nor takes all workers. The word
-is that of API priority and fairness.
+So a flow with many keys (one storage class with 10,000 claims) neither delays the others nor takes all workers. The
+word is that of API priority and fairness.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The HTTP endpoints of a controller process: health, metrics, and answers for the commands.
 
-/healthz answers while the event loop runs. /readyz answers 200 if work can be done, else 503 with the reasons. /metrics is
-in the text format of Prometheus. Everything else is JSON from a function that was passed in. GET is answered to every
-client that reaches the address; POST, which changes something, only to clients on this machine.
+/healthz answers while the event loop runs. /readyz answers 200 if work can be done, else 503 with the reasons. /metrics
+is in the text format of Prometheus. Everything else is JSON from a function that was passed in. GET is answered to
+every client that reaches the address; POST, which changes something, only to clients on this machine.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
             await site.start()
         except OSError as error:
             raise ConfigurationError(
-                f"--http {address.host}:{address.port} cannot be used: {error.strerror or error}; choose another address"
+                f"--http {address.host}:{address.port} cannot be used: {error.strerror or error}; choose "
+                "another address"
             ) from error
         host, port = runner.addresses[0][:2]
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"

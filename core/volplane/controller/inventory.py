@@ -31,7 +31,9 @@ _End = Callable[[], None]
 
 
 def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> _End:
-    """Count the objects in the caches and follow their changes; the function that is returned ends that and clears the counts."""
+    """Count the objects in the caches and follow their changes. Call what is returned to end that and clear the
+    counts.
+    """
     leave = (_follow(volumes, _of_volume, metrics), _follow(claims, _of_claim, metrics))
 
     def end() -> None:

@@ -1,7 +1,7 @@
 """Prometheus metrics under the names of what they stand for elsewhere: client-go, the external provisioner, the binder.
 
-One `Metrics` per process, in the registry that is passed in or one of its own, never the global one. What the simulation
-counts too is written against the protocols `ApiMetrics` and `ControllerMetrics`, which it implements.
+One `Metrics` per process, in the registry that is passed in or one of its own, never the global one. What the
+simulation counts too is written against the protocols `ApiMetrics` and `ControllerMetrics`, which it implements.
 """
 
 from __future__ import annotations

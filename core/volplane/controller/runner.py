@@ -203,7 +203,8 @@ class Runner:
             if self._stopping:
                 return "stopped"
             if not reads:
-                # This decision sees our own writes, which have added the key too. What was read live may be older than they are.
+                # This decision sees our own writes, which have added the key too; live reads may be older than they
+                # are.
                 self._queue.seen(key)
             action = self._decide(key, reads)
             if isinstance(action, Wait | Done | Run):

@@ -1,7 +1,8 @@
-"""What an operator may lay over the scrubber pod: what is harmless, what weakens its sandbox, and what is never theirs. Pure.
+"""What an operator may change of the scrubber pod: what is harmless, what weakens its sandbox, what is refused. Pure.
 
-The template has the shape of a pod: `metadata.labels`, `metadata.annotations`, `spec` and in it at most one container. A
-field that is not known here counts as weakening: what Kubernetes adds later is refused until somebody has looked at it.
+The template has the shape of a pod: `metadata.labels`, `metadata.annotations`, `spec` and in it at most one container.
+A field that is not known here counts as weakening: what Kubernetes adds later is refused until somebody has looked at
+it.
 """
 
 from __future__ import annotations

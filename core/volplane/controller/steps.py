@@ -20,7 +20,7 @@ class NothingChanged(VolplaneError):
 
 
 class Steps:
-    """Performs steps and puts the answers into `caches` (by plural). Kinds without a cache can be written and read too."""
+    """Performs steps and puts the answers into `caches` (by plural). Kinds without a cache can be used too."""
 
     def __init__(self, client: Client, caches: Mapping[str, Cache[Any]]) -> None:
         self._client = client

@@ -1,8 +1,8 @@
 """The keyed work queue of a controller, after client-go's workqueue.
 
-A key waits at most once. A key that is added while a worker has it waits until that work is done, so no key is worked on
-twice at a time. Keys are served first in, first out within their flow (see `volplane.controller.flows`). Delayed keys and
-the back-off of failed ones are kept here too.
+A key waits at most once. A key that is added while a worker has it waits until that work is done, so no key is worked
+on twice at a time. Keys are served first in, first out within their flow (see `volplane.controller.flows`). Delayed
+keys and the back-off of failed ones are kept here too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class ControllerMetrics(ApiMetrics, Protocol):
 class WorkQueue:
     """Keys to work on. Belongs to one event loop; nothing here is thread-safe.
 
-    A worker calls `get`, works, then `done`; in between it may call `seen`, `add_after`, `retry` or `forget` for the key.
+    A worker calls `get`, works, then `done`; in between it may call `seen`, `add_after`, `retry` or `forget` for the
+    key.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class WorkQueue:
         concurrency: AdaptiveConcurrency | None = None,
         metrics: ControllerMetrics | None = None,
     ) -> None:
-        """flow: the flow of a key, determined again each time it is queued. concurrency: how many keys of one flow may be in
-        work at once; None: any number.
+        """flow: the flow of a key, determined again each time it is queued. concurrency: how many keys of one flow may
+        be in work at once; None: any number.
         """
         self._name = name
         self._flow = flow

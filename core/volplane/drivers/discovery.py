@@ -82,9 +82,13 @@ class GivenPlugins:
 class InstalledPlugins:
     """The plugins whose distributions are installed, each imported at most once."""
 
-    def __init__(self, deadline: float = IMPORT_DEADLINE) -> None:
-        """Read the metadata. deadline: seconds an import may take in the child process."""
-        self._deadline = deadline
+    deadline: float = IMPORT_DEADLINE
+    """Seconds an import may take in the child process."""
+
+    def __init__(self, deadline: float | None = None) -> None:
+        """Read the metadata. deadline: see above; None = that of the class."""
+        if deadline is not None:
+            self.deadline = deadline
         self._installed = {(i.kind, i.name): i for kind in GROUPS for i in installed(kind)}
         self._locks = {key: threading.Lock() for key in self._installed}
         self._loaded: dict[tuple[str, str], Plugin | PluginError] = {}
@@ -110,7 +114,7 @@ class InstalledPlugins:
 
     def _load(self, entry: Installed) -> Plugin | PluginError:
         try:
-            return _import(entry, self._deadline)
+            return _import(entry, self.deadline)
         except PluginError as error:
             return error
 

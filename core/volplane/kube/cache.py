@@ -27,7 +27,7 @@ IndexFunction = Callable[[T], list[str]]
 """The values under which one index lists an object. Pure: it is called again when the object changes or goes."""
 
 Listener = Callable[[T | None, T | None], None]
-"""Called with (old, new) after a change of the cache: (None, new) for a new object, (old, None) for one that is gone."""
+"""Called with (old, new) after a change of the cache. old is None for a new object, new for one that is gone."""
 
 
 class Cache(Generic[T]):

@@ -34,9 +34,9 @@ class Client:
     """One user of the Kubernetes API.
 
     deadline: seconds after which any call is given up (ApiUnavailable). All methods raise the Api errors of
-    `volplane.errors`; ApiError.already_exists distinguishes the 409 of a create from a conflict. A `low_priority` call waits
-    while writes are many, so that events never delay what matters. While the server gives no usable answers, calls go
-    one by one (see `CircuitBreaker`); calls with a time limit of their own (`seconds`) do not wait for that.
+    `volplane.errors`; ApiError.already_exists distinguishes the 409 of a create from a conflict. A `low_priority` call
+    waits while writes are many, so that events never delay what matters. While the server gives no usable answers,
+    calls go one by one (see `CircuitBreaker`); calls with a time limit of their own (`seconds`) do not wait for that.
     """
 
     def __init__(

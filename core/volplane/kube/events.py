@@ -1,8 +1,8 @@
 """Events on objects, written in the background.
 
-`record` never waits. The same event again only raises a count, which is written at most every 5 minutes. One object gets
-25 event writes and then one per 5 minutes. A full queue drops events. The name of an Event is a digest of its content, so
-that a controller that restarts, or another replica, continues its count.
+`record` never waits. The same event again only raises a count, which is written at most every 5 minutes. One object
+gets 25 event writes and then one per 5 minutes. A full queue drops events. The name of an Event is a digest of its
+content, so that a controller that restarts, or another replica, continues its count.
 Source: core/v1 Event; the limits are those of client-go's event correlator.
 """
 

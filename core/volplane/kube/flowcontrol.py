@@ -18,8 +18,8 @@ class PriorityGate:
     """Delays calls of low priority (Events) while many others are in flight.
 
     enter and leave: around a call of normal priority; it is counted and never waits. low_priority: around any other: at
-    most `width` of them run at a time, and each waits until fewer than `busy` calls of normal priority are in flight, but
-    at most `longest_wait` seconds, so that it is delayed and not lost.
+    most `width` of them run at a time, and each waits until fewer than `busy` calls of normal priority are in flight,
+    but at most `longest_wait` seconds, so that it is delayed and not lost.
     """
 
     def __init__(self, *, width: int = 2, busy: int = 4, longest_wait: float = 5.0) -> None:
@@ -53,9 +53,9 @@ class PriorityGate:
 class CircuitBreaker:
     """Lets calls pass one by one while the API server gives no usable answers.
 
-    Many objects that each retry for themselves would keep an overloaded server overloaded. The circuit opens at the tenth
-    failure in a row; then one call at a time passes, at intervals of 0.15 to 1 s (`backoff.CIRCUIT_OPEN`). The next usable
-    answer closes it. The owner records how each call ended, and awaits `wait` while the circuit is `open`.
+    Many objects that each retry for themselves would keep an overloaded server overloaded. The circuit opens at the
+    tenth failure in a row; then one call at a time passes, at intervals of 0.15 to 1 s (`backoff.CIRCUIT_OPEN`). The
+    next usable answer closes it. The owner records how each call ended, and awaits `wait` while the circuit is `open`.
     Belongs to one event loop.
     """
 

@@ -1,7 +1,7 @@
 """Keeps a cache in step with the API server: one list, then a watch that goes on from it.
 
-A watch that the server ends or drops is normal traffic: it resumes from the last version that it delivered. A version that
-the server no longer has (410) leads to a new list, and listeners of the cache are called for what differs.
+A watch that the server ends or drops is normal traffic: it resumes from the last version that it delivered. A version
+that the server no longer has (410) leads to a new list, and listeners of the cache are called for what differs.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Reflector(Generic[T]):
         return version
 
     def _reset_if_restored(self, version: int) -> None:
-        """Empty the cache if the server was restored from a backup or replaced: its versions are lower than the cached ones."""
+        """Empty the cache if the server was restored or replaced: its versions are lower than the cached ones."""
         if version < self._cache.reached:
             text = "%s: the server's version went back from %d to %d: starting from an empty cache"
             _LOG.warning(text, self.kind.plural, self._cache.reached, version)

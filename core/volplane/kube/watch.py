@@ -50,7 +50,7 @@ class Watch(Generic[T]):
         self._plain = msgspec.json.Decoder(WatchEvent)
 
     async def __aiter__(self) -> AsyncIterator[Change[T]]:
-        """Changes until the server ends the watch. Raises ApiGone when the version is too old, else other Api errors."""
+        """Changes until the server ends the watch. Raises ApiGone if the version is too old, and other Api errors."""
         decode = self._decoder.decode
         async for line in self._stream:
             try:

@@ -21,7 +21,7 @@ from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks.listing import assets_of
 from volplane.operations import Dispatcher, Work
-from volplane.operations.one_shots import OneShots, OneShotStatus
+from volplane.operations.dispatcher import OneShots, OneShotStatus
 from volplane.requests import AdoptRequest
 from volplane.state.naming import asset_key
 

@@ -22,7 +22,7 @@ from volplane.leaks.check import LeakCheck
 from volplane.leaks.comparison import Comparison, Finding, Verdict
 from volplane.leaks.listing import feed_live
 from volplane.operations import Again, Dispatcher, Work
-from volplane.operations.one_shots import OneShots, OneShotState, OneShotStatus
+from volplane.operations.dispatcher import OneShots, OneShotState, OneShotStatus
 from volplane.requests import DeleteRequest, VolumeIdentity
 
 __all__ = ["LeakRepair"]

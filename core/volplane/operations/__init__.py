@@ -1,12 +1,12 @@
 """Operations: hook calls that run beside the reconciling.
 
 The package starts what a `Run` names: one operation at a time per asset, within the limits of its driver, again after a
-failure with the delays of `volplane.backoff`. Drivers and the packages of the duties call it, and the runner does through
-a dispatcher. It never decides, never talks to the API server, and never calls a hook itself: it only awaits the work that
-a handler returned.
+failure with the delays of `volplane.backoff`. Drivers and the packages of the duties call it, and the runner does
+through a dispatcher. It never decides, never talks to the API server, and never calls a hook itself: it only awaits the
+work that a handler returned.
 """
 
-from volplane.operations.dispatcher import Dispatcher, Handler
+from volplane.operations.dispatcher import Dispatcher, Handler, OneShots, OneShotState, OneShotStatus
 from volplane.operations.limits import DriverLimits
 from volplane.operations.operation import Again, Ended, OperationState, Phase, Work
 from volplane.operations.single_flight import OperationRegistry
@@ -17,6 +17,9 @@ __all__ = [
     "DriverLimits",
     "Ended",
     "Handler",
+    "OneShotState",
+    "OneShotStatus",
+    "OneShots",
     "OperationRegistry",
     "OperationState",
     "Phase",

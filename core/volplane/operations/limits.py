@@ -24,7 +24,7 @@ class DriverLimits:
 
 
 class TokenBucket:
-    """`rate` tokens per second, at most `burst` saved up (default: those of one second). Times are seconds of any one clock."""
+    """`rate` tokens per second, at most `burst` saved up (default: a second's). Times are seconds of any one clock."""
 
     def __init__(self, rate: float, now: float, *, burst: float | None = None) -> None:
         self._rate = rate

@@ -81,7 +81,8 @@ RUNNING: Final[ContextVar[Operation]] = ContextVar("volplane_operation")
 def hold_until(returned: asyncio.Future[None]) -> None:
     """Keep the asset of the current operation taken until `returned` is done. Does nothing outside operations.
 
-    A context variable carries the operation, because the code between the registry and the executor may catch any error.
+    A context variable carries the operation, because the code between the registry and the executor may catch any
+    error.
     """
     operation = RUNNING.get(None)
     if operation is not None:
@@ -90,7 +91,7 @@ def hold_until(returned: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationState:
-    """One operation now. Times are loop times in seconds; failures counts those in a row; error is the last one's text."""
+    """One operation now. Times are loop times; failures: how many in a row; error: the text of the last one."""
 
     name: str
     verb: str

@@ -61,10 +61,10 @@ class Pause:
 class RetryBudget:
     """Limits how many operations of one driver and group (a storage class) are tried again after a failure.
 
-    Pauses whose delay is over are resumed at the rate of `backoff.RETRY_BUDGET`, those that failed least often first, so
-    that a driver that is out of order is not flooded, however many objects wait for it. Each success allows two more:
-    once the driver works again, retries double with every round. First tries and operations that go on after `Again` are
-    not counted.
+    Pauses whose delay is over are resumed at the rate of `backoff.RETRY_BUDGET`, those that failed least often first,
+    so that a driver that is out of order is not flooded, however many objects wait for it. Each success allows two
+    more: once the driver works again, retries double with every round. First tries and operations that go on after
+    `Again` are not counted.
     """
 
     def __init__(self, resume: Callable[[Pause], None]) -> None:

@@ -47,8 +47,9 @@ class OperationRegistry:
         self._released = asyncio.Event()
 
     def start(self, run: Run, work: Work, requeue: Requeue) -> None:
-        """Call `work` as soon as the driver's limits allow. The asset is held from now until every hook it calls has returned.
+        """Call `work` as soon as the driver's limits allow.
 
+        The asset is held from now until every hook that it calls has returned.
         Operations with different nodes do not exclude each other; one without a node excludes all of its asset.
         When the work succeeds, `requeue` is called. What it raises is its failure: `requeue` is called after the delay
         (see `retry_delay`). `Again` is no failure: `requeue` is called after its seconds.

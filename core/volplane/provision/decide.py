@@ -13,7 +13,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from volplane.binding.matching import refers_to
-from volplane.binding.migration import csi_driver_of
 from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Run, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
@@ -22,6 +21,7 @@ from volplane.intents.segments import choose_segment
 from volplane.intents.settle import discard, provisioning_failed, record_intent, settle
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
+from volplane.kube.names import csi_driver_of
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision.persistentvolume import volume_body
 from volplane.state.cluster_state import ClusterState

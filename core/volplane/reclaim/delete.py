@@ -9,12 +9,12 @@ from __future__ import annotations
 from volplane.binding.steps import volume_phase_step
 from volplane.controller.actions import Action, Delete, Done, Patch, Run, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.intents.finalizers import held_for_reclaim, reclaim_finalizer, without_finalizer
+from volplane.intents.finalizers import held_for_reclaim, without_finalizer
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import asset_key, is_in_tree, volume_source
+from volplane.state.naming import asset_key, is_in_tree, reclaim_finalizer, volume_source
 from volplane.state.progress import Deleted, Deleting
 from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
 

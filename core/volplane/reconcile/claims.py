@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
 from volplane.binding.matching import capacity_of, class_of_claim, demand_of, refers_to, selects
-from volplane.binding.migration import migration_step
-from volplane.binding.steps import bind_step, reset_claim_step
+from volplane.binding.steps import bind_step, migration_step, reset_claim_step
 from volplane.controller.actions import Action, Done, Notice, Patch, Read, Reads, Wait
 from volplane.external.provisioner import decide_claim_beside
 from volplane.intents.deleted_before_bind import can_never_be_bound, outlive

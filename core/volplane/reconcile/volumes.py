@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from volplane.binding.decide import Bind, decide_bound, decide_unbound
 from volplane.binding.matching import refers_to
-from volplane.binding.migration import migration_step
-from volplane.binding.steps import unbind_patch, volume_phase_step
+from volplane.binding.steps import migration_step, unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Done, Read, Reads, Wait, warning
 from volplane.external.provisioner import decide_volume_beside
 from volplane.intents.deleted_before_bind import can_never_be_bound, outlived

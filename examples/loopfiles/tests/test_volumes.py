@@ -73,18 +73,18 @@ def free_bytes(backend: LoopFilesBackend) -> int:
 
 @needs_devices
 def test_a_volume_carries_a_file_system_through_growth_and_a_reboot(tmp_path: Path) -> None:
-    root, point = tmp_path / "root", tmp_path / "mount"
+    root, set_link = tmp_path / "root", tmp_path / "mount"
     root.mkdir()
-    point.mkdir()
+    set_link.mkdir()
     backend = backend_on(root)
     asset = backend.provision(demand())
     device = asset.source.fields["path"]
     assert asset.source.kind == "local"
     assert asset.source.fields["fsType"] == "ext4"
     shell("mkfs.ext4", "-q", device)
-    shell("mount", device, str(point))
+    shell("mount", device, str(set_link))
     try:
-        (point / "file").write_text("precious")
+        (set_link / "file").write_text("precious")
         with pytest.raises(VolumeInUse):
             backend.delete(DeleteRequest(context=CONTEXT, volume=volume_of(asset)))
         with pytest.raises(VolumeInUse):
@@ -93,15 +93,15 @@ def test_a_volume_carries_a_file_system_through_growth_and_a_reboot(tmp_path: Pa
         assert backend.expand(larger).capacity_bytes == 32 * MIB
         assert int(shell("blockdev", "--getsize64", device)) == 32 * MIB
     finally:
-        shell("umount", str(point))
+        shell("umount", str(set_link))
 
     shell("losetup", "--detach", str(Path(device).resolve()))  # as a reboot does
     again = backend_on(root)
-    shell("mount", device, str(point))
+    shell("mount", device, str(set_link))
     try:
-        assert (point / "file").read_text() == "precious"
+        assert (set_link / "file").read_text() == "precious"
     finally:
-        shell("umount", str(point))
+        shell("umount", str(set_link))
 
     assert again.recycle(RecycleRequest(context=CONTEXT, volume=volume_of(asset))) == Erased()
     with Path(device).open("rb") as contents:

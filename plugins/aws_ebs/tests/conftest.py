@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -32,7 +31,7 @@ from volplane import (
     VolumeSource,
 )
 from volplane_aws_ebs import AwsEbsBackend
-from volplane_aws_ebs.testing import Behaviour, FakeEC2, Fault, FaultKind, InProcess, Instance
+from volplane_aws_ebs.testing import Behaviour, FakeEC2, Fault, FaultKind, InProcess, Instance, SteppedClock
 
 DRIVER = "ebs.volplane.dev"
 REGION = "eu-test-1"
@@ -42,26 +41,11 @@ GIB = 1 << 30
 LONG = 3_600.0
 
 
-class Clock:
-    """Seconds that pass when somebody lets them."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self._lock = threading.Lock()
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        with self._lock:
-            self.now += max(seconds, 1e-6)
-
-
 class Region:
     """A mocked region and one process with a driver; `again` is the next process."""
 
     def __init__(self, behaviour: Behaviour | None = None, **options: Any) -> None:
-        self.clock = Clock()
+        self.clock = SteppedClock()
         self.fake = FakeEC2(behaviour or Behaviour(), clock=self.clock)
         self.connect = InProcess(self.fake)
         self.options = {"region": REGION, **options}

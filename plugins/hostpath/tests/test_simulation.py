@@ -1,4 +1,4 @@
-"""The driver in schedules of trouble, with every controller around it: `volplane sim --backend volplane_hostpath.testing:subject`."""
+"""Some seeds of `volplane sim --backend volplane_hostpath.testing:subject`."""
 
 from __future__ import annotations
 

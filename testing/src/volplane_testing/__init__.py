@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from volplane_testing.clock import run
     from volplane_testing.cluster import Cluster
     from volplane_testing.conformance import RULES, BackendConformance, Report, Subject, run_rules
-    from volplane_testing.faulty import Answer, FailAfter, FailBefore, FaultyBackend, Hang, Slow, Twice
-    from volplane_testing.memory import MemoryBackend
-    from volplane_testing.memory_storage import MemoryStorage
+    from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend, Hang, Slow, Twice
+    from volplane_testing.memory import MemoryBackend, MemoryStorage
     from volplane_testing.simulation.report import SeedReport, run_seed
 
 __all__ = [
@@ -43,9 +42,8 @@ _HOMES = {
     "clock": ("run",),
     "cluster": ("Cluster",),
     "conformance": ("RULES", "BackendConformance", "Report", "Subject", "run_rules"),
-    "faulty": ("Answer", "FailAfter", "FailBefore", "FaultyBackend", "Hang", "Slow", "Twice"),
-    "memory": ("MemoryBackend",),
-    "memory_storage": ("MemoryStorage",),
+    "faults": ("Answer", "FailAfter", "FailBefore", "FaultyBackend", "Hang", "Slow", "Twice"),
+    "memory": ("MemoryBackend", "MemoryStorage"),
     "simulation.report": ("SeedReport", "run_seed"),
 }
 

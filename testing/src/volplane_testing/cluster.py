@@ -32,7 +32,7 @@ from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
 from volplane_testing.api import Api, Json
-from volplane_testing.controllers import Controllers, Plan
+from volplane_testing.control_plane import Controllers, Plan
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.wire import Request, Wire, WireFault
 

@@ -21,13 +21,13 @@ import pytest
 if TYPE_CHECKING:
     from volplane_testing.clock import VirtualTimeLoop
     from volplane_testing.cluster import Cluster
-    from volplane_testing.conformance import Verdict
+    from volplane_testing.conformance import RuleStatus
     from volplane_testing.coroutines import CoroutineRunner
 
 __all__ = [
     "cluster",
     "cluster_options",
-    "conformance_verdicts",
+    "conformance_statuses",
     "coroutine_runner",
     "pytest_configure",
     "pytest_fixture_setup",
@@ -51,11 +51,11 @@ _PROPERTY = "volplane-conformance"
 
 
 @pytest.fixture(scope="class")
-def conformance_verdicts() -> Iterator[dict[str, Verdict]]:
+def conformance_statuses() -> Iterator[dict[str, RuleStatus]]:
     """What was found so far by the rules of one `BackendConformance` class."""
-    verdicts: dict[str, Verdict] = {}
-    yield verdicts
-    verdicts.clear()
+    statuses: dict[str, RuleStatus] = {}
+    yield statuses
+    statuses.clear()
 
 
 @pytest.fixture
@@ -164,10 +164,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Name every waived rule with its reason, whatever the verbosity; count by reason those that do not concern."""
-    waived = [f"{report.nodeid}: {verdict}" for report, verdict in _verdicts(terminalreporter, "xfailed", _WAIVED)]
+    waived = [f"{report.nodeid}: {status}" for report, status in _statuses(terminalreporter, "xfailed", _WAIVED)]
     elsewhere = Counter(
-        f"{report.nodeid.rpartition('::')[0]}: {verdict}"
-        for report, verdict in _verdicts(terminalreporter, "passed", _NOT_APPLICABLE)
+        f"{report.nodeid.rpartition('::')[0]}: {status}"
+        for report, status in _statuses(terminalreporter, "passed", _NOT_APPLICABLE)
     )
     counted = [f"{row} ({count} rules)" for row, count in sorted(elsewhere.items())]
     for title, rows in (("waived rules", waived), ("rules that say nothing about a backend", counted)):
@@ -177,8 +177,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(row)
 
 
-def _verdicts(terminalreporter: Any, outcome: str, kind: str) -> Iterator[tuple[Any, str]]:
-    for report in terminalreporter.getreports(outcome):
+def _statuses(terminalreporter: Any, result: str, kind: str) -> Iterator[tuple[Any, str]]:
+    for report in terminalreporter.getreports(result):
         for name, value in getattr(report, "user_properties", ()):
             if name == _PROPERTY and str(value).startswith(kind):
                 yield report, str(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ports import free_port
 from volplane.cli.main import main
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
@@ -163,9 +163,7 @@ def test_a_process_that_does_not_lead_is_an_error(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("command", [["leaks"], ["leaks", "--fix"], ["adopt", "--from", "old"]])
 def test_without_a_controller_it_says_so(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     assert main([*command, "--http", address]) == 1
     assert f"error: no controller answers at {address}: start `volplane run`" in capsys.readouterr().err
 

@@ -39,8 +39,7 @@ from volplane import (
     hookimpl,
 )
 from volplane.assets import AssetPage
-from volplane_testing.memory import DRIVER, MemoryBackend
-from volplane_testing.memory_storage import MemoryStorage
+from volplane_testing.memory import DRIVER, MemoryBackend, MemoryStorage
 
 MIB = 1 << 20
 SECRET = "hunter2"

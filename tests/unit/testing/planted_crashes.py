@@ -19,8 +19,7 @@ from volplane import (
     ProvisionRequest,
     hookimpl,
 )
-from volplane_testing.memory import MemoryBackend
-from volplane_testing.memory_storage import MemoryStorage
+from volplane_testing.memory import MemoryBackend, MemoryStorage
 
 
 class MarksLast(MemoryBackend):

@@ -13,9 +13,8 @@ from volplane import (
     Asset,
     VolumeSource,
 )
-from volplane_testing.conformance import RULES, Report, Subject, Verdict, run_rules
-from volplane_testing.memory import DRIVER, ZONE, MemoryBackend
-from volplane_testing.memory_storage import MemoryStorage
+from volplane_testing.conformance import RULES, Report, RuleStatus, Subject, run_rules
+from volplane_testing.memory import DRIVER, ZONE, MemoryBackend, MemoryStorage
 
 
 def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> Subject:
@@ -60,8 +59,8 @@ def report(kind: Callable[..., MemoryBackend], points: int = 4, **storage: Any) 
 def test_a_correct_backend_keeps_every_rule(storage: Mapping[str, Any]) -> None:
     judged = report(MemoryBackend, 48, **storage)
     assert judged.passed, str(judged)
-    assert [outcome.left for outcome in judged.outcomes if outcome.left] == []
-    assert set(judged.named(Verdict.NOT_APPLICABLE)) <= {
+    assert [result.left for result in judged.results if result.left] == []
+    assert set(judged.named(RuleStatus.NOT_APPLICABLE)) <= {
         "provision-in-progress-goes-on-after-restarts",
         "provision-in-progress-goes-on-without-its-state",
         "delete-in-progress-goes-on-after-restarts",
@@ -76,7 +75,7 @@ def test_a_correct_backend_keeps_every_rule(storage: Mapping[str, Any]) -> None:
 def test_between_them_they_judge_every_rule() -> None:
     kept: set[str] = set()
     for storage in ({"delay": 30.0}, {"zones": ("a", "b"), "most_attached": 2}):
-        kept.update(report(MemoryBackend, **storage).named(Verdict.KEPT))
+        kept.update(report(MemoryBackend, **storage).named(RuleStatus.KEPT))
     assert kept == {rule.name for rule in RULES}
 
 
@@ -84,7 +83,7 @@ def test_between_them_they_judge_every_rule() -> None:
 def test_a_planted_bug_breaks_the_rule_that_it_should_and_no_other(bug: type[MemoryBackend]) -> None:
     judged = report(bug, 48 if "crash" in BUGS[bug] else 4)
     assert judged.violated == (BUGS[bug],), str(judged)
-    assert not judged.named(Verdict.BROKEN)
+    assert not judged.named(RuleStatus.BROKEN)
 
 
 @pytest.mark.parametrize("bug", SLOW_BUGS, ids=lambda bug: bug.__name__)

@@ -15,9 +15,8 @@ import pytest
 
 from volplane import Asset, DeleteRequest, DescribeRequest, Done, DriverInfo, InProgress, ProvisionRequest, hookimpl
 from volplane.errors import PluginError
-from volplane_testing.conformance import RULES, Outcome, Rule, Subject, Verdict, judge, run_rules
-from volplane_testing.memory import MemoryBackend
-from volplane_testing.memory_storage import MemoryStorage
+from volplane_testing.conformance import RULES, Rule, RuleResult, RuleStatus, Subject, judge, run_rules
+from volplane_testing.memory import MemoryBackend, MemoryStorage
 
 BY_NAME = {rule.name: rule for rule in RULES}
 WAIVED = "the-longest-name-works"
@@ -85,7 +84,7 @@ def test_what_no_backend_may_waive() -> None:
 def test_a_waived_rule_is_reported_with_its_reason() -> None:
     report = run_rules(subject(Waives), [BY_NAME[WAIVED], BY_NAME["waivers-are-honest"]])
     assert report.passed
-    assert report.named(Verdict.WAIVED) == (WAIVED,)
+    assert report.named(RuleStatus.WAIVED) == (WAIVED,)
     assert f"{WAIVED}: {Waives.reason}" in str(report)
 
 
@@ -103,9 +102,9 @@ def test_a_waiver_that_is_wrong_is_a_violation(waived: dict[str, str], says: str
         def describe(self, request: DescribeRequest) -> DriverInfo:
             return replace(super().describe(request), waived_rules=waived)
 
-    outcome = judge(BY_NAME["waivers-are-honest"], subject(Wrong))
-    assert outcome.verdict is Verdict.VIOLATED
-    assert says in outcome.reason
+    result = judge(BY_NAME["waivers-are-honest"], subject(Wrong))
+    assert result.status is RuleStatus.VIOLATED
+    assert says in result.reason
 
 
 def test_a_waiver_of_a_rule_that_cannot_be_waived_has_no_effect() -> None:
@@ -114,20 +113,20 @@ def test_a_waiver_of_a_rule_that_cannot_be_waived_has_no_effect() -> None:
         def describe(self, request: DescribeRequest) -> DriverInfo:
             return replace(super().describe(request), waived_rules={"provision-makes-an-asset": "later"})
 
-    assert judge(BY_NAME["provision-makes-an-asset"], subject(Wrong)).verdict is Verdict.KEPT
+    assert judge(BY_NAME["provision-makes-an-asset"], subject(Wrong)).status is RuleStatus.KEPT
 
 
 def test_a_hook_that_hangs_is_a_violation_that_says_where() -> None:
-    outcome = judge(BY_NAME["delete-removes-the-asset"], subject(Hangs, patience=0.05))
-    assert outcome.verdict is Verdict.VIOLATED
-    assert "delete did not return within 0.05 s; it waits in " in outcome.reason
-    assert outcome.left, "what could not be deleted is named"
+    result = judge(BY_NAME["delete-removes-the-asset"], subject(Hangs, patience=0.05))
+    assert result.status is RuleStatus.VIOLATED
+    assert "delete did not return within 0.05 s; it waits in " in result.reason
+    assert result.left, "what could not be deleted is named"
 
 
 def test_what_cannot_be_judged_is_not_judged() -> None:
     report = run_rules(subject(BreaksAtOnce))
     assert report.violated[0] == "provision-makes-an-asset"
-    assert len(report.named(Verdict.NOT_JUDGED)) > 40
+    assert len(report.named(RuleStatus.NOT_JUDGED)) > 40
     assert "provision raised OutcomeUnknown: hook provision of backend" in str(report)
     assert "it is Monday" in str(report)
 
@@ -136,10 +135,10 @@ def test_a_function_of_the_subject_that_fails_is_not_blamed_on_the_backend() -> 
     def broken() -> object:
         raise ZeroDivisionError("division by zero")
 
-    outcome = judge(BY_NAME["describe-touches-nothing"], subject(MemoryBackend, inspect=broken))
-    assert outcome.verdict is Verdict.BROKEN
-    assert outcome.bad
-    assert "division by zero" in outcome.reason
+    result = judge(BY_NAME["describe-touches-nothing"], subject(MemoryBackend, inspect=broken))
+    assert result.status is RuleStatus.BROKEN
+    assert result.bad
+    assert "division by zero" in result.reason
 
 
 def test_a_backend_that_cannot_be_built_is_refused() -> None:
@@ -149,7 +148,7 @@ def test_a_backend_that_cannot_be_built_is_refused() -> None:
 
 def test_each_rule_gets_a_subject_of_its_own_that_is_closed() -> None:
     open_now: list[int] = []
-    heard: list[Outcome] = []
+    heard: list[RuleResult] = []
 
     @contextmanager
     def fresh() -> Iterator[Subject]:
@@ -159,7 +158,7 @@ def test_each_rule_gets_a_subject_of_its_own_that_is_closed() -> None:
 
     rules: list[Rule] = list(RULES[:3])
     report = run_rules(fresh, rules, told=heard.append)
-    assert [outcome.rule for outcome in heard] == rules
+    assert [result.rule for result in heard] == rules
     assert report.passed
     assert open_now == []
 
@@ -200,7 +199,8 @@ class TestWithoutSubject(BackendConformance):
 """
 
 
-def test_under_pytest_each_rule_is_an_item(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_under_pytest_each_rule_is_an_item(tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_it.py").write_text(PYTEST_FILE)
     command = [
         sys.executable,
@@ -212,6 +212,7 @@ def test_under_pytest_each_rule_is_an_item(tmp_path: Path) -> None:
         "-p",
         "no:cacheprovider",
         "--color=no",
+        f"--numprocesses={workers}",
         "test_it.py",
     ]
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""The hooks. Each takes the lock of the root, reads the marks, and leaves a state that the next call can go on from."""
+"""The hooks. Each takes the lock of the root and reads the marks; after a crash the next call continues."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from volplane import (
     hookimpl,
 )
 from volplane_loopfiles.images import Images, Marks
-from volplane_loopfiles.loops import attach_image, attached_to, detach_device, device_of, grown
+from volplane_loopfiles.loop_devices import attach_image, attached_to, detach_device, device_of, update_capacity
 
 __all__ = ["LoopFilesBackend"]
 
 NODE: Final = "kubernetes.io/hostname"
 LARGEST: Final = 1 << 43
-"""An image of ext4 has at most 16 TiB; half of that is enough."""
+"""8 TiB: a file of ext4 has at most 16 TiB."""
 
 
 class LoopFilesBackend(BackendSpec):
@@ -89,7 +89,7 @@ class LoopFilesBackend(BackendSpec):
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        """Block needs devices."""
+        """VolumeMode Block needs loop devices."""
         return DriverInfo(
             version="0.1.0",
             parameters=ParameterSchema(
@@ -116,25 +116,25 @@ class LoopFilesBackend(BackendSpec):
 
     @hookimpl
     def start(self, request: StartRequest) -> Done:
-        """Make the directories; give every volume its device again, for none outlives a boot."""
+        """Make the directories, and a loop device for every volume: loop devices do not survive a reboot."""
         if request.node_name:
             self._node = request.node_name
         self._images.prepare()
         with self._images.locked("give volumes their devices"):
             for name in self._images.names() if self._devices else ():
                 if self._images.image(name).exists():
-                    self._images.point(name, attach_image(self._images.image(name)))
+                    self._images.set_link(name, attach_image(self._images.image(name)))
         return Done()
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """The root is there and can be locked."""
+        """The root exists and can be locked."""
         with self._images.locked("lock the root"):
             return Done()
 
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset:
-        """Marks, image, device; what an earlier call has done is kept."""
+        """Make marks, image and device, as far as an earlier call has not."""
         self._check(request)
         with self._images.locked(f"make the image of {request.name}"):
             wanted = _marks_of(request)
@@ -146,7 +146,7 @@ class LoopFilesBackend(BackendSpec):
             elif (marks.owner, marks.demand) != (wanted.owner, wanted.demand):
                 raise AlreadyExists(f"{request.name} was made for claim {marks.owner.claim_uid}, or for another demand")
             try:
-                return self._whole(request.name, marks)
+                return self._complete(request.name, marks)
             except OSError as error:
                 self._undo(request.name, error)
                 raise
@@ -154,30 +154,30 @@ class LoopFilesBackend(BackendSpec):
     def _check(self, request: ProvisionRequest) -> None:
         if request.source_snapshot or request.source_volume:
             raise Unsupported("images cannot be made from a snapshot or from another volume")
-        if request.segment is not None and dict(request.segment) != self._here():
-            raise InvalidArgument(f"segment {dict(request.segment)} is out of reach, images are on {self._here()}")
+        if request.segment is not None and dict(request.segment) != self._segment():
+            raise InvalidArgument(f"segment {dict(request.segment)} is out of reach, images are on {self._segment()}")
         if request.capacity_bytes > LARGEST:
             raise InvalidArgument(f"capacity {request.capacity_bytes} is above {LARGEST} bytes, the largest image")
 
     def _undo(self, name: str, error: OSError) -> None:
-        """No blocks were to be had for a new image: leave nothing."""
+        """The file system has no blocks for a new image: remove everything."""
         self._release(name)
         self._images.remove(name)
-        self._images.forget(name)
+        self._images.remove_marks(name)
         raise ResourceExhausted(f"image {name} could not be filled: {error.strerror}", nothing_done=True) from error
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        """Finish what a crash left, if it is this owner's."""
+        """Finish an interrupted provision of this owner."""
         with self._images.locked(f"look for {request.name}"):
             marks = self._images.read(request.name)
             if marks is None or marks.owner != request.owner:
                 return Absent()
-            return self._whole(request.name, marks)
+            return self._complete(request.name, marks)
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done:
-        """Device, image, marks, in this order."""
+        """Remove device, image and marks, in this order."""
         volume = request.volume
         with self._images.locked(f"remove {volume.handle}"):
             try:
@@ -188,12 +188,12 @@ class LoopFilesBackend(BackendSpec):
                 return Done()
             self._release(volume.handle)
             self._images.remove(volume.handle)
-            self._images.forget(volume.handle)
+            self._images.remove_marks(volume.handle)
         return Done()
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset:
-        """Blocks first, then the promise, then the device."""
+        """Allocate blocks, then raise the size in the marks, then that of the device."""
         name = request.volume.handle
         with self._images.locked(f"grow {name}"):
             marks = self._owned(request.volume)
@@ -206,50 +206,54 @@ class LoopFilesBackend(BackendSpec):
                 marks = replace(marks, capacity_bytes=request.capacity_bytes)
                 self._images.fill(name, marks)
                 self._images.write(name, marks)
-            asset = self._whole(name, marks)
+            asset = self._complete(name, marks)
             device = device_of(self._images.image(name)) if self._devices else None
             if device is not None:
-                grown(device)
+                update_capacity(device)
             return asset
 
     @hookimpl
     def recycle(self, request: RecycleRequest) -> Erased:
-        """New blocks for old ones; the device goes for that time, so that nothing stays in its cache."""
+        """Replace all blocks by new ones. The device is detached meanwhile, which drops its cached blocks."""
         name = request.volume.handle
         with self._images.locked(f"erase {name}"):
             marks = self._owned(request.volume)
             self._release(name)
             self._images.empty(name)
-            self._whole(name, marks)
+            self._complete(name, marks)
         return Erased()
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """Volumes and images without marks, by name; the token is the last name."""
+        """Volumes, and images without marks, by name. The page token is the last name."""
         with self._images.locked("list the images"):
-            strangers = set(self._images.strangers())
-            names = [n for n in sorted({*self._images.names(), *strangers}) if request.page is None or n > request.page]
+            images_without_marks = set(self._images.images_without_marks())
+            names = [
+                n
+                for n in sorted({*self._images.names(), *images_without_marks})
+                if request.page is None or n > request.page
+            ]
             taken = names[: self._page]
             assets = tuple(self._listed(name) for name in taken)
         return AssetPage(assets=assets, next_page=taken[-1] if len(names) > len(taken) else None)
 
     @hookimpl
     def get_capacity(self, request: CapacityRequest) -> Capacity:
-        """Room on this node, none elsewhere."""
-        if request.segment is not None and dict(request.segment) != self._here():
+        """Free bytes of this node; 0 for other nodes."""
+        if request.segment is not None and dict(request.segment) != self._segment():
             return Capacity(available_bytes=0)
         with self._images.locked("ask for free room"):
             return Capacity(available_bytes=self._images.room(), maximum_volume_bytes=LARGEST)
 
-    def _here(self) -> Segment:
+    def _segment(self) -> Segment:
         return {NODE: self._node}
 
-    def _whole(self, name: str, marks: Marks) -> Asset:
-        """Bring image and device to where the marks say; the asset."""
+    def _complete(self, name: str, marks: Marks) -> Asset:
+        """Make image and device as the marks say, as far as they are missing; returns the asset."""
         self._images.fill(name, marks)
         fields: dict[str, Any] = {"path": str(self._images.image(name)), "type": "File"}
         if self._devices:
-            self._images.point(name, attach_image(self._images.image(name)))
+            self._images.set_link(name, attach_image(self._images.image(name)))
             fields = {"path": str(self._images.link(name))}
             if marks.demand["volume_mode"] == VolumeMode.FILESYSTEM:
                 fields["fsType"] = marks.demand["fs_type"]
@@ -257,11 +261,11 @@ class LoopFilesBackend(BackendSpec):
             handle=name,
             source=VolumeSource(kind="local" if self._devices else "hostPath", fields=fields),
             capacity_bytes=marks.capacity_bytes,
-            node_affinity=(self._here(),),
+            node_affinity=(self._segment(),),
         )
 
     def _release(self, name: str) -> None:
-        """End the devices of an image; raises VolumeInUse if one is used, or if it is not ours to end."""
+        """Detach the devices of an image. Raises VolumeInUse if one is in use, or without the option `devices`."""
         for device in attached_to(self._images.image(name)):
             if not self._devices:
                 raise VolumeInUse(f"image {name} is in use as {device}: detach it; nothing was removed")
@@ -271,7 +275,7 @@ class LoopFilesBackend(BackendSpec):
         marks = self._images.read(volume.handle)
         if marks is None:
             raise NotFound(f"image {volume.handle} does not exist under {self._images.root}")
-        if volume.owner is None or _whose(marks.owner) != _whose(volume.owner):
+        if volume.owner is None or _identity(marks.owner) != _identity(volume.owner):
             raise AlreadyExists(
                 f"image {volume.handle} carries the marks of claim {marks.owner.claim_uid}: it is not touched"
             )
@@ -286,7 +290,7 @@ class LoopFilesBackend(BackendSpec):
         return ListedAsset(handle=name, name=name, capacity_bytes=marks.capacity_bytes, owner=marks.owner)
 
 
-def _whose(owner: Ownership) -> tuple[str, str, str]:
+def _identity(owner: Ownership) -> tuple[str, str, str]:
     return owner.cluster_id, owner.claim_uid, owner.volume_name
 
 

@@ -1,4 +1,4 @@
-"""The files under the root: images, marks, links to devices, and how much room there is."""
+"""The files below the root: images, marks, links to devices; and the free space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCK = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What is known of a volume. demand: what was asked first, to tell an equal demand from another."""
+    """The owner and properties of a volume. demand: what `provision` asked for, compared with later calls."""
 
     owner: Ownership
     capacity_bytes: int
@@ -31,7 +31,7 @@ class Marks:
 
 @contextmanager
 def disk_errors(doing: str) -> Iterator[None]:
-    """Errors of the disk as volplane's, with what to do."""
+    """Turn an OSError of the disk that leaves the block into a `BackendError`. doing: as in "make pvc-1"."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def disk_errors(doing: str) -> Iterator[None]:
 
 
 class Images:
-    """One root directory."""
+    """The root directory. reserve_bytes: space to leave free."""
 
     def __init__(self, root: Path, reserve_bytes: int) -> None:
         self.root = root
@@ -53,7 +53,7 @@ class Images:
         self._devices = root / "devices"
 
     def prepare(self) -> None:
-        """Make what is missing; raises Unavailable if the root is not there."""
+        """Make missing directories; raises Unavailable if the root does not exist."""
         if not self.root.is_dir():
             raise Unavailable(f"root {self.root} is no directory: mount its disk, or make it")
         for directory in (self._images, self._marks, self._devices):
@@ -61,7 +61,7 @@ class Images:
 
     @contextmanager
     def locked(self, doing: str) -> Iterator[None]:
-        """One call at a time over all processes; the kernel frees the lock of one that dies."""
+        """Lock the root between all processes. The kernel releases the lock of a process that dies."""
         if not self._marks.is_dir():
             raise Unavailable(f"{self._marks} is not there: the disk of root {self.root} is not mounted")
         with disk_errors(doing), (self.root / "lock").open("w") as lock:
@@ -71,11 +71,11 @@ class Images:
     # --- marks --------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Volumes with marks, sorted."""
+        """Names of volumes with marks, sorted."""
         return sorted(path.name.removesuffix(".json") for path in self._marks.glob("[!.]*.json"))
 
-    def strangers(self) -> list[str]:
-        """Images without marks, sorted."""
+    def images_without_marks(self) -> list[str]:
+        """Names of images without marks, sorted."""
         known = set(self.names())
         found = (path.name.removesuffix(".img") for path in self._images.glob("*.img"))
         return sorted(name for name in found if name not in known)
@@ -89,18 +89,18 @@ class Images:
         return Marks(**{**fields, "owner": Ownership(**fields["owner"])})
 
     def write(self, name: str, marks: Marks) -> None:
-        """Whole or not at all, whenever the machine stops."""
+        """Write the marks atomically: complete or not at all after a crash."""
         target = self._file(self._marks, f"{name}.json")
-        fresh = self._marks / f".{name}.new"
-        with fresh.open("w", encoding="utf-8") as file:
+        new = self._marks / f".{name}.new"
+        with new.open("w", encoding="utf-8") as file:
             json.dump(asdict(marks), file)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(target)
+        new.replace(target)
         _sync(self._marks)
 
-    def forget(self, name: str) -> None:
-        """Remove the marks; the last step of every deletion."""
+    def remove_marks(self, name: str) -> None:
+        """Remove the marks, as the last step of a deletion."""
         self._file(self._marks, f"{name}.json").unlink(missing_ok=True)
         _sync(self._marks)
 
@@ -113,7 +113,7 @@ class Images:
         return self._file(self._devices, name)
 
     def fill(self, name: str, marks: Marks) -> None:
-        """Give the image its size, and its blocks unless it is sparse. Repeatable; what is there stays."""
+        """Set the size of the image, and allocate its blocks unless it is sparse. Its contents stay."""
         with self.image(name).open("ab") as file:
             there = os.fstat(file.fileno())
             if marks.sparse:
@@ -124,7 +124,7 @@ class Images:
             os.fsync(file.fileno())
 
     def empty(self, name: str) -> None:
-        """Give every block of the image back."""
+        """Free all blocks of the image."""
         os.truncate(self.image(name), 0)
 
     def remove(self, name: str) -> None:
@@ -133,20 +133,20 @@ class Images:
         self.image(name).unlink(missing_ok=True)
         _sync(self._images)
 
-    def point(self, name: str, device: Path) -> None:
-        """Let the link of a volume lead to this device."""
+    def set_link(self, name: str, device: Path) -> None:
+        """Point the link of a volume to this device."""
         link = self.link(name)
         if link.is_symlink() and link.readlink() == device:
             return
-        fresh = self._devices / f".{name}.new"
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(device)
-        fresh.replace(link)
+        new = self._devices / f".{name}.new"
+        new.unlink(missing_ok=True)
+        new.symlink_to(device)
+        new.replace(link)
 
     # --- room ---------------------------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Bytes that can still be promised: free, not reserved, and not promised to images that lack their blocks."""
+        """Bytes for new volumes: free, not reserved, and not needed for blocks that images still lack."""
         figures = os.statvfs(self.root)
         promised = 0
         for name in self.names():
@@ -156,11 +156,12 @@ class Images:
         return max(figures.f_bavail * figures.f_frsize - self._reserve - promised, 0)
 
     def require_room(self, size: int, doing: str) -> None:
-        """Raises ResourceExhausted, with nothing done."""
+        """Raise ResourceExhausted, with nothing done, unless there is room for `size` bytes."""
         room = self.room()
         if size > room:
             raise ResourceExhausted(
-                f"{size} bytes are needed to {doing}, root {self.root} has {room}: delete volumes, grow the disk or lower reserve",
+                f"{size} bytes are needed to {doing}, root {self.root} has {room}: delete volumes, grow the disk or "
+                "lower reserve",
                 scope=str(self.root),
                 reschedule=True,
                 nothing_done=True,
@@ -173,7 +174,7 @@ class Images:
             return 0
 
     def _file(self, directory: Path, name: str) -> Path:
-        """Names come from volumes that anybody may write: none leads out of its directory."""
+        """A file in the directory. A name can come from any PersistentVolume, so it must not leave the directory."""
         if "/" in name or "\0" in name or name.startswith("."):
             raise InvalidArgument(f"{name!r} is no name of a volume of this backend")
         return directory / name

@@ -56,8 +56,8 @@ class Attacher:
         id_, instance = volume_id(request.volume), instance_id(request.node)
         if instance is None:
             raise NotFound(
-                f"node {request.node.name} has spec.providerID {request.node.instance_id!r}: no instance of EC2, so no volume "
-                "can be attached to it; it must look like aws:///eu-central-1a/i-0a1b2c3d4e5f67890"
+                f"node {request.node.name} has spec.providerID {request.node.instance_id!r}: no instance of EC2, so no "
+                "volume can be attached to it; it must look like aws:///eu-central-1a/i-0a1b2c3d4e5f67890"
             )
         recent = self._ec2.recent_volume(id_)
         volume = recent if recent is not None and recent.available else self._ec2.volume(id_)
@@ -95,8 +95,9 @@ class Attacher:
             )
             self._reset(pair)
             self._invalidate(volume.id, attachment.instance)
+            node = self._node_name(attachment.instance)
             raise Unavailable(
-                f"{volume.id} hung for {_STUCK_ATTACHING_SECONDS:g} s while it was attached to {self._node_name(attachment.instance)} as "
+                f"{volume.id} hung for {_STUCK_ATTACHING_SECONDS:g} s while it was attached to {node} as "
                 f"{attachment.device}; it is detached and tried with another device name"
             )
         if attachment.state == "busy":
@@ -114,7 +115,8 @@ class Attacher:
         attachment = elsewhere[0]
         node = self._node_name(attachment.instance)
         raise AttachedElsewhere(
-            f"{volume.id} is attached to {node} as {attachment.device} ({attachment.state}); it must be detached there first",
+            f"{volume.id} is attached to {node} as {attachment.device} ({attachment.state}); it must be detached there "
+            "first",
             node=node,
             code="VolumeInUse",
         )
@@ -128,8 +130,8 @@ class Attacher:
             )
         if target.zone != volume.zone:
             raise InvalidArgument(
-                f"{volume.id} is in zone {volume.zone}, node {request.node.name} in {target.zone}: volumes of EBS cannot be "
-                "reached from other zones",
+                f"{volume.id} is in zone {volume.zone}, node {request.node.name} in {target.zone}: volumes of EBS "
+                "cannot be reached from other zones",
                 code="InvalidVolume.ZoneMismatch",
             )
         self._refuse_full(request, target, volume.id)
@@ -151,33 +153,33 @@ class Attacher:
         limit = self._ec2.attach_limit(target.instance_type)
         if limit is None:
             return
-        limit_total, shared = limit
-        room = limit_total - (target.interfaces - 1 if shared else 0)
+        attachments, shared = limit
+        room = attachments - (target.interfaces - 1 if shared else 0)
         if volume in target.devices.values() or self._devices.count(target) < room:
             return
         if self._elapsed((volume, target.id), "full") == 0.0:
-            self._ec2.batches.instances.invalidate(
-                target.id
-            )  # The cached instance may be too old: read it before refusing.
+            # The cached instance may be too old: read it before refusing.
+            self._ec2.batches.instances.invalidate(target.id)
             raise RetryLater(self._ec2.batches.instances.next_poll(target.id))
         self._reset((volume, target.id))
         also = f" beside {target.interfaces} network interfaces" if shared and target.interfaces > 1 else ""
         raise ResourceExhausted(
-            f"node {request.node.name} ({target.instance_type}) holds {self._devices.count(target)} volumes and can hold {room}{also}; "
-            "move a pod to another node",
+            f"node {request.node.name} ({target.instance_type}) holds {self._devices.count(target)} volumes and can "
+            f"hold {room}{also}; move a pod to another node",
             scope="node",
             code="AttachmentLimitExceeded",
         )
 
     def _attach_failed(self, error: AwsError, pair: Pair, device: str) -> None:
-        """Raise RetryLater where another look or another device name helps; else return, and the caller raises the error."""
+        """Raise RetryLater where another look or another device name helps; else the caller raises the error."""
         volume, instance = pair
         if error.code.startswith("InvalidParameter") and "in use" in error.message:
             self._devices.avoid(instance, device)
             if self._elapsed(pair, "device") < _STUCK_ATTACHING_SECONDS:
                 raise RetryLater(self._ec2.batches.instances.next_poll(instance))
         if error.code == "VolumeInUse" and self._elapsed(pair, "contested") == 0.0:
-            raise RetryLater(self._ec2.batches.volumes.next_poll(volume))  # The next look shows where it is attached.
+            # The next look shows where it is attached.
+            raise RetryLater(self._ec2.batches.volumes.next_poll(volume))
         self._devices.release(instance, volume)
 
     # --- detach -------------------------------------------------------------------------------------------------
@@ -198,8 +200,9 @@ class Attacher:
         if attachment.state in ("detaching", "busy"):
             if self._elapsed(pair, "detaching") > _STUCK_DETACHING_SECONDS:
                 raise VolumeInUse(
-                    f"{id_} has been detaching from {self._node_name(instance)} for {self._elapsed(pair, 'detaching'):.0f} s: "
-                    "the instance still uses it (mounted, or hung); unmount it there, or stop the instance"
+                    f"{id_} has been detaching from {self._node_name(instance)} for "
+                    f"{self._elapsed(pair, 'detaching'):.0f} s: the instance still uses it (mounted, or hung); "
+                    "unmount it there, or stop the instance"
                 )
             raise RetryLater(
                 self._ec2.batches.volumes.next_poll(id_, after=min(self._elapsed(pair, "detaching") / 4, 10.0))

@@ -151,7 +151,7 @@ class AwsEbsBackend(BackendSpec):
 
     @hookimpl
     def owns(self, request: OwnsRequest) -> bool:
-        """A csi source of the driver `csi_driver_name`, or the in-tree source that CSI migration hands to that driver."""
+        """A csi source of `csi_driver_name`, or the in-tree source, which CSI migration gives to that driver."""
         fields = request.source.fields
         if request.source.kind == "csi":
             return (
@@ -216,7 +216,7 @@ class AwsEbsBackend(BackendSpec):
 
     @hookimpl
     def attach(self, request: AttachRequest) -> Attachment | InProgress:
-        """Attach to the instance of the node's providerID; the metadata holds `devicePath`, which the node plugin reads."""
+        """Attach to the instance of the node's providerID; the node plugin reads `devicePath` in the metadata."""
         self._remember_node(request.node)
         with self._ec2.translating_errors(f"attach {request.volume.handle} to {request.node.name}"):
             return self._run(request.context, lambda call: self._attacher.attach(request, call))

@@ -36,7 +36,10 @@ class DescribeBatches:
         self._client = client
         self._clock = clock
         self._probably_gone: dict[str, float] = {}
-        """Volumes that are probably gone, and until when that is assumed. One unknown id fails a DescribeVolumes by ids."""
+        """Volumes that are probably gone, and until when that is assumed.
+
+        One unknown id fails a DescribeVolumes by ids.
+        """
         self.volumes: SharedPoller[str, Ec2Volume] = SharedPoller(self._volumes, clock=clock, interval=_POLL_INTERVAL)
         self.names: SharedPoller[NameKey, tuple[Ec2Volume, ...]] = SharedPoller(
             self._names, clock=clock, interval=_POLL_INTERVAL

@@ -81,8 +81,8 @@ class _Creation:
 
     uncertain_until: before this, an empty Describe does not prove that there is no volume. attempt: client tokens used
     up so far. volume: the id from EC2, "" while there is none. spec: digest of the spec it was created for. since: when
-    it was created or found. shown: a Describe call has shown it. token_used_up: the volume of the client token is proven
-    to be gone, so the token is of no more use. reported: an error has said that the volume is probably gone.
+    it was created or found. shown: a Describe call has shown it. token_used_up: the volume of the client token is
+    proven to be gone, so the token is of no more use. reported: an error has said that the volume is probably gone.
     token_refused: since when EC2 refuses the client token.
     """
 
@@ -179,9 +179,7 @@ class Provisioner:
                 call,
                 AvailabilityZone=zone,
                 ClientToken=ownership_tags.client_token(request.owner, creation.attempt),
-                TagSpecifications=[
-                    {"ResourceType": "volume", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
-                ],
+                TagSpecifications=ownership_tags.tag_specifications("volume", tags),
                 **spec.create_volume_parameters(),
             )
         except AwsError as error:
@@ -215,7 +213,7 @@ class Provisioner:
         raise failure
 
     def _token_refused(self, request: ProvisionRequest, creation: _Creation, now: float) -> InProgress:
-        """The client token was used for a volume of another spec, or for one that is gone, and EC2 shows no such volume.
+        """EC2 refuses the client token and shows no volume: it was used for another spec, or its volume is gone.
 
         After SETTLE_SECONDS an existing volume would be visible: then it is gone, and another token may be used.
         """

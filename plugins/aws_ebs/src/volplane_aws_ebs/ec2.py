@@ -23,8 +23,8 @@ __all__ = ["SETTLE_SECONDS", "Ec2"]
 SETTLE_SECONDS = 60.0
 """After this time a change is visible to Describe calls or was never made.
 
-It covers EC2's eventual consistency (Amazon EC2 Developer Guide, "Ensuring idempotency in Amazon EC2 API requests") and
-the longest call of the SDK.
+It covers eventual consistency (Amazon EC2 Developer Guide, "Eventual consistency in the Amazon EC2 API") and the
+longest call of the SDK.
 """
 _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: (\S+)")
 _INSTANCE_MAX_AGE = 30.0

@@ -232,10 +232,10 @@ def volume_vanished(volume: str, kms_key: str | None, before: int) -> BackendErr
     """
     key = f"KMS key {kms_key}" if kms_key else "the account's default KMS key for EBS"
     return PermissionDenied(
-        f"volume {volume} vanished while it was being made: nearly always {key} does not exist, is disabled, or may not be "
-        "used by the driver's role, which needs kms:Decrypt, kms:GenerateDataKeyWithoutPlaintext and kms:CreateGrant (with "
-        "kms:GrantIsForAWSResource) on it, in its IAM policy and in the key's own; mend that or change kmsKeyId of the "
-        "class; another volume is tried then",
+        f"volume {volume} vanished while it was being made: nearly always {key} does not exist, is disabled, or may "
+        "not be used by the driver's role, which needs kms:Decrypt, kms:GenerateDataKeyWithoutPlaintext and "
+        "kms:CreateGrant (with kms:GrantIsForAWSResource) on it, in its IAM policy and in the key's own; mend that or "
+        "change kmsKeyId of the class; another volume is tried then",
         code="VolumeVanished",
         retry_after=_VANISHED_RETRY * 2 ** min(before, 3),
     )

@@ -87,8 +87,8 @@ class Modifier:
             raise RetryLater(self._ec2.batches.volumes.next_poll(last.volume, after=1.0))
         if last.state == "optimizing":
             raise Throttled(
-                f"{last.volume} is still being optimized after the change of {_utc(last.started)}; EC2 takes the next one "
-                "when that is complete; the wish is kept",
+                f"{last.volume} is still being optimized after the change of {_utc(last.started)}; EC2 takes the next "
+                "one when that is complete; the wish is kept",
                 code="IncorrectModificationState",
                 retry_after=_OPTIMIZING_RETRY,
             )
@@ -136,7 +136,8 @@ def _too_many_modifications(id_: str, error: AwsError, last: VolumeModification 
     since = f", the last time {_utc(last.started)}" if last is not None else ""
     reason = error.message.strip().rstrip(".")
     return Throttled(
-        f"{id_} was changed too often{since}: EC2 allows four changes in 24 hours ({reason}); the wish is kept and tried again",
+        f"{id_} was changed too often{since}: EC2 allows four changes in 24 hours ({reason}); the wish is kept and "
+        "tried again",
         code=error.code,
         retry_after=MODIFICATION_RETRY_SECONDS,
         nothing_done=True,

@@ -124,7 +124,8 @@ class Fencing:
         self._highest.put(volume.id, highest)
         if highest > fence:
             raise Unavailable(
-                f"{volume.id} is in the hands of leader {highest}; this call belongs to the former leader {fence} and does nothing"
+                f"{volume.id} is in the hands of leader {highest}; this call belongs to the former leader {fence} and "
+                "does nothing"
             )
 
     def write(self, volume: Ec2Volume, call: HookCall) -> None:

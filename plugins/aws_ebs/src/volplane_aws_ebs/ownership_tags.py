@@ -25,6 +25,7 @@ __all__ = [
     "recorded_spec",
     "refuse_foreign",
     "snapshot_tags",
+    "tag_specifications",
     "volume_tags",
 ]
 
@@ -85,6 +86,11 @@ def snapshot_tags(cluster: str, name: str) -> dict[str, str]:
     return {CLUSTER: cluster, SNAPSHOT: name, _EBS_CSI_CLUSTER: "true", "Name": name}
 
 
+def tag_specifications(resource_type: str, tags: Mapping[str, str]) -> list[dict[str, object]]:
+    """TagSpecifications of a creating call: the resource has these tags from its first moment."""
+    return [{"ResourceType": resource_type, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
+
+
 def owner_of(tags: Mapping[str, str]) -> Ownership | None:
     """The owner that the tags name; None if a tag is missing or cannot be read."""
     cluster, claim, name = tags.get(CLUSTER), tags.get(CLAIM), tags.get(VOLUME)
@@ -109,8 +115,8 @@ def refuse_foreign(handle: str, tags: Mapping[str, str], expected: Ownership | N
         foreign = next((key for key in (CLUSTER, VOLUME, _EBS_CSI_VOLUME_NAME) if key in tags), None)
         if foreign is not None:
             raise AlreadyExists(
-                f"{handle} carries the mark {foreign}={tags[foreign]!r}: it was made by a driver, not by a person, and is "
-                "not touched"
+                f"{handle} carries the mark {foreign}={tags[foreign]!r}: it was made by a driver, not by a person, "
+                "and is not touched"
             )
         return
     if owner is None:
@@ -123,6 +129,6 @@ def refuse_foreign(handle: str, tags: Mapping[str, str], expected: Ownership | N
         expected.volume_name,
     ):
         raise AlreadyExists(
-            f"{handle} belongs to {owner.volume_name} of claim {owner.claim_uid} in cluster {owner.cluster_id!r}, not to "
-            f"{expected.volume_name} of cluster {expected.cluster_id!r}: it is not touched"
+            f"{handle} belongs to {owner.volume_name} of claim {owner.claim_uid} in cluster {owner.cluster_id!r}, not "
+            f"to {expected.volume_name} of cluster {expected.cluster_id!r}: it is not touched"
         )

@@ -82,8 +82,8 @@ def iops_for(name: str, size: int, per_gib: int, *, raise_to_minimum: bool) -> i
     wanted = per_gib * size
     if wanted < low and not raise_to_minimum:
         raise InvalidArgument(
-            f"iopsPerGB {per_gib} for {size} GiB gives {wanted} IOPS, type {name} has at least {low}; ask for more, or set "
-            "allowAutoIOPSPerGBIncrease to get the minimum"
+            f"iopsPerGB {per_gib} for {size} GiB gives {wanted} IOPS, type {name} has at least {low}; ask for more, "
+            "or set allowAutoIOPSPerGBIncrease to get the minimum"
         )
     return max(low, min(wanted, high, size * kind.iops_per_gib))
 
@@ -230,8 +230,8 @@ def _refuse_unknown_placeholders(key: str, value: str) -> None:
     bare = Template(value)
     if not bare.is_valid() or not known.issuperset(bare.get_identifiers()):
         raise InvalidArgument(
-            f"parameter tags: the value {value!r} of {key!r} may contain ${{namespace}}, ${{claim}} and ${{volume}}, no "
-            "other $"
+            f"parameter tags: the value {value!r} of {key!r} may contain ${{namespace}}, ${{claim}} and ${{volume}}, "
+            "no other $"
         )
 
 
@@ -263,7 +263,8 @@ class VolumeSpec:
             raise InvalidArgument(f"{size} GiB: volumes of type {parameters.volume_type} have {low} to {high} GiB")
         if request.limit_bytes is not None and size * GIB > request.limit_bytes:
             raise InvalidArgument(
-                f"{request.capacity_bytes} bytes are {size} GiB when rounded up, more than the limit of {request.limit_bytes}"
+                f"{request.capacity_bytes} bytes are {size} GiB when rounded up, more than the limit of "
+                f"{request.limit_bytes}"
             )
         return cls(
             size=size,
@@ -316,6 +317,7 @@ def _multi_attach(request: ProvisionRequest, parameters: ClassParameters) -> boo
         return False
     if request.volume_mode is not VolumeMode.BLOCK or not VOLUME_TYPES[parameters.volume_type].multi_attach:
         raise Unsupported(
-            f"access mode {shared[0]}: only a volume of type io2 (or io1) with volumeMode Block can be attached to several nodes"
+            f"access mode {shared[0]}: only a volume of type io2 (or io1) with volumeMode Block can be attached to "
+            "several nodes"
         )
     return True

@@ -1,6 +1,6 @@
 """Client-side rate limits: one token bucket for each mutating action.
 
-EC2 throttles each action by a token bucket (Amazon EC2 API reference, "Request throttling for the Amazon EC2 API").
+EC2 throttles each action by a token bucket (Amazon EC2 Developer Guide, "Request throttling for the Amazon EC2 API").
 A caller that is too early gets the seconds to wait and keeps its slot; no thread waits here.
 """
 

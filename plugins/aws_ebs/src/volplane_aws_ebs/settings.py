@@ -35,9 +35,9 @@ OPTIONS = ParameterSchema(
         ),
         Parameter(
             name="access_key_id",
-            doc="Access key instead of the default chain of credentials (environment, web identity, pod identity, shared "
-            "files, instance profile), which is the better choice where it works: its keys expire. Together with "
-            "secret_access_key.",
+            doc="Access key instead of the default chain of credentials (environment, web identity, pod identity, "
+            "shared files, instance profile), which is the better choice where it works: its keys expire. "
+            "Together with secret_access_key.",
             kind=ParameterKind.SECRET,
         ),
         Parameter(
@@ -71,8 +71,8 @@ OPTIONS = ParameterSchema(
         Parameter(name="sts_endpoint", doc="URL of the STS API instead of the region's own.", pattern=_URL, default=""),
         Parameter(
             name="attach",
-            doc="Serve VolumeAttachments of `csi_driver_name`. Only where the controller of the official driver does "
-            "not run, because its attacher serves the same objects.",
+            doc="Declare that volplane attaches the volumes. Only where the controller of the official driver does not run, "
+            "because its attacher serves the same VolumeAttachments. No controller of volplane serves them yet.",
             kind=ParameterKind.BOOLEAN,
             default=False,
         ),

@@ -83,9 +83,7 @@ class Snapshotter:
                 call,
                 VolumeId=volume,
                 Description=f"volplane snapshot {request.name} of {request.volume.name}",
-                TagSpecifications=[
-                    {"ResourceType": "snapshot", "Tags": [{"Key": name, "Value": tags[name]} for name in tags]}
-                ],
+                TagSpecifications=ownership_tags.tag_specifications("snapshot", tags),
             )
         except AwsError as error:
             self._ec2.batches.snapshots.invalidate(key)

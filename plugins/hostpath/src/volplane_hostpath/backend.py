@@ -1,4 +1,4 @@
-"""The hooks of the driver. Each opens the root, checks its marker and takes the volume's lock; other modules do the work."""
+"""The hooks of the driver: each opens the root, checks its marker, takes the volume's lock and calls other modules."""
 
 from __future__ import annotations
 

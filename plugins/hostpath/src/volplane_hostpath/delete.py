@@ -1,7 +1,7 @@
 """The hook `delete`: check that the volume is ours and unused, move it to the trash, empty that, remove the marker.
 
-The marker is removed last: an interrupted deletion is continued by the next call, and the promised size is free only when
-the space is. The end of the module removes what crashed calls left in tmp and trash.
+The marker is removed last: an interrupted deletion is continued by the next call, and the promised size is free only
+when the space is. The end of the module removes what crashed calls left in tmp and trash.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def delete_static(root: Root, index: VolumeIndex, volume: VolumeIdentity, contex
 
 
 def refuse_not_static(root: Root, index: VolumeIndex, path: str, context: Context) -> None:
-    """Raise `AlreadyExists` if the path is, holds or lies in a volume with a marker, or is a parent directory of ours."""
+    """Raise `AlreadyExists` if the path is, holds or lies in a volume with a marker, or holds volumes."""
     label = f"{root.path}/{path}"
     with index.open(root, Deadline(context).remaining(), context.log):
         refuse_marked(index, path, label)

@@ -1,4 +1,4 @@
-"""File operations relative to directory descriptors (openat(2)). None follows a symbolic link or leaves the root's mount."""
+"""File operations relative to directory descriptors (openat(2)). None follows a link or leaves the root's mount."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks between threads and between processes, and the deadline of a call. A duplicate of a call may run in another process."""
+"""Locks between threads and processes, and the deadline of a call."""
 
 from __future__ import annotations
 

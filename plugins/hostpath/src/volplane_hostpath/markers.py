@@ -45,7 +45,10 @@ def marker_file(volume_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """The handle `<root id>/<volume name>@<generation>`. The root id tells volumes of another disk from deleted ones."""
+    """The handle `<root id>/<volume name>@<generation>`.
+
+    The root id tells volumes of another disk from deleted ones.
+    """
 
     root_id: str
     volume_name: str

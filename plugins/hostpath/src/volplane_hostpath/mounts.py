@@ -34,7 +34,7 @@ class MountIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of /proc/self/mountinfo (proc_pid_mountinfo(5)). root: the directory of the file system that is mounted."""
+    """A line of /proc/self/mountinfo (proc_pid_mountinfo(5)). root: the mounted directory of the file system."""
 
     number: int
     device: str

@@ -111,7 +111,7 @@ def remove_empty_parents(root: Root, path: str) -> None:
 
 
 def remove_stale_entries(root: Root) -> None:
-    """Remove entries of missing directories, so that a directory that somebody makes there later does not count as ours."""
+    """Remove entries of missing directories: a directory that somebody makes there later must not count as ours."""
     parents = root.directory(PARENTS)
     for entry in names_in(parents):
         path = os.fsdecode(read_file(entry, parents))

@@ -1,8 +1,8 @@
 """Paths from the parameter `pathTemplate` of a class: rendered once, then kept in the volume's marker.
 
-A path is safe whatever names tenants choose. Every component consists of `[A-Za-z0-9._-]`, has 1 to 255 bytes and starts
-with neither "." nor "-", so it cannot be "..", a hidden file, or the driver's own directory. The last component ends
-with the claim's uid or is the volume's name, so no two claims share a path.
+A path is safe whatever names tenants choose. Every component consists of `[A-Za-z0-9._-]`, has 1 to 255 bytes and
+starts with neither "." nor "-", so it cannot be "..", a hidden file, or the driver's own directory. The last component
+ends with the claim's uid or is the volume's name, so no two claims share a path.
 """
 
 from __future__ import annotations

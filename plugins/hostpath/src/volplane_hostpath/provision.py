@@ -59,7 +59,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NodeTopology:
-    """The node that has the root. name: empty unless the process runs for one node. label, value: of the node affinity."""
+    """The node that has the root. name: empty unless the process runs for one node. label, value: of the affinity."""
 
     name: str
     label: str
@@ -139,7 +139,7 @@ def asset_of(root: Root, marker: VolumeMarker) -> Asset:
     """The asset of a volume."""
     fields: dict[str, Any] = {"path": f"{root.path}/{marker.path}"}
     if marker.volume_type == HOST_PATH:
-        # Not DirectoryOrCreate: if the disk is not mounted, the kubelet would make an empty directory on the system disk.
+        # Not DirectoryOrCreate: while the disk is not mounted, the kubelet would make an empty directory.
         fields["type"] = "Directory"
     return Asset(
         handle=str(Handle(root.id, marker.name, marker.owner.generation)),

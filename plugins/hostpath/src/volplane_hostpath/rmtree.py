@@ -193,8 +193,8 @@ class _Removal:
         if error.errno not in (errno.EPERM, errno.EACCES):
             return error
         return PermissionDenied(
-            f"{self._path()}/{printable(name)} cannot be removed: {error.strerror}; run volplane as root, and lsattr shows "
-            "whether the file is immutable (chattr -i)",
+            f"{self._path()}/{printable(name)} cannot be removed: {error.strerror}; run volplane as root, and lsattr "
+            "shows whether the file is immutable (chattr -i)",
             code=errno.errorcode[error.errno],
         )
 

@@ -184,7 +184,8 @@ class ClassParameters:
         volume_type = str(values["volumeType"] or settings.source)
         if settings.shared and volume_type == LOCAL:
             raise InvalidArgument(
-                "parameter volumeType: 'local' demands a node affinity, and this driver's root is shared; use 'hostPath'"
+                "parameter volumeType: 'local' demands a node affinity, and this driver's root is shared; use "
+                "'hostPath'"
             )
         mode = _DEFAULT_MODE if values["mode"] is None else int(values["mode"])
         if mode & 0o700 != 0o700 or mode > 0o7777:

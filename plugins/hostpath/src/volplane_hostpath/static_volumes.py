@@ -61,7 +61,7 @@ def static_path(source: VolumeSource, root: Root) -> str:
 
 
 def refuse_marked(index: VolumeIndex, path: str, label: str) -> None:
-    """Raise `AlreadyExists` if a volume with a marker is at the path, above or beneath it. Needs the lock of the index."""
+    """Raise `AlreadyExists` if a volume with a marker is at, above or beneath the path. Needs the lock of the index."""
     other = index.volume_at(path)
     if other is not None:
         raise AlreadyExists(f"{label} carries the mark of volume {other}: it is not touched")

@@ -49,8 +49,8 @@ def adopt_marker(root: Root, index: VolumeIndex, marker: VolumeMarker, request: 
         return
     if not marker.belongs_to(request.former):
         raise AlreadyExists(
-            f"{root.path}/{marker.path} belongs to {_describe(marker.owner)}, not to {_describe(request.former)}: it is not "
-            "touched"
+            f"{root.path}/{marker.path} belongs to {_describe(marker.owner)}, not to {_describe(request.former)}: it "
+            "is not touched"
         )
     context = request.context
     # The generation stays: the handle and the names in tmp and trash contain it.

@@ -11,7 +11,7 @@ from volplane.cli.framework.console import Console
 from volplane.errors import ConfigurationError
 from volplane.messages import nearest
 from volplane_testing.cli.subjects import Capacity, Chosen, Nodes, Options, Parameters, Segments, changes_of, options_of
-from volplane_testing.conformance import RULES, Outcome, Report, Rule, Subject, Verdict, run_rules
+from volplane_testing.conformance import RULES, Report, Rule, RuleResult, RuleStatus, Subject, run_rules
 from volplane_testing.conformance.subject import MakeSubject
 
 __all__ = ["register"]
@@ -93,28 +93,28 @@ def _chosen(names: Iterable[str]) -> tuple[Rule, ...]:
 def _judged(console: Console, subject: Subject | MakeSubject, rules: tuple[Rule, ...]) -> Report:
     with console.progress("judging", len(rules)) as bar:
 
-        def told(outcome: Outcome) -> None:
-            bar.advance(detail=outcome.rule.name)
+        def told(result: RuleResult) -> None:
+            bar.advance(detail=result.rule.name)
 
         return run_rules(subject, rules, told=told)
 
 
 def _show(console: Console, report: Report, *, verbose: bool) -> None:
     """What is kept, if asked for; then each violation; then what was not judged, and the count."""
-    for outcome in report.outcomes:
-        if verbose and outcome.verdict is Verdict.KEPT:
-            console.done(outcome.rule.name)
-    for outcome in report.outcomes:
-        if outcome.bad:
-            console.failed(f"{outcome.rule.name}: {outcome.reason}")
-            for line in outcome.details():
+    for result in report.results:
+        if verbose and result.status is RuleStatus.KEPT:
+            console.done(result.rule.name)
+    for result in report.results:
+        if result.bad:
+            console.failed(f"{result.rule.name}: {result.reason}")
+            for line in result.details():
                 console.note(f"      {line}")
             console.line()
-    quiet = () if verbose else (Verdict.NOT_APPLICABLE,)
-    for verdict in (Verdict.WAIVED, Verdict.NOT_JUDGED, Verdict.NOT_APPLICABLE):
-        for outcome in report.outcomes:
-            if outcome.verdict is verdict and verdict not in quiet:
-                console.line(f"{verdict}: {outcome.rule.name} ({outcome.reason})")
-    for each in sorted({each for outcome in report.outcomes for each in outcome.left}):
+    quiet = () if verbose else (RuleStatus.NOT_APPLICABLE,)
+    for status in (RuleStatus.WAIVED, RuleStatus.NOT_JUDGED, RuleStatus.NOT_APPLICABLE):
+        for result in report.results:
+            if result.status is status and status not in quiet:
+                console.line(f"{status}: {result.rule.name} ({result.reason})")
+    for each in sorted({each for result in report.results for each in result.left}):
         console.warning(f"left on the storage: {each}")
     console.line(report.summary())

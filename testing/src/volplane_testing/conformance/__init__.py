@@ -1,7 +1,7 @@
 """The conformance suite: what every backend promises, as rules that anybody can run."""
 
-from volplane_testing.conformance.pytest_class import BackendConformance
-from volplane_testing.conformance.report import Outcome, Report, Verdict
+from volplane_testing.conformance.pytest_suite import BackendConformance
+from volplane_testing.conformance.report import Report, RuleResult, RuleStatus
 from volplane_testing.conformance.rule import NotApplicable, Rule, Violation, rule
 from volplane_testing.conformance.rules import RULES
 from volplane_testing.conformance.running import judge, run_rules
@@ -11,11 +11,11 @@ __all__ = [
     "RULES",
     "BackendConformance",
     "NotApplicable",
-    "Outcome",
     "Report",
     "Rule",
+    "RuleResult",
+    "RuleStatus",
     "Subject",
-    "Verdict",
     "Violation",
     "judge",
     "rule",

@@ -24,7 +24,7 @@ from volplane.requests import (
     VolumeIdentity,
 )
 from volplane.schemas import DriverInfo
-from volplane_testing.conformance.crashes import OwnCode, crash_at, die_at
+from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
 from volplane_testing.conformance.instance import Call, Instance, shown
 from volplane_testing.conformance.rule import NotApplicable, Violation
 from volplane_testing.conformance.subject import Subject

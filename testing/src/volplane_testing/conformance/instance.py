@@ -30,7 +30,7 @@ from volplane.requests import (
     StopRequest,
 )
 from volplane.schemas import ParameterSchema
-from volplane_testing.conformance.crashes import call_in_thread
+from volplane_testing.conformance.crash_injection import call_in_thread
 from volplane_testing.conformance.rule import Violation
 from volplane_testing.conformance.subject import Subject
 

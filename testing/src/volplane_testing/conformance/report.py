@@ -9,12 +9,12 @@ from enum import StrEnum
 from volplane_testing.conformance.instance import Call
 from volplane_testing.conformance.rule import Rule
 
-__all__ = ["Outcome", "Report", "Verdict"]
+__all__ = ["Report", "RuleResult", "RuleStatus"]
 
 _LAST_CALLS = 12
 
 
-class Verdict(StrEnum):
+class RuleStatus(StrEnum):
     """How a rule came out."""
 
     KEPT = "kept"
@@ -30,14 +30,14 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The verdict on one rule. reason: for people, empty if it was kept. calls: what was done, oldest first.
+class RuleResult:
+    """The status on one rule. reason: for people, empty if it was kept. calls: what was done, oldest first.
 
     left: assets that could not be cleaned up afterwards, with the reason. seconds: real time it took.
     """
 
     rule: Rule
-    verdict: Verdict
+    status: RuleStatus
     reason: str = ""
     calls: tuple[Call, ...] = ()
     left: tuple[str, ...] = ()
@@ -46,11 +46,11 @@ class Outcome:
     @property
     def bad(self) -> bool:
         """Whether something must be mended."""
-        return self.verdict in (Verdict.VIOLATED, Verdict.BROKEN)
+        return self.status in (RuleStatus.VIOLATED, RuleStatus.BROKEN)
 
     def explanation(self) -> str:
         """Rule, reason and the last calls, in several lines."""
-        lines = [f"{self.rule.name} is {self.verdict}: {self.reason}", *self.details()]
+        lines = [f"{self.rule.name} is {self.status}: {self.reason}", *self.details()]
         return "\n".join(lines)
 
     def details(self) -> list[str]:
@@ -65,38 +65,38 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcomes of all rules that were judged, in their order."""
+    """The results of all rules that were judged, in their order."""
 
-    outcomes: tuple[Outcome, ...]
+    results: tuple[RuleResult, ...]
 
-    def named(self, verdict: Verdict) -> tuple[str, ...]:
-        """Names of the rules with this verdict."""
-        return tuple(outcome.rule.name for outcome in self.outcomes if outcome.verdict is verdict)
+    def named(self, status: RuleStatus) -> tuple[str, ...]:
+        """Names of the rules with this status."""
+        return tuple(result.rule.name for result in self.results if result.status is status)
 
     @property
     def violated(self) -> tuple[str, ...]:
         """Names of the rules that the backend breaks."""
-        return self.named(Verdict.VIOLATED)
+        return self.named(RuleStatus.VIOLATED)
 
     @property
     def passed(self) -> bool:
         """No rule is violated or broken."""
-        return not any(outcome.bad for outcome in self.outcomes)
+        return not any(result.bad for result in self.results)
 
     def summary(self) -> str:
-        """How many rules have each verdict, in one line."""
-        counts = [(len(self.named(verdict)), verdict) for verdict in Verdict]
-        return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
+        """How many rules have each status, in one line."""
+        counts = [(len(self.named(status)), status) for status in RuleStatus]
+        return ", ".join(f"{count} {status}" for count, status in counts if count)
 
     def __str__(self) -> str:
         return "\n\n".join(self._parts())
 
     def _parts(self) -> Iterator[str]:
-        for outcome in self.outcomes:
-            if outcome.bad:
-                yield outcome.explanation()
-        for verdict in (Verdict.WAIVED, Verdict.NOT_JUDGED):
-            rows = [f"  {each.rule.name}: {each.reason}" for each in self.outcomes if each.verdict is verdict]
+        for result in self.results:
+            if result.bad:
+                yield result.explanation()
+        for status in (RuleStatus.WAIVED, RuleStatus.NOT_JUDGED):
+            rows = [f"  {each.rule.name}: {each.reason}" for each in self.results if each.status is status]
             if rows:
-                yield "\n".join([f"{verdict}:", *rows])
+                yield "\n".join([f"{status}:", *rows])
         yield self.summary()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from volplane.errors import BackendError, PluginError, VolplaneError
 from volplane_testing.conformance.bench import Bench
-from volplane_testing.conformance.report import Outcome, Report, Verdict
+from volplane_testing.conformance.report import Report, RuleResult, RuleStatus
 from volplane_testing.conformance.rule import NotApplicable, Rule, Violation
 from volplane_testing.conformance.rules import RULES
 from volplane_testing.conformance.subject import MakeSubject, Subject, opened
@@ -19,61 +19,61 @@ def run_rules(
     make: Subject | MakeSubject,
     rules: Collection[Rule] = RULES,
     *,
-    told: Callable[[Outcome], None] = lambda _outcome: None,
+    told: Callable[[RuleResult], None] = lambda _outcome: None,
 ) -> Report:
-    """Judge the rules in their order; `told` hears of each outcome at once. Raises what building the backend raises.
+    """Judge the rules in their order; `told` hears of each result at once. Raises what building the backend raises.
 
     make: the subject, or what gives a fresh one for each rule. Rules clean up behind themselves, so that one storage can
     serve all of them.
     """
-    outcomes: dict[str, Outcome] = {}
+    results: dict[str, RuleResult] = {}
     for rule in rules:
-        first = first_obstacle(rule, {name: outcome.verdict for name, outcome in outcomes.items()})
+        first = first_obstacle(rule, {name: result.status for name, result in results.items()})
         if first is not None:
-            outcome = Outcome(rule, Verdict.NOT_JUDGED, f"{first} comes first")
+            result = RuleResult(rule, RuleStatus.NOT_JUDGED, f"{first} comes first")
         else:
             with opened(make) as subject:
-                outcome = judge(rule, subject)
-        outcomes[rule.name] = outcome
-        told(outcome)
-    return Report(tuple(outcomes.values()))
+                result = judge(rule, subject)
+        results[rule.name] = result
+        told(result)
+    return Report(tuple(results.values()))
 
 
-def first_obstacle(rule: Rule, verdicts: Mapping[str, Verdict]) -> str | None:
+def first_obstacle(rule: Rule, statuses: Mapping[str, RuleStatus]) -> str | None:
     """A rule that this one builds on and that did not hold, of those judged so far."""
-    bad = (Verdict.VIOLATED, Verdict.BROKEN, Verdict.NOT_JUDGED)
-    return next((name for name in rule.after if verdicts.get(name) in bad), None)
+    bad = (RuleStatus.VIOLATED, RuleStatus.BROKEN, RuleStatus.NOT_JUDGED)
+    return next((name for name in rule.after if statuses.get(name) in bad), None)
 
 
-def judge(rule: Rule, subject: Subject) -> Outcome:
+def judge(rule: Rule, subject: Subject) -> RuleResult:
     """Judge one rule. Raises VolplaneError if the backend cannot even be built and started."""
     begun = time.monotonic()
     bench = Bench(subject)
     missing = sorted(hook for hook in rule.hooks if not bench.supports(hook))
     if missing:
         bench.close()
-        return Outcome(rule, Verdict.NOT_APPLICABLE, f"it does not implement {', '.join(missing)}")
+        return RuleResult(rule, RuleStatus.NOT_APPLICABLE, f"it does not implement {', '.join(missing)}")
     if rule.waivable and rule.name in bench.info.waived_rules:
         bench.close()
-        return Outcome(rule, Verdict.WAIVED, bench.info.waived_rules[rule.name])
-    verdict, reason = _verdict(rule, bench)
+        return RuleResult(rule, RuleStatus.WAIVED, bench.info.waived_rules[rule.name])
+    status, reason = _status(rule, bench)
     calls = tuple(bench.calls)
     left = bench.close()
-    return Outcome(rule, verdict, reason, calls, left, time.monotonic() - begun)
+    return RuleResult(rule, status, reason, calls, left, time.monotonic() - begun)
 
 
-def _verdict(rule: Rule, bench: Bench) -> tuple[Verdict, str]:
+def _status(rule: Rule, bench: Bench) -> tuple[RuleStatus, str]:
     try:
         rule.check(bench)
     except NotApplicable as why:
-        return Verdict.NOT_APPLICABLE, str(why)
+        return RuleStatus.NOT_APPLICABLE, str(why)
     except Violation as why:
-        return Verdict.VIOLATED, str(why)
+        return RuleStatus.VIOLATED, str(why)
     except (BackendError, PluginError) as error:
         hook = bench.calls[-1].hook if bench.calls else "a hook"
-        return Verdict.VIOLATED, f"{hook} raised {type(error).__name__}: {error}"
+        return RuleStatus.VIOLATED, f"{hook} raised {type(error).__name__}: {error}"
     except VolplaneError as error:
-        return Verdict.BROKEN, str(error)
+        return RuleStatus.BROKEN, str(error)
     except Exception as error:  # noqa: BLE001 - a function of the subject: reported, the other rules go on
-        return Verdict.BROKEN, f"{type(error).__name__}: {error}"
-    return Verdict.KEPT, ""
+        return RuleStatus.BROKEN, f"{type(error).__name__}: {error}"
+    return RuleStatus.KEPT, ""

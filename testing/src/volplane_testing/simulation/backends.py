@@ -38,7 +38,7 @@ from volplane import (
     hookimpl,
 )
 from volplane.requests import Context
-from volplane_testing.simulation.chance import Fate
+from volplane_testing.simulation.chance import Chance
 
 __all__ = ["ZONE", "BackendTraits", "LookingBackend", "SimulatedBackend"]
 
@@ -101,12 +101,12 @@ class _Memory:
 class SimulatedBackend(BackendSpec):
     """The storage system without `find`."""
 
-    def __init__(self, name: str, traits: BackendTraits, fate: Fate) -> None:
+    def __init__(self, name: str, traits: BackendTraits, chance: Chance) -> None:
         super().__init__({})
         self.name = name
         self.traits = traits
         self.listeners = Listeners()
-        self._fate = fate
+        self._chance = chance
         self._memory = _Memory()
 
     @property
@@ -143,12 +143,12 @@ class SimulatedBackend(BackendSpec):
         about = f"{self.name} {request.claim.name} {request.owner.generation} {zone}"
         stored = self._memory.assets.get(handle)
         if stored is None:
-            if self.traits.full and self._fate.strikes(f"{about} full", self.traits.full):
+            if self.traits.full and self._chance.strikes(f"{about} full", self.traits.full):
                 self.listeners.trouble("storage: zone full")
                 raise ResourceExhausted(f"zone {zone} is full", scope=zone, reschedule=True, nothing_done=True)
-            if self._fate.strikes(f"{about} late", self.traits.late):
+            if self._chance.strikes(f"{about} late", self.traits.late):
                 self.listeners.trouble("storage: acts late")
-                delay = self._fate.between(0.0, self.traits.settle * 0.9, f"{about} delay")
+                delay = self._chance.between(0.0, self.traits.settle * 0.9, f"{about} delay")
                 asyncio.get_running_loop().call_later(delay, self._make_late, handle, zone, request)
                 raise ConnectionError("the request was sent, and nothing came back")
             stored = self._make(handle, zone, request)
@@ -166,8 +166,8 @@ class SimulatedBackend(BackendSpec):
         if self.traits.sees_mounts and self.listeners.mounted(volume.handle):
             raise VolumeInUse(f"{volume.handle} is mounted")
         now = asyncio.get_running_loop().time()
-        if stored.going is None and self._fate.number(f"{self.name} {volume.handle} going") < self.traits.steps:
-            stored.going = now + self._fate.between(0.5, 8.0, f"{volume.handle} deletion")
+        if stored.going is None and self._chance.number(f"{self.name} {volume.handle} going") < self.traits.steps:
+            stored.going = now + self._chance.between(0.5, 8.0, f"{volume.handle} deletion")
         if stored.going is not None and now < stored.going:
             return InProgress(retry_after=min(2.0, stored.going - now), state={"deleting": volume.handle})
         del self._memory.assets[volume.handle]
@@ -184,7 +184,7 @@ class SimulatedBackend(BackendSpec):
             return PodScrub()
         volume = request.volume
         self._check_fence(volume.name, request.context)
-        if not request.context.state and self._fate.number(f"{volume.name} erasing") < self.traits.steps:
+        if not request.context.state and self._chance.number(f"{volume.name} erasing") < self.traits.steps:
             return InProgress(retry_after=1.0, state={"erasing": volume.handle})
         stored = self._memory.assets.get(volume.handle)
         if stored is not None:
@@ -221,8 +221,8 @@ class SimulatedBackend(BackendSpec):
             raise RuntimeError(f"client token {token[1]} of {request.name} was used for an asset that is no more")
         self._memory.tokens.add(token)
         stored = Stored(handle, zone, request.capacity_bytes, request.owner)
-        if self._fate.number(f"{self.name} {request.claim.name} {zone} steps") < self.traits.steps:
-            stored.ready = asyncio.get_running_loop().time() + self._fate.between(0.5, 8.0, f"{handle} making")
+        if self._chance.number(f"{self.name} {request.claim.name} {zone} steps") < self.traits.steps:
+            stored.ready = asyncio.get_running_loop().time() + self._chance.between(0.5, 8.0, f"{handle} making")
         self._memory.assets[handle] = stored
         self.listeners.made(handle, request.owner)
         return stored

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from typing import Final, TypeVar
 
-__all__ = ["Fate", "is_mark", "mark_of"]
+__all__ = ["Chance", "is_mark", "mark_of"]
 
 T = TypeVar("T")
 
@@ -29,8 +29,8 @@ def is_mark(text: str) -> bool:
     return re.fullmatch("f[0-9a-f]{8}", text) is not None
 
 
-class Fate:
-    """What happens by chance in one run.
+class Chance:
+    """What happens by draw in one run.
 
     only: marks of the faults that may happen; None = any. `fired` lists the marks of those that did, in order. Once `calm`
     is set there are none any more. Needs a running loop.

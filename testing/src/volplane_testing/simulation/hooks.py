@@ -27,13 +27,13 @@ from volplane.drivers.registry import HookRequest
 from volplane.errors import OutcomeUnknown
 from volplane_testing.executor import InlineExecutor
 from volplane_testing.simulation.loop import WHO
+from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.simulation.safety import BEGAN
-from volplane_testing.simulation.stage import Stage
 
 if TYPE_CHECKING:
-    from volplane_testing.simulation.guests import Guest
+    from volplane_testing.simulation.external_backends import ExternalBackend
 
-__all__ = ["HookFaults", "TimedExecutor", "Turbulence", "latency_of", "turbulent"]
+__all__ = ["FaultInjector", "HookFaults", "TimedExecutor", "injecting", "latency_of"]
 
 Q = TypeVar("Q", bound=HookRequest)
 T = TypeVar("T")
@@ -59,19 +59,19 @@ class HookFaults:
     longest: float = 60.0
 
 
-class Turbulence:
+class FaultInjector:
     """Wraps every hook of every driver. `down` holds the drivers that answer nothing now.
 
-    crash: kills the calling process for the reason given, and says whether it did. guests: by driver; simulated backends report their effects themselves.
+    crash: kills the calling process for the reason given, and says whether it did. externals: by driver; simulated backends report their effects themselves.
     """
 
-    def __init__(self, stage: Stage, faults: HookFaults, crash: Callable[[str, str], bool]) -> None:
+    def __init__(self, run_context: RunContext, faults: HookFaults, crash: Callable[[str, str], bool]) -> None:
         self.down: set[str] = set()
-        self.guests: Mapping[str, Guest] = {}
+        self.externals: Mapping[str, ExternalBackend] = {}
         self.calls: Counter[str] = Counter()
-        self._fate = stage.fate
-        self._trace = stage.trace
-        self._truth = stage.truth
+        self._chance = run_context.chance
+        self._trace = run_context.trace
+        self._view = run_context.view
         self._faults = faults
         self._crash = crash
         self._counts: Counter[str] = Counter()
@@ -94,32 +94,32 @@ class Turbulence:
 
     def call_hook(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, /) -> T:
         """Call a hook now; a real backend may be made to crash in the middle of it."""
-        guest = self.guests.get(driver.name)
-        if guest is None:
+        external = self.externals.get(driver.name)
+        if external is None:
             return hook(driver, request)
-        guest.catch_up()
+        external.catch_up()
         spelled = f"{WHO.get()} {driver.name} {hook.__name__} {self._about(request)}"
         self._counts[f"inside {spelled}"] += 1
         name = f"inside {spelled} {self._counts[f'inside {spelled}']}"
         # Only a process that really ends: what is left of the instance is not fit for use.
         rate = self._faults.crashes * (2.0 if hook.__name__ in _CHANGING else 0.3)
-        if self._fate.strikes(name, rate) and self._crash(WHO.get(), name):
+        if self._chance.strikes(name, rate) and self._crash(WHO.get(), name):
             self._trace.happened["hook: crash inside"] += 1
-            guest.crash_inside(name, lambda: hook(driver, request))
+            external.crash_inside(name, lambda: hook(driver, request))
             raise OutcomeUnknown("the process is dead")
         return hook(driver, request)
 
     def _about(self, request: HookRequest) -> str:
         volume = getattr(request, "volume", request)
-        return self._truth.spell(str(getattr(volume, "name", "")))
+        return self._view.spell(str(getattr(volume, "name", "")))
 
     def _around(self, hook: str, about: str, request: HookRequest) -> Generator[None, Any, Any]:
         driver = request.context.driver
-        spelled = f"{WHO.get()} {driver} {hook} {self._truth.spell(about)}"
+        spelled = f"{WHO.get()} {driver} {hook} {self._view.spell(about)}"
         self._counts[spelled] += 1
         name = f"{spelled} {self._counts[spelled]}"
         self.calls[hook] += 1
-        if driver in self.down and not self._fate.calm.is_set():
+        if driver in self.down and not self._chance.calm.is_set():
             self._trace.happened["hook: driver down"] += 1
             raise Unavailable(f"{driver} is down")
         fault = self._fault(name)
@@ -127,29 +127,29 @@ class Turbulence:
         try:
             result = yield
         except Exception as error:
-            self._trace.note(WHO.get(), f"{hook} {self._truth.spell(about)} of {driver} raises {error}")
+            self._trace.note(WHO.get(), f"{hook} {self._view.spell(about)} of {driver} raises {error}")
             raise
-        self._trace.note(WHO.get(), f"{hook} {self._truth.spell(about)} of {driver} gives {result}")
-        if driver in self.guests:
-            self._hear(self.guests[driver], request, result)
+        self._trace.note(WHO.get(), f"{hook} {self._view.spell(about)} of {driver} gives {result}")
+        if driver in self.externals:
+            self._hear(self.externals[driver], request, result)
         self._raise_after(name, fault)
         return result
 
-    def _hear(self, guest: Guest, request: HookRequest, result: object) -> None:
+    def _hear(self, external: ExternalBackend, request: HookRequest, result: object) -> None:
         """What a real backend says is what is known of its effects, also where the caller never hears it."""
         match request, result:
             case ProvisionRequest(), Asset():
-                guest.made(request, result)
+                external.made(request, result)
             case DeleteRequest(), Done():
-                guest.unmade(request.volume)
+                external.unmade(request.volume)
             case RecycleRequest(), Erased():
-                guest.erased(request.volume)
+                external.erased(request.volume)
 
     def _fault(self, name: str) -> str:
-        if self._fate.strikes(name, self._faults.errors):
-            fault = self._fate.choice((*_BEFORE, *_AFTER), f"{name} fault")
-        elif self._fate.strikes(f"{name} crash", self._faults.crashes):
-            fault = self._fate.choice(("crash before", "crash after"), f"{name} fault")
+        if self._chance.strikes(name, self._faults.errors):
+            fault = self._chance.choice((*_BEFORE, *_AFTER), f"{name} fault")
+        elif self._chance.strikes(f"{name} crash", self._faults.crashes):
+            fault = self._chance.choice(("crash before", "crash after"), f"{name} fault")
         else:
             return ""
         self._trace.strike(f"hook: {fault}", f"{name}: {fault}")
@@ -160,7 +160,7 @@ class Turbulence:
             case "unavailable":
                 raise Unavailable("the storage does not answer")
             case "throttled":
-                raise Throttled("too many calls", retry_after=1.0 + 5.0 * self._fate.number(f"{name} pause"))
+                raise Throttled("too many calls", retry_after=1.0 + 5.0 * self._chance.number(f"{name} pause"))
             case "bug":
                 raise KeyError("a bug of the backend")
             case "crash before":
@@ -177,27 +177,27 @@ class Turbulence:
                 self._crash(WHO.get(), f"after {name}")
 
 
-def turbulent(turbulence: Turbulence) -> Extension:
+def injecting(injector: FaultInjector) -> Extension:
     """As an extension of drivers."""
-    plugin = Plugin(kind="extension", name="simulation", factory=lambda _options: turbulence)
-    return Extension(plugin=plugin, instance=turbulence)
+    plugin = Plugin(kind="extension", name="simulation", factory=lambda _options: injector)
+    return Extension(plugin=plugin, instance=injector)
 
 
-def latency_of(who: str, stage: Stage, faults: HookFaults) -> Callable[[str, str], tuple[float, float]]:
+def latency_of(who: str, run_context: RunContext, faults: HookFaults) -> Callable[[str, str], tuple[float, float]]:
     """The `Latency` of an InlineExecutor for one process."""
-    fate, trace = stage.fate, stage.trace
+    chance, trace = run_context.chance, run_context.trace
     counts: Counter[str] = Counter()
 
     def latency(driver: str, what: str) -> tuple[float, float]:
         counts[f"{driver} {what}"] += 1
         name = f"{who} {driver} {what} latency {counts[f'{driver} {what}']}"
-        share = fate.number(name)
+        share = chance.number(name)
         usual = (0.001 + 0.05 * (share * 1e4 % 1), 0.001 + 0.05 * (share * 1e6 % 1))
-        if fate.strikes(f"{name} hang", faults.hangs):
+        if chance.strikes(f"{name} hang", faults.hangs):
             trace.strike("hook: hangs", f"{name}: hangs")
-            long = fate.between(TIMEOUT * 0.5, TIMEOUT * 3, f"{name} long")
+            long = chance.between(TIMEOUT * 0.5, TIMEOUT * 3, f"{name} long")
             return (min(long, faults.longest), 0.1) if share < 0.5 else (0.1, long)
-        if fate.strikes(f"{name} slow", faults.slow):
+        if chance.strikes(f"{name} slow", faults.slow):
             trace.happened["hook: slow"] += 1
             return min(usual[0] * 100, faults.longest), usual[1] * 100
         return usual

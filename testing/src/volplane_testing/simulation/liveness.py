@@ -11,14 +11,14 @@ from typing import Any, Final, Protocol
 from volplane.kube import names
 from volplane.kube.quantity import parse
 from volplane.state.records import read_recycle_intent
-from volplane_testing.simulation.cluster import Cluster
+from volplane_testing.simulation.actors import Actors
+from volplane_testing.simulation.cluster_view import Json, annotations_of, finalizers_of, key_of, reference_of
 from volplane_testing.simulation.disks import source_of
-from volplane_testing.simulation.guests import Guest
-from volplane_testing.simulation.people import People
+from volplane_testing.simulation.external_backends import ExternalBackend
+from volplane_testing.simulation.nodes import Nodes
 from volplane_testing.simulation.process import ATTEMPTS
+from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.simulation.safety import recycles
-from volplane_testing.simulation.stage import Stage
-from volplane_testing.simulation.truth import Json, annotations_of, finalizers_of, key_of, reference_of
 
 __all__ = ["MOST_WRITES", "Liveness"]
 
@@ -38,37 +38,39 @@ class Reasons(Protocol):
 class Liveness:
     """Looks at a world at rest and reports the first thing that is not as it must be."""
 
-    def __init__(self, stage: Stage, people: People, cluster: Cluster, guests: Mapping[str, Guest]) -> None:
-        self._unscrubbed = {role for role, guest in guests.items() if not guest.scrubs}
-        self._truth = stage.truth
-        self._disks = stage.disks
-        self._safety = stage.safety
-        self._people = people
-        self._cluster = cluster
-        self._verdict = stage.verdict
+    def __init__(
+        self, run_context: RunContext, actors: Actors, nodes: Nodes, externals: Mapping[str, ExternalBackend]
+    ) -> None:
+        self._unscrubbed = {role for role, external in externals.items() if not external.scrubs}
+        self._view = run_context.view
+        self._disks = run_context.disks
+        self._safety = run_context.safety
+        self._actors = actors
+        self._nodes = nodes
+        self._violations = run_context.violations
 
     def check(self, process: Reasons) -> None:
         """Report what is wrong. process: who says why things wait."""
         reasons = process.reasons()
-        for claim in self._truth.claims.values():
+        for claim in self._view.claims.values():
             for why in self._wrong_claim(claim):
                 self._broke("claim", claim, why, reasons)
-        for volume in self._truth.volumes.values():
+        for volume in self._view.volumes.values():
             for why in self._wrong_volume(volume):
                 self._broke("volume", volume, why, reasons)
         self._check_scrubbers()
         self._check_assets()
-        for (name, _), count in self._truth.writes.items():
+        for (name, _), count in self._view.writes.items():
             if count > MOST_WRITES:
-                self._verdict.broke("no-hot-loop", f"{name} was written {count} times")
+                self._violations.report("no-hot-loop", f"{name} was written {count} times")
 
     def _broke(self, kind: str, obj: Json, why: tuple[str, str], reasons: dict[str, str]) -> None:
         invariant, text = why
         key = key_of(obj)
         told = [reason for about, reason in reasons.items() if about.endswith(f" {key}")]
-        name = self._truth.spell(obj["metadata"]["name"])
+        name = self._view.spell(obj["metadata"]["name"])
         said = f"; it says: {' / '.join(told)}" if told else ""
-        self._verdict.broke(invariant, f"{kind} {name} {text}{said}")
+        self._violations.report(invariant, f"{kind} {name} {text}{said}")
 
     # --- claims -------------------------------------------------------------------------------------------------
 
@@ -89,7 +91,7 @@ class Liveness:
 
     def _wrong_bound(self, claim: Json) -> Iterator[tuple[str, str]]:
         meta, phase = claim["metadata"], claim.get("status", {}).get("phase")
-        volume = self._truth.volumes.get(claim["spec"].get("volumeName", ""))
+        volume = self._view.volumes.get(claim["spec"].get("volumeName", ""))
         ours = volume is not None and reference_of(volume).get("uid") == meta["uid"]
         if ours and phase != "Bound":
             yield "what-can-proceed-does", f"is {phase}, though its volume is there"
@@ -109,7 +111,7 @@ class Liveness:
         wanted = claim["spec"].get("volumeName", "")
         storage_class = claim["spec"].get("storageClassName") or ""
         waits = self._binding_mode(storage_class) == "WaitForFirstConsumer"
-        for name, volume in sorted(self._truth.volumes.items()):
+        for name, volume in sorted(self._view.volumes.items()):
             if not _alive(volume) or names.INTENT in annotations_of(volume):
                 continue
             reference = reference_of(volume)
@@ -131,14 +133,14 @@ class Liveness:
         return None
 
     def _binding_mode(self, name: str) -> str:
-        storage_class = self._truth.classes.get(name)
+        storage_class = self._view.classes.get(name)
         return "" if storage_class is None else str(storage_class.get("volumeBindingMode", "Immediate"))
 
     def _could_be_provisioned(self, claim: Json) -> bool:
-        storage_class = self._truth.classes.get(claim["spec"].get("storageClassName") or "")
+        storage_class = self._view.classes.get(claim["spec"].get("storageClassName") or "")
         if storage_class is None or claim["spec"].get("volumeName") or storage_class["provisioner"] not in _DRIVERS:
             return False
-        if f"pvc-{claim['metadata']['uid']}" in self._truth.volumes:
+        if f"pvc-{claim['metadata']['uid']}" in self._view.volumes:
             return False  # A person took it from the claim again: two names for one asset would be worse.
         waits = self._binding_mode(storage_class["metadata"]["name"]) == "WaitForFirstConsumer"
         return not waits or names.SELECTED_NODE in annotations_of(claim)
@@ -146,13 +148,13 @@ class Liveness:
     def _pods_on_nodes(self, claim: Json) -> list[str]:
         namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
         return [
-            key for key, pod in self._truth.pods.items() if pod["spec"].get("nodeName") and _uses(pod, namespace, name)
+            key for key, pod in self._view.pods.items() if pod["spec"].get("nodeName") and _uses(pod, namespace, name)
         ]
 
     # --- volumes ------------------------------------------------------------------------------------------------
 
     def _wrong_volume(self, volume: Json) -> Iterator[tuple[str, str]]:
-        claim, reference = self._truth.claim_of(volume), reference_of(volume)
+        claim, reference = self._view.claim_of(volume), reference_of(volume)
         phase = volume.get("status", {}).get("phase")
         if not _alive(volume):
             if claim is None or claim["spec"].get("volumeName") != volume["metadata"]["name"]:
@@ -168,7 +170,7 @@ class Liveness:
         elif phase != "Available":
             yield "phases-tell-the-truth", f"is free, but its phase is {phase}"
         maker = annotations_of(volume).get(names.PROVISIONED_BY)
-        if volume["metadata"]["name"] in self._people.restored:
+        if volume["metadata"]["name"] in self._actors.restored:
             return
         if maker in _DRIVERS and source_of(volume["spec"]) not in self._disks.by_key and claim is not None:
             yield "no-ghost", "is bound, and its asset does not exist"
@@ -200,9 +202,7 @@ class Liveness:
         if intent is None or not intent.given_up:
             return False
         pods = {
-            name: n
-            for name, n in self._cluster.failed_scrubs.items()
-            if volume["metadata"]["name"] in self._about(name)
+            name: n for name, n in self._nodes.failed_scrubs.items() if volume["metadata"]["name"] in self._about(name)
         }
         return sum(pods.values()) >= ATTEMPTS
 
@@ -212,7 +212,7 @@ class Liveness:
 
     def _about(self, pod: str) -> str:
         """Name of the volume that a scrubber pod is called after."""
-        return self._truth.scrubbed_by(pod)
+        return self._view.scrubbed_by(pod)
 
     def _waited_for(self, volume: Json) -> bool:
         """Whether a pod that has not ended still names the claim it was released from."""
@@ -220,26 +220,26 @@ class Liveness:
         return any(
             _uses(pod, reference["namespace"], reference["name"])
             and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-            for pod in self._truth.pods.values()
+            for pod in self._view.pods.values()
         )
 
     # --- what is left -------------------------------------------------------------------------------------------
 
     def _check_scrubbers(self) -> None:
-        for key, pod in self._truth.pods.items():
+        for key, pod in self._view.pods.items():
             if pod["metadata"]["name"].startswith(_SCRUB_PREFIX):
-                self._verdict.broke(
-                    "nothing-left-over", f"pod {self._truth.spell(key.rpartition('/')[2])} is still there"
+                self._violations.report(
+                    "nothing-left-over", f"pod {self._view.spell(key.rpartition('/')[2])} is still there"
                 )
 
     def _check_assets(self) -> None:
-        pointed = {source_of(volume["spec"]) for volume in self._truth.volumes.values()}
+        pointed = {source_of(volume["spec"]) for volume in self._view.volumes.values()}
         for key, disk in sorted(self._disks.by_key.items()):
-            if key in pointed or disk.kept or disk.made_for in self._people.stripped:
+            if key in pointed or disk.kept or disk.made_for in self._actors.stripped:
                 continue
-            if f"pvc-{disk.made_for}" in self._truth.retained or disk.made_for in self._safety.lost:
+            if f"pvc-{disk.made_for}" in self._view.retained or disk.made_for in self._safety.lost:
                 continue
-            self._verdict.broke("no-leak", f"{key} on {disk.driver} has no owner")
+            self._violations.report("no-leak", f"{key} on {disk.driver} has no owner")
 
 
 def _alive(volume: Json) -> bool:

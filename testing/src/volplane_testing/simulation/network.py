@@ -15,7 +15,7 @@ from volplane.kube.objects import Claim
 from volplane.kube.transport import LineStream, Response
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.exchange import Mortal, refusal
-from volplane_testing.simulation.stage import Stage
+from volplane_testing.simulation.run_context import RunContext
 
 __all__ = ["Network", "NetworkFaults"]
 
@@ -66,9 +66,11 @@ class _Call:
 class Network(Mortal):
     """A `Transport` of one process. Once it is `dead`, what is on the wire may still arrive."""
 
-    def __init__(self, who: str, stage: Stage, faults: NetworkFaults, *, crash: Callable[[str], object]) -> None:
+    def __init__(
+        self, who: str, run_context: RunContext, faults: NetworkFaults, *, crash: Callable[[str], object]
+    ) -> None:
         """crash: kills the process, for the reason given; called from within one of its tasks."""
-        super().__init__(InProcessTransport(stage.truth.server))
+        super().__init__(InProcessTransport(run_context.view.server))
         self.requests: Counter[str] = Counter()
         """By method."""
         self.knows: Callable[[str], Claim | None] = lambda _key: None
@@ -76,10 +78,10 @@ class Network(Mortal):
         self.held_until = 0.0
         """Loop time before which no watch event reaches it."""
         self._who = who
-        self.stage = stage
-        self._truth = stage.truth
-        self._fate = stage.fate
-        self._trace = stage.trace
+        self.run_context = run_context
+        self._view = run_context.view
+        self._chance = run_context.chance
+        self._trace = run_context.trace
         self._faults = faults
         self._crash = crash
         self._counts: Counter[str] = Counter()
@@ -100,22 +102,22 @@ class Network(Mortal):
         self.requests[method] += 1
         call = _Call(self._name(method, path), method, path, query, headers, body or b"")
         if method == "POST" and path == _VOLUMES:
-            self.stage.safety.saving(json.loads(call.body), self.knows)
-        chance = self._fate.number(call.name)
-        there, back = self._delays(call, chance)
+            self.run_context.safety.saving(json.loads(call.body), self.knows)
+        draw = self._chance.number(call.name)
+        there, back = self._delays(call, draw)
         fault = self._fault(call)
         await self._travel(call, there)
         if fault in _BEFORE or fault == "conflict":
             return await self._refused(call, fault, min(seconds, 30.0))
         if fault == "late":
-            self._send_later(call, 0.05 + chance * 1e6 % 1 * LONGEST_DELAY)
+            self._send_later(call, 0.05 + draw * 1e6 % 1 * LONGEST_DELAY)
             raise ApiUnavailable(f"{method} {path} had no answer in time", status=0)
         if fault == "crash before":
             self._crash(f"before {call.name}")
             await self.unless_dead()
-        answer = self._truth.send(self._who, method, path, call.body, query=query, headers=headers)
+        answer = self._view.send(self._who, method, path, call.body, query=query, headers=headers)
         if method == "GET" and path.startswith(_VOLUME):
-            self.stage.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
+            self.run_context.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
         if fault == "crash after":
             self._crash(f"after {call.name}")
         await self.unless_dead()
@@ -126,29 +128,29 @@ class Network(Mortal):
     def _name(self, method: str, path: str) -> str:
         """A name for this call that does not change when other objects do: which process, what, how often before."""
         parts = path.split("/")
-        spelled = "/".join(self._truth.spell(part) for part in parts[3:])
+        spelled = "/".join(self._view.spell(part) for part in parts[3:])
         name = f"{self._who} {method} {spelled}"
         self._counts[name] += 1
         return f"{name} {self._counts[name]}"
 
-    def _delays(self, call: _Call, chance: float) -> tuple[float, float]:
-        there, back = chance * 1e3 % 1, chance * 1e5 % 1
+    def _delays(self, call: _Call, draw: float) -> tuple[float, float]:
+        there, back = draw * 1e3 % 1, draw * 1e5 % 1
         # Deletions are few, and what happens while one is on its way matters most.
         slow = self._faults.slow * (4.0 if call.method == "DELETE" else 1.0)
-        if chance * 1e7 % 1 < slow and not self._fate.calm.is_set():
+        if draw * 1e7 % 1 < slow and not self._chance.calm.is_set():
             return 0.001 + 2.0 * there, 0.001 + 2.0 * back
         return 0.0005 + 0.004 * there, 0.0005 + 0.004 * back
 
     def _fault(self, call: _Call) -> str:
         faults = self._faults
         # Few pods are created; one that comes to be when nobody expects it any more is what scrubs must survive.
-        if call.creates_a_pod and self._fate.strikes(f"{call.name} late", faults.requests * 2):
+        if call.creates_a_pod and self._chance.strikes(f"{call.name} late", faults.requests * 2):
             fault = "late"
-        elif self._fate.strikes(call.name, faults.requests):
+        elif self._chance.strikes(call.name, faults.requests):
             kinds = (*_BEFORE, *_AFTER, *_ON_WRITES) if call.writes else (*_BEFORE, *_AFTER)
-            fault = self._fate.choice(kinds, f"{call.name} fault")
-        elif self._fate.strikes(f"{call.name} crash", faults.crashes if call.writes else faults.crashes / 4):
-            fault = self._fate.choice(_CRASHES, f"{call.name} fault")
+            fault = self._chance.choice(kinds, f"{call.name} fault")
+        elif self._chance.strikes(f"{call.name} crash", faults.crashes if call.writes else faults.crashes / 4):
+            fault = self._chance.choice(_CRASHES, f"{call.name} fault")
         else:
             return ""
         if fault == "conflict" and call.method == "POST":
@@ -161,7 +163,7 @@ class Network(Mortal):
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
-            if call.writes and self._fate.strikes(f"{call.name} arrives", 0.5):
+            if call.writes and self._chance.strikes(f"{call.name} arrives", 0.5):
                 self._send_later(call, seconds)
             raise
         await self.unless_dead()
@@ -170,7 +172,7 @@ class Network(Mortal):
         def arrive() -> None:
             kind = "api: late pod create" if call.creates_a_pod else "api: late effect"
             self._trace.strike(kind, f"{call.name}: arrives late")
-            self._truth.send(self._who, call.method, call.path, call.body, query=call.query, headers=call.headers)
+            self._view.send(self._who, call.method, call.path, call.body, query=call.query, headers=call.headers)
 
         asyncio.get_running_loop().call_later(seconds, arrive)
 
@@ -199,11 +201,11 @@ class Network(Mortal):
     ) -> AsyncIterator[LineStream]:
         await self.unless_dead()
         name = self._name("WATCH", path)
-        if self._fate.strikes(name, self._faults.requests):
+        if self._chance.strikes(name, self._faults.requests):
             self._trace.strike("watch: refused", f"{name}: refused")
             await asyncio.sleep(0.01)
             raise ApiUnavailable(f"GET {path} failed", status=0)
-        lag = self._faults.lag * self._fate.number(f"{name} lag") ** 2
+        lag = self._faults.lag * self._chance.number(f"{name} lag") ** 2
         async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
             yield _Unsteady(self, lines, name, lag=lag, rate=self._faults.watches)
 
@@ -216,8 +218,8 @@ class _Unsteady:
         self._lines = lines
         self._name = name
         self._lag = lag
-        self._fate = network.stage.fate
-        self._trace = network.stage.trace
+        self._chance = network.run_context.chance
+        self._trace = network.run_context.trace
         self._rate = rate
 
     @property
@@ -238,11 +240,11 @@ class _Unsteady:
             number += 1
             name = f"{self._name} event {number}"
             fault = ""
-            if self._fate.strikes(name, self._rate):
-                fault = self._fate.choice(_WATCH, f"{name} fault")
+            if self._chance.strikes(name, self._rate):
+                fault = self._chance.choice(_WATCH, f"{name} fault")
                 self._trace.strike(f"watch: {fault}", f"{name}: {fault}")
             if fault == "stall":
-                await self._wait(self._fate.number(f"{name} stall") ** 2 * LONGEST_STALL)
+                await self._wait(self._chance.number(f"{name} stall") ** 2 * LONGEST_STALL)
             elif self._lag and clock() > caught_up:
                 self._trace.happened["watch: behind"] += 1
                 await self._wait(self._lag)
@@ -262,7 +264,7 @@ class _Unsteady:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._fate.calm.wait()
+                await self._chance.calm.wait()
 
 
 def _refusal(status: int) -> Response:

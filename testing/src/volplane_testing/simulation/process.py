@@ -21,15 +21,14 @@ from volplane.operations import DriverLimits
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 from volplane_testing import clock
-from volplane_testing.simulation.hooks import TIMEOUT, TimedExecutor, Turbulence
+from volplane_testing.simulation.hooks import TIMEOUT, FaultInjector, TimedExecutor
 from volplane_testing.simulation.loop import WHO, ScheduleLoop
 from volplane_testing.simulation.network import Network
-from volplane_testing.simulation.stage import CLUSTER_ID
-from volplane_testing.simulation.verdict import Verdict
+from volplane_testing.simulation.run_context import CLUSTER_ID, NAMESPACE
+from volplane_testing.simulation.trace import FirstViolation
 
-__all__ = ["NAMESPACE", "Process", "ProcessParts", "WallClock"]
+__all__ = ["Process", "ProcessParts", "WallClock"]
 
-NAMESPACE = "volplane-system"
 ATTEMPTS = 3
 MOST_PASSES = 20_000
 SEALING_KEY = b"a key for simulations, known to all"
@@ -90,11 +89,11 @@ class ProcessParts:
     """What a process is started with. fence: epoch and holder, as `Leadership.fence`."""
 
     drivers: Sequence[Driver]
-    turbulence: Turbulence
+    injector: FaultInjector
     network: Network
     latency: Callable[[str, str], tuple[float, float]]
     wall: WallClock
-    verdict: Verdict
+    violations: FirstViolation
     record: Callable[[str, Notice], None]
     fence: str
     seed: int
@@ -162,7 +161,7 @@ class Process:
         try:
             await self._live()
         except Exception as error:  # noqa: BLE001 -- whatever ends a control plane by itself is a fault of it
-            self._parts.verdict.broke("no-internal-error", f"process {self.name} ended: {error!r}")
+            self._parts.violations.report("no-internal-error", f"process {self.name} ended: {error!r}")
 
     async def _live(self) -> None:
         parts = self._parts
@@ -179,7 +178,7 @@ class Process:
                 random=Random(parts.seed),  # noqa: S311 -- jitter
                 fence=lambda: self.fence,
                 metrics=self.meter,
-                call_hook=parts.turbulence.call_hook,
+                call_hook=parts.injector.call_hook,
             ),
         )
         await plane.drivers.start_all()
@@ -194,4 +193,4 @@ class Process:
         told = [
             text for text in why if "internal error" in text or "did not settle" in text or "changed nothing" in text
         ]
-        self._parts.verdict.broke("no-internal-error", f"runner {runner}: {result}: {'; '.join(told)}")
+        self._parts.violations.report("no-internal-error", f"runner {runner}: {result}: {'; '.join(told)}")

@@ -9,10 +9,10 @@ from functools import partial
 
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject
-from volplane_testing.simulation.plan import generate
+from volplane_testing.simulation.run import Trial, TrialResult, simulate
+from volplane_testing.simulation.schedule import generate
 from volplane_testing.simulation.shrink import MOST_TRIALS, shrink
-from volplane_testing.simulation.simulation import Outcome, Trial, simulate
-from volplane_testing.simulation.verdict import Violation
+from volplane_testing.simulation.trace import InvariantViolation
 
 __all__ = ["SeedReport", "judge_seed", "run_seed"]
 
@@ -23,7 +23,7 @@ class SeedReport:
 
     seed: int
     scenario: str
-    violation: Violation | None
+    violation: InvariantViolation | None
     trace: tuple[str, ...]
     kept: tuple[str, ...]
     """Actions by number and faults by mark: all that the trace needs. With seed and scenario they are the whole run."""
@@ -64,7 +64,7 @@ def judge_seed(
     only: Collection[str] | None = None,
     trials: int = MOST_TRIALS,
     traced: bool = False,
-    run: Callable[[Trial], Outcome] = simulate,
+    run: Callable[[Trial], TrialResult] = simulate,
 ) -> SeedReport:
     """Run a seed. only: `SeedReport.kept` of an earlier report, None = everything. trials: runs that shortening may take.
 
@@ -80,7 +80,7 @@ def judge_seed(
     kept = (*map(str, shortest.done), *shortest.fired)
     return SeedReport(
         seed=seed,
-        scenario=shortest.trial.plan.scenario,
+        scenario=shortest.trial.schedule.scenario,
         violation=shortest.violation,
         trace=tuple(shortest.trace.lines()) if told else (),
         kept=kept,
@@ -93,8 +93,8 @@ def judge_seed(
 
 def trial_of(seed: int, scenario: str, only: Collection[str] | None) -> Trial:
     """The run that a report tells of."""
-    plan = generate(seed, scenario)
+    schedule = generate(seed, scenario)
     if only is None:
-        return Trial(plan)
+        return Trial(schedule)
     actions = frozenset(int(item) for item in only if item.isdecimal())
-    return Trial(plan, actions, frozenset(item for item in only if not item.isdecimal()))
+    return Trial(schedule, actions, frozenset(item for item in only if not item.isdecimal()))

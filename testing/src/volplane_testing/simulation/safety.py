@@ -12,10 +12,10 @@ from volplane.kube import names
 from volplane.kube.objects import Claim
 from volplane.reclaim.scrub_pod import SCRUB_GATE
 from volplane.state.records import read_recycle_intent
+from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk, Disks, source_of
 from volplane_testing.simulation.loop import WHO
-from volplane_testing.simulation.truth import Commit, Json, Truth, annotations_of, reference_of
-from volplane_testing.simulation.verdict import Verdict
+from volplane_testing.simulation.trace import FirstViolation
 
 __all__ = ["BEGAN", "Safety", "recycles"]
 
@@ -45,9 +45,9 @@ def _offered(volume: Json | None) -> bool:
 
 
 class Safety:
-    """The invariants. Listens to `truth`; backends and nodes report what they do to assets."""
+    """The invariants. Listens to `view`; backends and nodes report what they do to assets."""
 
-    def __init__(self, truth: Truth, disks: Disks, verdict: Verdict) -> None:
+    def __init__(self, view: ClusterView, disks: Disks, violations: FirstViolation) -> None:
         self.reads: dict[tuple[str, str], float] = {}
         """(process, volume) -> loop time at which the server answered its last live read."""
         self.overlap = False
@@ -63,14 +63,14 @@ class Safety:
         self._classless: set[str] = set()
         self.touched: set[str] = set()
         """Uids of volumes whose reference or intent a person changed."""
-        self._truth = truth
+        self._view = view
         self._disks = disks
-        self._verdict = verdict
+        self._violations = violations
         self._policies: dict[str, float] = {}
         self._born: dict[str, float] = {}
         self._last: dict[str, Json] = {}
         """`source_key` -> the volume that stood for it last, as it was when it went."""
-        truth.listeners.append(self._committed)
+        view.listeners.append(self._committed)
 
     # --- commits ------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class Safety:
 
     def _forget_class(self, name: str) -> None:
         """What a damaged record said is known from the class alone."""
-        for claim in self._truth.claims.values():
+        for claim in self._view.claims.values():
             if claim["spec"].get("storageClassName") == name:
                 self._classless.add(claim["metadata"]["uid"])
 
@@ -126,8 +126,8 @@ class Safety:
         if claim is None or claim.uid != reference.get("uid") or not claim.terminating:
             return
         if claim.annotation(names.BIND_COMPLETED) is None:
-            name = self._truth.spell(volume["metadata"]["name"])
-            self._verdict.broke(
+            name = self._view.spell(volume["metadata"]["name"])
+            self._violations.report(
                 "nothing-for-the-dying", f"volume {name} is saved for a claim that is known to be deleted"
             )
 
@@ -141,10 +141,12 @@ class Safety:
         if disk is None:
             return
         if _offered(new) and not _offered(old) and (data := disk.foreign_data()):
-            self._verdict.broke("unscrubbed", f"volume {commit.name} is offered again with the data of {_all(data)}")
+            self._violations.report(
+                "unscrubbed", f"volume {commit.name} is offered again with the data of {_all(data)}"
+            )
         taker = reference_of(new).get("uid")
         if taker and (old is None or reference_of(old).get("uid") != taker) and (data := disk.foreign_data(taker)):
-            self._verdict.broke("unscrubbed", f"volume {commit.name} is given away with the data of {_all(data)}")
+            self._violations.report("unscrubbed", f"volume {commit.name} is given away with the data of {_all(data)}")
 
     def _check_kept(self, name: str, old: Json, new: Json | None) -> None:
         """A volume whose claim lives and points at it stays as it is; one that is to be kept is not deleted."""
@@ -152,9 +154,9 @@ class Safety:
             new is not None and "deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]
         )
         if asked and _policy(old) != "Delete":
-            self._verdict.broke("policy-ignored", f"volume {name} is deleted, though its policy is {_policy(old)}")
+            self._violations.report("policy-ignored", f"volume {name} is deleted, though its policy is {_policy(old)}")
             return
-        claim = self._truth.claim_of(old)
+        claim = self._view.claim_of(old)
         if claim is None:
             return
         pointer = claim["spec"].get("volumeName", "")
@@ -163,46 +165,48 @@ class Safety:
             # What a person asked to delete before the bind was complete may go.
             asked = new is None and "deletionTimestamp" in old["metadata"]
             if pointer == ours or (not pointer and not asked):
-                self._verdict.broke("bound-stays-bound", f"volume {name} is deleted while its claim lives")
+                self._violations.report("bound-stays-bound", f"volume {name} is deleted while its claim lives")
             return
         uid = reference_of(new).get("uid")
         if uid == claim["metadata"]["uid"] or names.BIND_COMPLETED not in annotations_of(claim) or pointer != ours:
             return
         if uid:
-            self._verdict.broke("one-claim-per-volume", f"volume {name} is taken from its claim and given to another")
+            self._violations.report(
+                "one-claim-per-volume", f"volume {name} is taken from its claim and given to another"
+            )
         else:
-            self._verdict.broke("bound-stays-bound", f"volume {name} is taken from its claim")
+            self._violations.report("bound-stays-bound", f"volume {name} is taken from its claim")
 
     def _check_claim(self, name: str, old: Json | None, new: Json) -> None:
-        volume = self._truth.volumes.get(new["spec"].get("volumeName", ""))
+        volume = self._view.volumes.get(new["spec"].get("volumeName", ""))
         if volume is None:
             return
         uid = new["metadata"]["uid"]
         holder = reference_of(volume).get("uid")
         phase = new.get("status", {}).get("phase")
         if phase == "Lost" and (old or {}).get("status", {}).get("phase") != "Lost" and holder == uid:
-            self._verdict.broke("bound-stays-bound", f"claim {name} is declared lost, but its volume is there")
+            self._violations.report("bound-stays-bound", f"claim {name} is declared lost, but its volume is there")
         completed = names.BIND_COMPLETED in annotations_of(new)
         if not completed or (old is not None and names.BIND_COMPLETED in annotations_of(old)):
             return
-        other = self._truth.claim_of(volume)
+        other = self._view.claim_of(volume)
         if holder != uid and other is not None and volume["metadata"]["uid"] not in self.touched:
             text = (
-                f"claim {name} completes a bind to {self._truth.spell(volume['metadata']['name'])}, which is another's"
+                f"claim {name} completes a bind to {self._view.spell(volume['metadata']['name'])}, which is another's"
             )
-            self._verdict.broke("one-claim-per-volume", text)
+            self._violations.report("one-claim-per-volume", text)
 
     def _check_gate(self, old: Json, new: Json) -> None:
         """A scrubber pod is let go only while the volume names it."""
         if not _gated(old) or _gated(new):
             return
-        volume = self._truth.volumes.get(annotations_of(new).get(_SCRUB_VOLUME, ""))
+        volume = self._view.volumes.get(annotations_of(new).get(_SCRUB_VOLUME, ""))
         intent = read_recycle_intent(_intent(volume)) if volume is not None else None
         if volume is not None and volume["metadata"]["uid"] in self.touched:
             return
         if intent is None or intent.pod != new["metadata"]["uid"]:
-            name = self._truth.spell(new["metadata"]["name"])
-            self._verdict.broke("permit", f"pod {name} is let go, but the volume's intent does not name it")
+            name = self._view.spell(new["metadata"]["name"])
+            self._violations.report("permit", f"pod {name} is let go, but the volume's intent does not name it")
 
     # --- effects ------------------------------------------------------------------------------------------------
 
@@ -223,14 +227,14 @@ class Safety:
             owner.generation if owner is not None else 0,
         )
         overlapped = owner is not None and (self.overlap or BEGAN.get() <= self.overlap_ended)
-        if overlapped and owner is not None and (again or owner.claim_uid not in self._truth.claims_by_uid):
+        if overlapped and owner is not None and (again or owner.claim_uid not in self._view.claims_by_uid):
             disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
         self._disks.by_key[key] = disk
         # Whoever led before asked another driver for it, when the class named that one.
         elsewhere = overlapped and any(twin.driver != driver for twin in twins)
         if twins and owner is not None and owner.claim_uid not in self.lost and not elsewhere:
             text = f"{key} is made while {twins[0].key} exists, both generation {owner.generation} of one claim"
-            self._verdict.broke("one-asset-per-generation", text)
+            self._violations.report("one-asset-per-generation", text)
         return disk
 
     def unmade(self, key: str) -> None:
@@ -250,12 +254,14 @@ class Safety:
                 continue
             read = self.reads.get((who, volume["metadata"]["name"]), float("-inf"))
             if read >= changed or began - read > FRESH:
-                self._verdict.broke("policy-ignored", f"{key} is deleted, though its policy is {_policy(volume)} now")
+                self._violations.report(
+                    "policy-ignored", f"{key} is deleted, though its policy is {_policy(volume)} now"
+                )
 
     def _last_on(self, key: str) -> list[Json]:
         """The volume that stood for it last, if a claim was ever bound to it: else nobody can miss what was on it."""
         last = self._last.get(key)
-        claim = self._truth.claim_of(last) if last is not None else None
+        claim = self._view.claim_of(last) if last is not None else None
         never_bound = claim is not None and names.BIND_COMPLETED not in annotations_of(claim)
         return [] if last is None or never_bound else [last]
 
@@ -270,22 +276,22 @@ class Safety:
     def seen(self, disk: Disk, claim_uid: str, pod: str) -> None:
         """A pod of the claim reads and writes the asset."""
         if data := disk.foreign_data(claim_uid):
-            self._verdict.broke("unscrubbed", f"pod {pod} sees on {disk.key} the data of {_all(data)}")
+            self._violations.report("unscrubbed", f"pod {pod} sees on {disk.key} the data of {_all(data)}")
         disk.data.add(claim_uid)
 
     def _check_unused(self, disk: Disk, what: str) -> None:
         if any(claim or what == "deleted" for claim in disk.mounts.values()):
-            self._verdict.broke("asset-in-use", f"{disk.key} is {what} while a pod has it mounted")
+            self._violations.report("asset-in-use", f"{disk.key} is {what} while a pod has it mounted")
         for volume in self._volumes_on(disk.key):
-            name = self._truth.spell(volume["metadata"]["name"])
-            claim = self._truth.claim_of(volume)
+            name = self._view.spell(volume["metadata"]["name"])
+            claim = self._view.claim_of(volume)
             pointer = claim["spec"].get("volumeName", "") if claim is not None else "-"
             excused = _deleted_early(volume) or self._saved_meanwhile(volume)
             if pointer == volume["metadata"]["name"] or (not pointer and not excused):
-                self._verdict.broke("asset-in-use", f"{disk.key} is {what} while volume {name} is bound to a claim")
+                self._violations.report("asset-in-use", f"{disk.key} is {what} while volume {name} is bound to a claim")
             alive = "deletionTimestamp" not in volume["metadata"]
             if what == "deleted" and alive and self._born.get(volume["metadata"]["uid"], 0.0) < BEGAN.get() - FRESH:
-                self._verdict.broke("asset-in-use", f"{disk.key} is deleted while volume {name} exists")
+                self._violations.report("asset-in-use", f"{disk.key} is deleted while volume {name} exists")
 
     def _saved_meanwhile(self, volume: Json) -> bool:
         """Whether another leader saved it for a claim that never had it, while this one looked for what to discard."""
@@ -293,7 +299,7 @@ class Safety:
         return overlapped and self._born.get(volume["metadata"]["uid"], 0.0) >= BEGAN.get() - FRESH
 
     def _volumes_on(self, key: str) -> list[Json]:
-        return [volume for volume in self._truth.volumes.values() if source_of(volume["spec"]) == key]
+        return [volume for volume in self._view.volumes.values() if source_of(volume["spec"]) == key]
 
 
 def _deleted_early(volume: Json) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from volplane_testing.simulation.simulation import Outcome, Trial, simulate
+from volplane_testing.simulation.run import Trial, TrialResult, simulate
 
 __all__ = ["MOST_TRIALS", "shrink"]
 
@@ -16,23 +16,25 @@ Item = int | str
 """An action by number, a fault by its mark."""
 
 
-def shrink(outcome: Outcome, *, trials: int = MOST_TRIALS, run: Callable[[Trial], Outcome] = simulate) -> Outcome:
+def shrink(
+    result: TrialResult, *, trials: int = MOST_TRIALS, run: Callable[[Trial], TrialResult] = simulate
+) -> TrialResult:
     """The shortest failing run found. Raises ValueError for one that did not fail."""
-    if outcome.violation is None:
-        raise ValueError(f"seed {outcome.trial.plan.seed} did not fail")
-    return _Shrinker(outcome, outcome.violation.invariant, trials, run).shrink()
+    if result.violation is None:
+        raise ValueError(f"seed {result.trial.schedule.seed} did not fail")
+    return _Shrinker(result, result.violation.invariant, trials, run).shrink()
 
 
 class _Shrinker:
     """Delta debugging: drop ever smaller parts of what is left."""
 
-    def __init__(self, outcome: Outcome, invariant: str, trials: int, run: Callable[[Trial], Outcome]) -> None:
-        self._best = outcome
+    def __init__(self, result: TrialResult, invariant: str, trials: int, run: Callable[[Trial], TrialResult]) -> None:
+        self._best = result
         self._invariant = invariant
         self._trials = trials
         self._run = run
 
-    def shrink(self) -> Outcome:
+    def shrink(self) -> TrialResult:
         items: list[Item] = [*self._best.done, *self._best.fired]
         if not self._try([]):
             items = self._ddmin(items)
@@ -69,8 +71,8 @@ class _Shrinker:
         self._trials -= 1
         actions = frozenset(item for item in kept if isinstance(item, int))
         faults = frozenset(item for item in kept if isinstance(item, str))
-        outcome = self._run(Trial(self._best.trial.plan, actions, faults))
-        if outcome.violation is None or outcome.violation.invariant != self._invariant:
+        result = self._run(Trial(self._best.trial.schedule, actions, faults))
+        if result.violation is None or result.violation.invariant != self._invariant:
             return False
-        self._best = outcome
+        self._best = result
         return True

@@ -15,10 +15,10 @@ from volplane.drivers.loading import build_driver
 from volplane_testing.conformance import Subject
 from volplane_testing.simulation.backends import ZONE, LookingBackend, SimulatedBackend
 from volplane_testing.simulation.disks import source_key
-from volplane_testing.simulation.guests import Guest, labels_of_nodes
-from volplane_testing.simulation.hooks import Turbulence, turbulent
-from volplane_testing.simulation.plan import ALPHA, BETA, Plan
-from volplane_testing.simulation.stage import Stage
+from volplane_testing.simulation.external_backends import ExternalBackend, labels_of_nodes
+from volplane_testing.simulation.hooks import FaultInjector, injecting
+from volplane_testing.simulation.run_context import RunContext
+from volplane_testing.simulation.schedule import ALPHA, BETA, Schedule
 
 __all__ = ["ROLES", "Storages"]
 
@@ -29,45 +29,47 @@ ROLES: Final = (ALPHA, BETA)
 class Storages:
     """What the drivers of every process of a run work on. subjects: at most as many as there are roles."""
 
-    def __init__(self, stage: Stage, turbulence: Turbulence, plan: Plan, subjects: Sequence[Subject]) -> None:
-        self._stage = stage
-        self._extensions = [turbulent(turbulence)]
+    def __init__(
+        self, run_context: RunContext, injector: FaultInjector, schedule: Schedule, subjects: Sequence[Subject]
+    ) -> None:
+        self._run_context = run_context
+        self._extensions = [injecting(injector)]
         self._trouble = ExitStack()
-        self.guests: Mapping[str, Guest] = {
-            role: Guest(role, subject, stage) for role, subject in zip(ROLES, subjects, strict=False)
+        self.externals: Mapping[str, ExternalBackend] = {
+            role: ExternalBackend(role, subject, run_context) for role, subject in zip(ROLES, subjects, strict=False)
         }
-        turbulence.guests = self.guests
-        self.labels = labels_of_nodes(self.guests.values())
-        """Of the nodes: the zones, and the places of the guests."""
+        injector.externals = self.externals
+        self.labels = labels_of_nodes(self.externals.values())
+        """Of the nodes: the zones, and the places of the externals."""
         zones = tuple(labels[ZONE] for labels in self.labels.values())
         simulated: tuple[SimulatedBackend, ...] = (
-            LookingBackend(ALPHA, plan.alpha, stage.fate),
-            SimulatedBackend(BETA, replace(plan.beta, zones=zones), stage.fate),
+            LookingBackend(ALPHA, schedule.alpha, run_context.chance),
+            SimulatedBackend(BETA, replace(schedule.beta, zones=zones), run_context.chance),
         )
         self.simulated: Mapping[str, SimulatedBackend] = {
-            backend.name: backend for backend in simulated if backend.name not in self.guests
+            backend.name: backend for backend in simulated if backend.name not in self.externals
         }
         self._shared = [self._listened_to(backend) for backend in self.simulated.values()]
-        for guest in self.guests.values():
-            if guest.subject.trouble is not None:
-                self._trouble.enter_context(guest.subject.trouble(Random(f"{plan.seed} {guest.role}")))  # noqa: S311
+        for external in self.externals.values():
+            if external.subject.trouble is not None:
+                self._trouble.enter_context(external.subject.trouble(Random(f"{schedule.seed} {external.role}")))  # noqa: S311
 
     def drivers(self) -> list[Driver]:
         """For one process: instances of real backends are its own."""
-        return [*(guest.build(self._extensions) for guest in self.guests.values()), *self._shared]
+        return [*(external.build(self._extensions) for external in self.externals.values()), *self._shared]
 
     def calm(self) -> None:
         """No trouble any more."""
         self._trouble.close()
 
     def _listened_to(self, backend: SimulatedBackend) -> Driver:
-        disks, safety, trace = self._stage.disks, self._stage.safety, self._stage.trace
+        disks, safety, trace = self._run_context.disks, self._run_context.safety, self._run_context.trace
 
         def key(handle: str) -> str:
             return source_key("hostPath", {"path": handle})
 
         def made(handle: str, owner: Ownership) -> None:
-            trace.note(backend.name, f"makes {key(handle)} for {self._stage.truth.spell(owner.volume_name)}")
+            trace.note(backend.name, f"makes {key(handle)} for {self._run_context.view.spell(owner.volume_name)}")
             safety.made(backend.name, key(handle), owner, again=not backend.traits.tokens)
 
         def mounted(handle: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-__all__ = ["Entry", "Trace"]
+__all__ = ["Entry", "FirstViolation", "InvariantViolation", "Trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +48,29 @@ class Trace:
         for line in self.lines():
             mark.update(line.encode())
         return mark.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantViolation:
+    """A broken invariant. invariant: its name, the same for every schedule that breaks it. text: what broke it here."""
+
+    invariant: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.text}"
+
+
+class FirstViolation:
+    """Takes the first violation and wakes whoever waits for one. Belongs to the running loop."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.violation: InvariantViolation | None = None
+        self.found = asyncio.Event()
+        self._trace = trace
+
+    def report(self, invariant: str, text: str) -> None:
+        if self.violation is None:
+            self.violation = InvariantViolation(invariant, text)
+            self._trace.note("VIOLATION", self.violation)
+            self.found.set()

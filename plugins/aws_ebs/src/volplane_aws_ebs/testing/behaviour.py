@@ -53,7 +53,10 @@ VOLUME_TYPES: Mapping[str, VolumeType] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """An instance type. attachments: EbsInfo.MaximumEbsAttachments. shared: network interfaces after the first count too."""
+    """An instance type.
+
+    attachments: EbsInfo.MaximumEbsAttachments. shared: network interfaces after the first count too.
+    """
 
     attachments: int
     shared: bool
@@ -105,9 +108,10 @@ class Behaviour:
 
     visible_after: how long Describe calls do not show a new resource or tag (eventual consistency).
     kms_keys: ARN -> whether the caller may use the key. A volume under another key is deleted `vanish_seconds` after
-    CreateVolume succeeded, as on EC2. encrypt_by_default: of the account. token_seconds: how long a client token is remembered. volume_quota, storage_quota_gib, snapshot_quota: of
-    the account and region. modifications_per_day: in any 24 hours. throttle: calls per action, absent = any number.
-    allowed: actions that the caller may use, None = all. access_keys: key ids that are known, None = any.
+    CreateVolume succeeded, as on EC2. encrypt_by_default: of the account. token_seconds: how long a client token is
+    remembered. volume_quota, storage_quota_gib, snapshot_quota: of the account and region. modifications_per_day: in
+    any 24 hours. throttle: calls per action, absent = any number. allowed: actions that the caller may use, None = all.
+    access_keys: key ids that are known, None = any. max_results: items on a page at most.
     """
 
     region: str = "eu-test-1"

@@ -1,4 +1,7 @@
-"""FakeEC2: one mocked account in one region. Requests in, replies out; it has no sockets, threads or clock of its own."""
+"""FakeEC2: one mocked account in one region.
+
+Requests in, replies out; it has no sockets, threads or clock of its own.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +146,10 @@ class FakeEC2:
         self._throttle.admit(action, behaviour.throttle, self._cloud.now)
         if behaviour.allowed is not None and action not in behaviour.allowed:
             who = f"arn:aws:iam::{behaviour.account}:user/test"
-            message = f"You are not authorized to perform this operation. User: {who} is not authorized to perform: ec2:{action}"
+            message = (
+                "You are not authorized to perform this operation. "
+                f"User: {who} is not authorized to perform: ec2:{action}"
+            )
             raise EC2Error("UnauthorizedOperation", message)
 
     def _do(self, action: str, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class FaultKind(Enum):
     LATE = "late"
     """No response comes, and it is done `seconds` later."""
     STALL = "stall"
-    """It is done, but the change of state never ends: a volume stays `creating`, an attachment `attaching` or `busy`."""
+    """It is done, but the change of state never ends: `creating`, `attaching` or `busy` for ever."""
     CLOSE = "close"
     """The connection is closed before the request is read."""
 

@@ -1,7 +1,7 @@
 """FakeEC2 in the process: boto3 clients whose requests go to a FakeEC2 instead of a socket.
 
-Requests pass through botocore (validation, serialization, signing, parsing, errors) up to its event `before-send`, whose
-handler returns the response. Nothing waits, so virtual time can be used.
+Requests pass through botocore (validation, serialization, signing, parsing, errors) up to its event `before-send`,
+whose handler returns the response. Nothing waits, so virtual time can be used.
 """
 
 from __future__ import annotations

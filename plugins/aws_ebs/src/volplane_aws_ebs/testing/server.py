@@ -91,7 +91,8 @@ class Exchange:
         else:
             error = f"<Error><Type>Sender</Type><Code>InvalidAction</Code><Message>{escape(action)}</Message></Error>"
             return Message(400, f"<ErrorResponse>{error}<RequestId>{request_id}</RequestId></ErrorResponse>".encode())
-        xml = f"<{action}Result>{result}</{action}Result><ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
+        metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
+        xml = f"<{action}Result>{result}</{action}Result>{metadata}"
         return Message(body=f"<{action}Response>{xml}</{action}Response>".encode())
 
     def _assumed(self, form: Mapping[str, str]) -> str:

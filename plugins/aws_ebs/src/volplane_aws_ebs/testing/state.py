@@ -107,7 +107,10 @@ class Instance:
 
 @dataclass(slots=True)
 class Token:
-    """A client token. request: the parameters that it was used with, in canonical form. expires: when EC2 forgets it."""
+    """A client token.
+
+    request: the parameters that it was used with, in canonical form. expires: when EC2 forgets it.
+    """
 
     request: str
     volume: str

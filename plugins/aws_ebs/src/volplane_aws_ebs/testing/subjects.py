@@ -40,19 +40,19 @@ _KINDS: Final = (
 
 
 class SteppedClock:
-    """A clock that moves only by `advance`, in seconds. Safe for threads."""
+    """A clock in seconds that moves only when a test moves it. Safe for threads. now: its time."""
 
     def __init__(self) -> None:
-        self._now = 1_000.0
+        self.now = 1_000.0
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        return self._now
+        return self.now
 
     def advance(self, seconds: float) -> None:
         """Move the clock by `seconds`, and by a microsecond at least, so that a loop of waits always ends."""
         with self._lock:
-            self._now += max(seconds, 1e-6)
+            self.now += max(seconds, 1e-6)
 
 
 def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **options: Any) -> Subject:

@@ -60,7 +60,10 @@ def _used_token(account: AccountState, token: str, request: str) -> Volume | Non
         return None
     volume = account.volumes.get(known.volume)
     if known.request != request or volume is None:
-        message = "Client token already used before and it is not possible to use it for the same operation with other parameters."
+        message = (
+            "Client token already used before and it is not possible to use it for the same operation with other "
+            "parameters."
+        )
         raise EC2Error("IdempotentParameterMismatch", message)
     return volume
 

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from volplane.messages import nearest
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.rule import Rule, rule
 from volplane_testing.conformance.rules import (
     attaching,
     basics,
+    concurrency,
+    crashes,
     deleting,
-    growing,
-    interrupted,
+    expansion,
     listing,
-    making,
     naming,
     owning,
-    together,
+    provisioning,
 )
-from volplane_testing.conformance.waivers import waiver_flaws
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "waiver_flaws"]
 
 _PROMISES: Final = (
-    *making.RULES,
+    *provisioning.RULES,
     *basics.RULES,
     *naming.RULES,
     *deleting.RULES,
     *owning.RULES,
-    *interrupted.RULES,
-    *together.RULES,
+    *crashes.RULES,
+    *concurrency.RULES,
     *listing.RULES,
-    *growing.RULES,
+    *expansion.RULES,
     *attaching.RULES,
 )
 
@@ -45,3 +46,17 @@ def waivers_are_honest(bench: Bench) -> None:
 
 RULES: Final[tuple[Rule, ...]] = (waivers_are_honest, *_PROMISES)
 """Every rule of the suite."""
+
+
+def waiver_flaws(waived: Mapping[str, str], rules: Iterable[Rule]) -> tuple[str, ...]:
+    """What is wrong with `DriverInfo.waived_rules`: unknown names, rules that cannot be waived, missing reasons."""
+    known = {rule.name: rule for rule in rules}
+    flaws = []
+    for name, reason in sorted(waived.items()):
+        if name not in known:
+            flaws.append(f"waived_rules names {name!r}, which is no rule{nearest(name, known)}")
+        elif not known[name].waivable:
+            flaws.append(f"waived_rules names {name!r}, which no backend may waive: {known[name].says}")
+        elif not reason.strip():
+            flaws.append(f"waived_rules names {name!r} without a reason")
+    return tuple(flaws)

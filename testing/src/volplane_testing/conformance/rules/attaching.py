@@ -11,7 +11,10 @@ from volplane.requests import DeleteSnapshotRequest, NodeIdentity, SnapshotReque
 from volplane_testing.conformance.bench import Bench, Made
 from volplane_testing.conformance.rule import NotApplicable, rule
 from volplane_testing.conformance.rules.deleting import delete_removes_the_asset
-from volplane_testing.conformance.rules.making import provision_again_gives_the_same_asset, provision_makes_an_asset
+from volplane_testing.conformance.rules.provisioning import (
+    provision_again_gives_the_same_asset,
+    provision_makes_an_asset,
+)
 
 __all__ = ["RULES"]
 

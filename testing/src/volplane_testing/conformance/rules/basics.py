@@ -8,7 +8,10 @@ from volplane.errors import AlreadyExists, BackendError, InvalidArgument
 from volplane.requests import DescribeRequest, ProbeRequest, ValidateRequest
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.rule import NotApplicable, rule
-from volplane_testing.conformance.rules.making import provision_again_gives_the_same_asset, provision_makes_an_asset
+from volplane_testing.conformance.rules.provisioning import (
+    provision_again_gives_the_same_asset,
+    provision_makes_an_asset,
+)
 
 __all__ = ["RULES"]
 

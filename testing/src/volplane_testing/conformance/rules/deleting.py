@@ -9,7 +9,10 @@ from volplane.assets import VolumeSource
 from volplane.errors import BackendError
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.rule import rule
-from volplane_testing.conformance.rules.making import provision_again_gives_the_same_asset, provision_makes_an_asset
+from volplane_testing.conformance.rules.provisioning import (
+    provision_again_gives_the_same_asset,
+    provision_makes_an_asset,
+)
 
 __all__ = ["RULES", "delete_removes_the_asset", "find_answers_with_the_asset"]
 

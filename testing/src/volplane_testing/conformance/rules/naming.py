@@ -8,7 +8,7 @@ from dataclasses import replace
 from volplane.errors import InvalidArgument, ResourceExhausted, Unsupported
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.rule import rule
-from volplane_testing.conformance.rules.making import (
+from volplane_testing.conformance.rules.provisioning import (
     provision_again_gives_the_same_asset,
     require_nothing_made,
 )

@@ -9,7 +9,7 @@ from volplane.errors import AlreadyExists, BackendError
 from volplane.requests import AdoptRequest, ProvisionRequest, RecycleRequest
 from volplane_testing.conformance.bench import Bench, Made
 from volplane_testing.conformance.rule import rule
-from volplane_testing.conformance.rules.making import provision_again_gives_the_same_asset
+from volplane_testing.conformance.rules.provisioning import provision_again_gives_the_same_asset
 
 __all__ = ["RULES"]
 

@@ -13,7 +13,7 @@ from volplane_testing.conformance.rules.deleting import (
     delete_removes_the_asset,
     find_answers_with_the_asset,
 )
-from volplane_testing.conformance.rules.making import provision_again_gives_the_same_asset
+from volplane_testing.conformance.rules.provisioning import provision_again_gives_the_same_asset
 
 __all__ = ["RULES", "a_crash_after_delete_is_survived", "a_crash_after_provision_is_survived"]
 

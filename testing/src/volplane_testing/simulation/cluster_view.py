@@ -15,11 +15,20 @@ from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Change
 from volplane_testing.simulation.trace import Trace
 
-__all__ = ["PEOPLE", "Commit", "Json", "Truth", "annotations_of", "finalizers_of", "key_of", "reference_of"]
+__all__ = [
+    "NOT_CONTROLLERS",
+    "ClusterView",
+    "Commit",
+    "Json",
+    "annotations_of",
+    "finalizers_of",
+    "key_of",
+    "reference_of",
+]
 
 Json = dict[str, Any]
 
-PEOPLE: Final = frozenset({"user", "cluster"})
+NOT_CONTROLLERS: Final = frozenset({"user", "cluster"})
 """Writers that are not controllers."""
 KINDS: Final[Mapping[str, str]] = {
     "persistentvolumes": "volume",
@@ -66,7 +75,7 @@ class Commit:
 
     @property
     def by_controller(self) -> bool:
-        return self.who not in PEOPLE
+        return self.who not in NOT_CONTROLLERS
 
     def __str__(self) -> str:
         if self.old is None:
@@ -76,7 +85,7 @@ class Commit:
         return f"writes {self.kind} {self.name}: {'; '.join(_differences(self.old, self.new)) or 'nothing'}"
 
 
-class Truth:
+class ClusterView:
     """Every volume, claim, pod and class as it is now, by key. `listeners` hear of each commit as it happens."""
 
     def __init__(self, server: ApiServer, trace: Trace) -> None:

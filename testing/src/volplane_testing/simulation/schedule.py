@@ -8,11 +8,11 @@ from random import Random
 from typing import Any, Final
 
 from volplane_testing.simulation.backends import BackendTraits
-from volplane_testing.simulation.cluster import NODES, PodFaults
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.network import NetworkFaults
+from volplane_testing.simulation.nodes import NODES, PodFaults
 
-__all__ = ["ALPHA", "BETA", "CLASSES", "SCENARIOS", "Action", "Plan", "generate"]
+__all__ = ["ALPHA", "BETA", "CLASSES", "SCENARIOS", "Action", "Schedule", "generate"]
 
 ALPHA: Final = "alpha.sim"
 """Looks assets up, has them erased by pods."""
@@ -32,7 +32,7 @@ CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that somebody does. number: its identity when others are dropped. what: a method of `People`."""
+    """One thing that somebody does. number: its identity when others are dropped. what: a method of `Actors`."""
 
     number: int
     at: float
@@ -45,7 +45,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Schedule:
     """A schedule. calm: virtual second from which there are no faults, and nobody does anything any more."""
 
     seed: int
@@ -118,7 +118,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
 }
 
 
-def generate(seed: int, scenario: str = "any") -> Plan:
+def generate(seed: int, scenario: str = "any") -> Schedule:
     """The schedule of a seed. scenario: a name in SCENARIOS, or "any": the seed chooses. Raises KeyError."""
     random = Random(f"{seed} {scenario}")  # noqa: S311 -- schedules, not secrets
     chosen = random.choice(sorted(SCENARIOS)) if scenario == "any" else scenario
@@ -126,7 +126,7 @@ def generate(seed: int, scenario: str = "any") -> Plan:
 
 
 class _Writer:
-    """Writes one plan: a story for every claim, static volume and process."""
+    """Writes one schedule: a story for every claim, static volume and process."""
 
     def __init__(self, seed: int, name: str, scenario: Scenario, random: Random) -> None:
         self._seed = seed
@@ -139,7 +139,7 @@ class _Writer:
         self._static = [f"sv{number}" for number in range(random.randint(*scenario.static))]
         self._claims = [f"c{number}" for number in range(random.randint(*scenario.claims))]
 
-    def write(self) -> Plan:
+    def write(self) -> Schedule:
         random = self._random
         self._write_classes()
         for name in self._static:
@@ -151,7 +151,7 @@ class _Writer:
         self._write_processes(end, leaders=leaders)
         actions = sorted(self._actions, key=lambda action: (action.at, action.number))
         level = self._level
-        return Plan(
+        return Schedule(
             seed=self._seed,
             scenario=self._name,
             actions=tuple(actions),

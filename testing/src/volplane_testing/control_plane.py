@@ -23,7 +23,7 @@ from volplane.state.cluster_state import Settings
 from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
 from volplane_testing.executor import InlineExecutor
-from volplane_testing.faulty import FaultyBackend
+from volplane_testing.faults import FaultyBackend
 from volplane_testing.wire import Wire
 
 __all__ = ["Controllers", "Plan", "Time"]

@@ -15,13 +15,13 @@ from volplane.drivers.loading import build_driver
 from volplane.errors import BackendError, ConfigurationError, PluginError
 from volplane.requests import DeleteRequest, ProvisionRequest, VolumeIdentity
 from volplane_testing.conformance import Subject, Violation
-from volplane_testing.conformance.crashes import OwnCode, crash_at, die_at
+from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
 from volplane_testing.conformance.instance import Instance, Kept
 from volplane_testing.simulation.backends import ZONE
 from volplane_testing.simulation.disks import source_key
-from volplane_testing.simulation.stage import CLUSTER_ID, Stage
+from volplane_testing.simulation.run_context import CLUSTER_ID, RunContext
 
-__all__ = ["Guest", "labels_of_nodes"]
+__all__ = ["ExternalBackend", "labels_of_nodes"]
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 PATIENCE: Final = 30.0
@@ -30,14 +30,14 @@ MOST_LINES: Final = 200
 """How far into a hook a crash happens at most, in lines of the backend's own code."""
 
 
-class Guest:
+class ExternalBackend:
     """One backend under test in one run. role: the driver's name."""
 
-    def __init__(self, role: str, subject: Subject, stage: Stage) -> None:
+    def __init__(self, role: str, subject: Subject, run_context: RunContext) -> None:
         """Build it once, to see what it is. Raises what building it raises, ConfigurationError for what cannot be simulated."""
         self.role = role
         self.subject = replace(subject, driver_name=role, cluster_id=CLUSTER_ID, patience=None)
-        self._stage = stage
+        self._run_context = run_context
         self._kept = Kept(subject.factory)
         self._plugin = Plugin(kind="backend", name=str(getattr(subject.factory, "__name__", role)), factory=self._kept)
         self._known: dict[str, tuple[Asset, ProvisionRequest]] = {}
@@ -64,7 +64,7 @@ class Guest:
 
     @property
     def gib(self) -> int:
-        """How many GiB stand for one in the plan."""
+        """How many GiB stand for one in the schedule."""
         return max(1, -(-max(self.subject.capacity_bytes, self.info.minimum_bytes) // 2**30))
 
     def build(self, extensions: Iterable[Extension]) -> Driver:
@@ -78,7 +78,7 @@ class Guest:
 
         name: of the call; it says at which line.
         """
-        line = 1 + int(self._stage.fate.number(f"{name} line") ** 2 * MOST_LINES)
+        line = 1 + int(self._run_context.chance.number(f"{name} line") ** 2 * MOST_LINES)
         if self.subject.real_crashes:
             die_at(line, call, self._own, PATIENCE)
         else:
@@ -97,19 +97,21 @@ class Guest:
         """It says that this is what was asked for."""
         key = source_key(asset.source.kind, asset.source.fields)
         self._known[key] = (asset, request)
-        if key not in self._stage.disks.by_key:
-            self._stage.trace.note(self.role, f"has made {asset.handle} for {self._stage.truth.spell(request.name)}")
-            self._stage.safety.made(self.role, key, request.owner, again=True)
+        if key not in self._run_context.disks.by_key:
+            self._run_context.trace.note(
+                self.role, f"has made {asset.handle} for {self._run_context.view.spell(request.name)}"
+            )
+            self._run_context.safety.made(self.role, key, request.owner, again=True)
 
     def unmade(self, volume: VolumeIdentity) -> None:
         """It says that there is nothing of this any more."""
         key = source_key(volume.source.kind, volume.source.fields)
         self._known.pop(key, None)
-        self._stage.safety.unmade(key)
+        self._run_context.safety.unmade(key)
 
     def erased(self, volume: VolumeIdentity) -> None:
         """It says that nothing is on this any more."""
-        self._stage.safety.erased(source_key(volume.source.kind, volume.source.fields))
+        self._run_context.safety.erased(source_key(volume.source.kind, volume.source.fields))
 
     # --- the end of a run ---------------------------------------------------------------------------------------
 
@@ -123,13 +125,15 @@ class Guest:
                 each for each in instance.listed() if each.owner is not None and each.owner.cluster_id == CLUSTER_ID
             ]
         except (BackendError, PluginError, Violation) as error:
-            self._stage.verdict.broke("no-leak", f"{self.role} cannot list its assets, though nothing fails: {error}")
+            self._run_context.violations.report(
+                "no-leak", f"{self.role} cannot list its assets, though nothing fails: {error}"
+            )
             return
         there = {_mark(each.owner): each for each in listed if each.owner is not None}
-        disks = self._stage.disks.by_key
+        disks = self._run_context.disks.by_key
         for key, disk in list(disks.items()):
             if disk.driver == self.role and disk.made_for and (disk.made_for, disk.generation) not in there:
-                self._stage.trace.note(self.role, f"does not list {key}")
+                self._run_context.trace.note(self.role, f"does not list {key}")
                 del disks[key]
         known = {(disk.made_for, disk.generation) for disk in disks.values()}
         for mark, asset in sorted(there.items()):
@@ -137,9 +141,9 @@ class Guest:
                 self._unheard_of(asset)
 
     def _unheard_of(self, asset: ListedAsset) -> None:
-        self._stage.trace.note(self.role, f"lists {asset.handle} of {asset.name}, of which nobody was told")
+        self._run_context.trace.note(self.role, f"lists {asset.handle} of {asset.name}, of which nobody was told")
         if asset.owner is not None:
-            self._stage.safety.made(self.role, f"handle:{asset.handle}", asset.owner, again=True)
+            self._run_context.safety.made(self.role, f"handle:{asset.handle}", asset.owner, again=True)
 
     def clean_up(self) -> None:
         """Delete what the run left: the storage serves the next one too. Raises ConfigurationError if that fails."""
@@ -172,13 +176,13 @@ def _mark(owner: Ownership) -> tuple[str, int]:
     return owner.claim_uid, owner.generation
 
 
-def labels_of_nodes(guests: Iterable[Guest]) -> Mapping[str, dict[str, str]]:
-    """Node -> labels: two zones, and the places of the guests."""
+def labels_of_nodes(externals: Iterable[ExternalBackend]) -> Mapping[str, dict[str, str]]:
+    """Node -> labels: two zones, and the places of the externals."""
     labels = {"node-a": {ZONE: "a"}, "node-b": {ZONE: "b"}}
-    for guest in guests:
+    for external in externals:
         for index, (node, own) in enumerate(labels.items()):
-            segments = guest.subject.segments
-            for key in guest.info.topology_keys:
+            segments = external.subject.segments
+            for key in external.info.topology_keys:
                 if index < len(segments):
                     own[key] = str(segments[index].get(key, node))
                 elif key == HOSTNAME or not segments:

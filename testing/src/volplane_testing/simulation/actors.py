@@ -1,4 +1,4 @@
-"""Users, tenants and administrators: what an action of a plan does to the cluster, and what they thereby take upon them.
+"""Users, tenants and administrators: what an action of a schedule does to the cluster, and what they thereby take upon them.
 
 A person who gives a volume away with what is on it, or strips what protects it, has waived what follows: the asset's
 `waived` and `kept` say so.
@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from volplane.kube import names
 from volplane_testing.simulation.backends import SimulatedBackend
+from volplane_testing.simulation.cluster_view import Json, annotations_of, finalizers_of, key_of, reference_of
 from volplane_testing.simulation.disks import Disk, source_key
-from volplane_testing.simulation.plan import ALPHA, BETA, CLASSES, Action
-from volplane_testing.simulation.process import NAMESPACE
+from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.safety import recycles
-from volplane_testing.simulation.stage import Stage
-from volplane_testing.simulation.truth import Json, annotations_of, finalizers_of, key_of, reference_of
+from volplane_testing.simulation.schedule import ALPHA, BETA, CLASSES, Action
 
 if TYPE_CHECKING:
-    from volplane_testing.simulation.guests import Guest
+    from volplane_testing.simulation.external_backends import ExternalBackend
 
-__all__ = ["People"]
+__all__ = ["Actors"]
 
 _ME: Final = "user"
 _MERGE: Final = {"content-type": "application/merge-patch+json"}
@@ -37,22 +36,27 @@ _PATIENCE: Final = 60
 _GIB: Final = 2**30
 
 
-class People:
+class Actors:
     """Carries out actions. Each method is the `what` of an action."""
 
-    def __init__(self, stage: Stage, backends: Mapping[str, SimulatedBackend], guests: Mapping[str, Guest]) -> None:
+    def __init__(
+        self,
+        run_context: RunContext,
+        backends: Mapping[str, SimulatedBackend],
+        externals: Mapping[str, ExternalBackend],
+    ) -> None:
         self.stripped: set[str] = set()
         """Uids of claims whose tenant removed or forged what leads to their asset."""
         self.restored: set[str] = set()
         """Names of volumes that came back from a backup; their assets may be gone since it was made."""
-        self._truth = stage.truth
-        self._disks = stage.disks
-        self._safety = stage.safety
-        self._fate = stage.fate
-        self._happened = stage.trace.happened
+        self._view = run_context.view
+        self._disks = run_context.disks
+        self._safety = run_context.safety
+        self._chance = run_context.chance
+        self._happened = run_context.trace.happened
         self._backends = backends
-        self._guests = guests
-        self._unit = max((guest.gib for guest in guests.values()), default=1)
+        self._externals = externals
+        self._unit = max((external.gib for external in externals.values()), default=1)
         self._remembered: dict[str, str] = {}
 
     def can(self, action: Action) -> bool:
@@ -62,9 +66,9 @@ class People:
 
     def create_class(self, name: str, like: str) -> None:
         about = dict(CLASSES[like])
-        if (guest := self._guests.get(about["provisioner"])) is not None:
-            asked = about.get("parameters", {}) if guest.scrubs else {}
-            about["parameters"] = {**guest.subject.parameters, **asked}
+        if (external := self._externals.get(about["provisioner"])) is not None:
+            asked = about.get("parameters", {}) if external.scrubs else {}
+            about["parameters"] = {**external.subject.parameters, **asked}
         body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}, **about}
         self._send("POST", _CLASSES, body)
 
@@ -95,7 +99,7 @@ class People:
 
     def delete_volume(self, of: str) -> None:
         if (volume := self._target(of)) is not None:
-            held = self._truth.claim_of(volume) is not None
+            held = self._view.claim_of(volume) is not None
             self._happened["user: deletes a volume that is bound" if held else "user: deletes a volume"] += 1
             self._send("DELETE", f"{_VOLUMES}/{volume['metadata']['name']}", {})
 
@@ -140,7 +144,7 @@ class People:
         volume = self._target(of)
         if volume is None:
             return
-        for pod in list(self._truth.pods.values()):
+        for pod in list(self._view.pods.values()):
             if annotations_of(pod).get("volplane.dev/scrub-volume") == volume["metadata"]["name"]:
                 self._happened["user: deletes a scrubber pod"] += 1
                 self._send("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}", {})
@@ -157,16 +161,16 @@ class People:
             spec["volumeName"] = volume
         body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
         for attempt in range(_PATIENCE):
-            if self._send("POST", _CLAIMS, body) or self._fate.calm.is_set():
+            if self._send("POST", _CLAIMS, body) or self._chance.calm.is_set():
                 return
-            await asyncio.sleep(self._fate.between(0.005, 0.5, f"{name} {attempt}"))
+            await asyncio.sleep(self._chance.between(0.005, 0.5, f"{name} {attempt}"))
 
     def delete_claim(self, name: str) -> None:
         self._send("DELETE", f"{_CLAIMS}/{name}", {})
 
     def select_node(self, claim: str, node: str) -> None:
         """The scheduler changes its mind about a claim that is not bound yet."""
-        found = self._truth.claims.get(f"default/{claim}")
+        found = self._view.claims.get(f"default/{claim}")
         if found is None or names.BIND_COMPLETED in annotations_of(found):
             return
         begun = names.INTENT in annotations_of(found) or found["metadata"]["uid"] in self._safety.forged
@@ -177,7 +181,7 @@ class People:
 
     def forge_intent(self, claim: str, variant: str) -> None:
         """What a tenant may do to the record on a claim."""
-        found = self._truth.claims.get(f"default/{claim}")
+        found = self._view.claims.get(f"default/{claim}")
         if found is None:
             return
         present = annotations_of(found).get(names.INTENT)
@@ -200,10 +204,10 @@ class People:
                 driver = ALPHA if ALPHA in (present or ALPHA) else BETA
                 return json.dumps({"intent": {"v": 1, "driver": driver, "generation": 7}, "seal": "0" * 64})
             case "copied":
-                others = [o for o in self._truth.claims.values() if o["metadata"]["name"] != claim]
+                others = [o for o in self._view.claims.values() if o["metadata"]["name"] != claim]
                 return next((text for o in others if (text := annotations_of(o).get(names.INTENT))), "{}")
             case "replayed":
-                found = self._truth.claims[f"default/{claim}"]
+                found = self._view.claims[f"default/{claim}"]
                 return self._remembered.get(found["metadata"]["uid"], present)
             case "stripped":
                 return None
@@ -211,7 +215,7 @@ class People:
 
     def strip_finalizer(self, claim: str) -> None:
         """A tenant takes the claim out of our hands: what is in the making may be left over."""
-        found = self._truth.claims.get(f"default/{claim}")
+        found = self._view.claims.get(f"default/{claim}")
         if found is None or names.PROVISIONING_FINALIZER not in finalizers_of(found):
             return
         self.stripped.add(found["metadata"]["uid"])
@@ -221,8 +225,8 @@ class People:
 
     def restore(self, claim: str, variant: str) -> None:
         """Claim and volume vanish by force and come back from a backup, with new uids of their own and old ones inside."""
-        found = self._truth.claims.get(f"default/{claim}")
-        volume = self._truth.volumes.get(found["spec"].get("volumeName", "")) if found is not None else None
+        found = self._view.claims.get(f"default/{claim}")
+        volume = self._view.volumes.get(found["spec"].get("volumeName", "")) if found is not None else None
         if found is None or volume is None or names.BIND_COMPLETED not in annotations_of(found):
             return
         self._happened[f"user: restores from a backup ({variant})"] += 1
@@ -250,7 +254,7 @@ class People:
             "restartPolicy": "Never",
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         }
-        used = self._truth.claims.get(f"default/{claim}")
+        used = self._view.claims.get(f"default/{claim}")
         if used is not None and "deletionTimestamp" in used["metadata"]:
             self._happened["user: creates a pod for a claim that is being deleted"] += 1
         self._send("POST", _PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
@@ -263,12 +267,12 @@ class People:
     def _target(self, of: str) -> Json | None:
         """A volume by its name, or that of a claim (`of c1`): as the claim says, or as it says itself."""
         if not of.startswith("of "):
-            return self._truth.volumes.get(of)
+            return self._view.volumes.get(of)
         name = of.removeprefix("of ")
-        claim = self._truth.claims.get(f"default/{name}")
+        claim = self._view.claims.get(f"default/{name}")
         if claim is not None and (pointer := claim["spec"].get("volumeName")):
-            return self._truth.volumes.get(pointer)
-        named = [v for v in self._truth.volumes.values() if reference_of(v).get("name") == name]
+            return self._view.volumes.get(pointer)
+        named = [v for v in self._view.volumes.values() if reference_of(v).get("name") == name]
         return named[0] if named else None
 
     def _waive(self, volume: Json) -> None:
@@ -281,7 +285,7 @@ class People:
 
     def _send(self, method: str, path: str, body: Any) -> bool:
         headers = _MERGE if method == "PATCH" else _JSON
-        answer = self._truth.send(_ME, method, path, json.dumps(body).encode(), headers=headers)
+        answer = self._view.send(_ME, method, path, json.dumps(body).encode(), headers=headers)
         return answer.status < 300
 
     def act(self, action: Action) -> Any:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from volplane.kube import names
+from volplane_testing.simulation.cluster_view import Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk
-from volplane_testing.simulation.stage import Stage
-from volplane_testing.simulation.truth import Commit, Json, annotations_of, reference_of
+from volplane_testing.simulation.run_context import RunContext
 
-__all__ = ["NODES", "Cluster", "PodFaults"]
+__all__ = ["NODES", "Nodes", "PodFaults"]
 
 NODES: Final = ("node-a", "node-b")
 _ME: Final = "cluster"
@@ -55,43 +55,43 @@ class _Running:
 
 
 @dataclass(slots=True)
-class _Books:
+class _PodRecords:
     running: dict[str, _Running] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     """Name of a scrubber pod -> how many of its runs failed, or were cut off."""
 
 
-class Cluster:
-    """Acts on what `truth` shows, a moment later, as `cluster`. `run` until cancelled."""
+class Nodes:
+    """Acts on what `view` shows, a moment later, as `cluster`. `run` until cancelled."""
 
-    def __init__(self, stage: Stage, faults: PodFaults, labels: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, run_context: RunContext, faults: PodFaults, labels: Mapping[str, Mapping[str, str]]) -> None:
         """labels: of the nodes."""
         self._labels = labels
-        self._truth = stage.truth
-        self._disks = stage.disks
-        self._safety = stage.safety
-        self._fate = stage.fate
-        self._trace = stage.trace
+        self._view = run_context.view
+        self._disks = run_context.disks
+        self._safety = run_context.safety
+        self._chance = run_context.chance
+        self._trace = run_context.trace
         self._faults = faults
-        self._books = _Books()
+        self._pods = _PodRecords()
         self._changed = asyncio.Event()
         self._turns = 0
-        stage.truth.listeners.append(self._heard)
+        run_context.view.listeners.append(self._heard)
 
     @property
     def failed_scrubs(self) -> Mapping[str, int]:
         """By the name of the scrubber pod: runs that did not erase."""
-        return self._books.failures
+        return self._pods.failures
 
     @property
     def busy(self) -> bool:
         """Whether a pod runs that will end by itself."""
-        return any(running.due < float("inf") for running in self._books.running.values())
+        return any(running.due < float("inf") for running in self._pods.running.values())
 
     async def run(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
-            due = min((running.due for running in self._books.running.values()), default=float("inf"))
+            due = min((running.due for running in self._pods.running.values()), default=float("inf"))
             left = due - clock()
             try:
                 async with asyncio.timeout(left if left < float("inf") else None):
@@ -100,12 +100,12 @@ class Cluster:
                 pass
             else:
                 self._turns += 1
-                await asyncio.sleep(self._fate.between(0.001, 0.2, f"cluster {self._turns}") ** 2 * 5)
+                await asyncio.sleep(self._chance.between(0.001, 0.2, f"cluster {self._turns}") ** 2 * 5)
             self._changed.clear()
-            for running in list(self._books.running.values()):
+            for running in list(self._pods.running.values()):
                 self._follow(running)
-            for pod in list(self._truth.pods.values()):
-                if pod["metadata"]["uid"] not in self._books.running:
+            for pod in list(self._view.pods.values()):
+                if pod["metadata"]["uid"] not in self._pods.running:
                     self._attend(pod)
 
     def _heard(self, commit: Commit) -> None:
@@ -145,21 +145,21 @@ class Cluster:
             "target": {"kind": "Node", "name": node},
         }
         self._send("POST", pod, body, "binding")
-        placed = self._truth.pods.get(f"{meta['namespace']}/{meta['name']}")
+        placed = self._view.pods.get(f"{meta['namespace']}/{meta['name']}")
         if placed is not None and placed["spec"].get("nodeName"):
             self._start(placed)
 
     def _select_node(self, claim: Json) -> None:
-        storage_class = self._truth.classes.get(claim["spec"].get("storageClassName") or "")
+        storage_class = self._view.classes.get(claim["spec"].get("storageClassName") or "")
         if storage_class is None or storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
             return
         if names.SELECTED_NODE in annotations_of(claim) or names.BIND_COMPLETED in annotations_of(claim):
             return
         meta = claim["metadata"]
-        node = self._fate.choice(NODES, f"node for {meta['name']} {self._turns}")
+        node = self._chance.choice(NODES, f"node for {meta['name']} {self._turns}")
         path = f"/api/v1/namespaces/{meta['namespace']}/persistentvolumeclaims/{meta['name']}"
         patch = {"metadata": {"annotations": {names.SELECTED_NODE: node}}}
-        self._truth.send(_ME, "PATCH", path, json.dumps(patch).encode(), headers=_MERGE)
+        self._view.send(_ME, "PATCH", path, json.dumps(patch).encode(), headers=_MERGE)
 
     def _start(self, pod: Json) -> None:
         """Mount and run; what cannot be mounted now is tried again when something changes."""
@@ -177,7 +177,7 @@ class Cluster:
                 return
             disks.append((disk, claim["metadata"]["uid"]))
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        running = self._books.running[uid] = _Running(pod, disks, float("inf"))
+        running = self._pods.running[uid] = _Running(pod, disks, float("inf"))
         if name.startswith(_SCRUB_PREFIX):
             self._begin_scrub(running)
         else:
@@ -191,27 +191,27 @@ class Cluster:
     def _begin_scrub(self, running: _Running) -> None:
         now = asyncio.get_running_loop().time()
         uid = running.pod["metadata"]["uid"]
-        about = f"{self._truth.spell(running.pod['metadata']['name'])} {sum(self._books.failures.values())} {uid[:4]}"
-        running.fails = self._fate.strikes(f"{about} fails", self._faults.failing)
-        slow = 30.0 if self._fate.strikes(f"{about} slow", self._faults.slow) else 1.0
+        about = f"{self._view.spell(running.pod['metadata']['name'])} {sum(self._pods.failures.values())} {uid[:4]}"
+        running.fails = self._chance.strikes(f"{about} fails", self._faults.failing)
+        slow = 30.0 if self._chance.strikes(f"{about} slow", self._faults.slow) else 1.0
         self._trace.happened["pod: scrub fails"] += running.fails
         self._trace.happened["pod: scrub is slow"] += slow > 1.0
-        running.erases = now + slow * self._fate.between(0.01, 1.0, f"{about} erases")
-        running.ends = running.erases + slow * self._fate.between(0.01, 1.0, f"{about} ends")
+        running.erases = now + slow * self._chance.between(0.01, 1.0, f"{about} erases")
+        running.ends = running.erases + slow * self._chance.between(0.01, 1.0, f"{about} ends")
 
     # --- running and ending -------------------------------------------------------------------------------------
 
     def _follow(self, running: _Running) -> None:
         now = asyncio.get_running_loop().time()
         meta = running.pod["metadata"]
-        present = self._truth.pods.get(f"{meta['namespace']}/{meta['name']}")
+        present = self._view.pods.get(f"{meta['namespace']}/{meta['name']}")
         if running.erases is not None and running.erases <= now:
             running.erases = None
             if not running.fails:
                 self._erase(running)
         if present is None or present["metadata"]["uid"] != meta["uid"]:
             if running.gone is None:
-                running.gone = now + self._fate.between(0.0, self._faults.notice, f"notice {meta['uid']}")
+                running.gone = now + self._chance.between(0.0, self._faults.notice, f"notice {meta['uid']}")
             if running.gone <= now:
                 self._take_down(running, cut_off=True)
             return
@@ -233,15 +233,15 @@ class Cluster:
     def _take_down(self, running: _Running, *, cut_off: bool) -> None:
         meta = running.pod["metadata"]
         if cut_off and meta["name"].startswith(_SCRUB_PREFIX):
-            self._books.failures[meta["name"]] = self._books.failures.get(meta["name"], 0) + 1
+            self._pods.failures[meta["name"]] = self._pods.failures.get(meta["name"], 0) + 1
         for disk, _ in running.disks:
             disk.mounts.pop(meta["uid"], None)
-        del self._books.running[meta["uid"]]
+        del self._pods.running[meta["uid"]]
         self._changed.set()
 
     def _erase(self, running: _Running) -> None:
         for disk, _ in running.disks:
-            self._trace.note(_ME, f"{self._truth.spell(running.pod['metadata']['name'])} erases {disk.key}")
+            self._trace.note(_ME, f"{self._view.spell(running.pod['metadata']['name'])} erases {disk.key}")
             self._safety.erased(disk.key)
 
     # --- what it sees and sends ---------------------------------------------------------------------------------
@@ -251,12 +251,12 @@ class Cluster:
         for volume in pod["spec"].get("volumes") or ():
             mounted = volume.get("persistentVolumeClaim")
             if mounted is not None:
-                found.append(self._truth.claims.get(f"{pod['metadata']['namespace']}/{mounted['claimName']}"))
+                found.append(self._view.claims.get(f"{pod['metadata']['namespace']}/{mounted['claimName']}"))
         return found
 
     def _volume_of(self, claim: Json) -> Json | None:
         """The volume, if the two are bound as a node wants to see it."""
-        volume = self._truth.volumes.get(claim["spec"].get("volumeName", ""))
+        volume = self._view.volumes.get(claim["spec"].get("volumeName", ""))
         if volume is None or claim.get("status", {}).get("phase") != "Bound":
             return None
         if names.BIND_COMPLETED not in annotations_of(claim):
@@ -272,7 +272,7 @@ class Cluster:
         if subresource:
             path += f"/{subresource}"
         headers = _MERGE if method == "PATCH" else _JSON
-        self._truth.send(_ME, method, path, json.dumps(body).encode(), headers=headers)
+        self._view.send(_ME, method, path, json.dumps(body).encode(), headers=headers)
 
 
 def _places_of(volume: Json) -> list[Json]:

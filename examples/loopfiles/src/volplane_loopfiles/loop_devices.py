@@ -11,7 +11,7 @@ from typing import Final
 
 from volplane import Unavailable, VolumeInUse
 
-__all__ = ["attach_image", "attached_to", "detach_device", "device_of", "grown"]
+__all__ = ["attach_image", "attached_to", "detach_device", "device_of", "update_capacity"]
 
 _SET_FD: Final = 0x4C00
 _CLR_FD: Final = 0x4C01
@@ -23,13 +23,13 @@ _TRIES: Final = 16
 
 
 def attached_to(image: Path) -> list[Path]:
-    """Every loop device whose contents are this file."""
+    """Every loop device backed by this file."""
     wanted = str(image.resolve())
     found = []
     for backing in sorted(Path("/sys/block").glob("loop*/loop/backing_file")):
         try:
             file = backing.read_text().rstrip("\n")
-        except OSError:  # detached while we looked
+        except OSError:  # detached meanwhile
             continue
         if file == wanted:
             found.append(Path("/dev") / backing.parent.parent.name)
@@ -42,7 +42,7 @@ def device_of(image: Path) -> Path | None:
 
 
 def attach_image(image: Path) -> Path:
-    """Make a loop device of the file; one that it has already is taken."""
+    """A loop device backed by the file: an existing one, else a new one."""
     known = device_of(image)
     if known is not None:
         return known
@@ -65,16 +65,17 @@ def _free_device() -> Path:
             number = fcntl.ioctl(control, _GET_FREE)
     except OSError as error:
         raise Unavailable(
-            f"{_CONTROL} cannot be used ({error.strerror}): load the loop module and run as root, or set devices to false"
+            f"{_CONTROL} cannot be used ({error.strerror}): load the loop module and run as root, or set devices to "
+            "false"
         ) from error
     device = Path(f"/dev/loop{number}")
-    if not device.exists():  # /dev is not kept by the kernel here
+    if not device.exists():  # /dev is not a devtmpfs here
         os.mknod(device, stat.S_IFBLK | 0o660, os.makedev(_MAJOR, number))
     return device
 
 
 def detach_device(device: Path, label: str) -> None:
-    """End a loop device; raises VolumeInUse if it is mounted or opened exclusively."""
+    """Detach a loop device; raises VolumeInUse if it is mounted or opened exclusively."""
     try:
         fd = os.open(device, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
     except OSError as error:
@@ -84,13 +85,13 @@ def detach_device(device: Path, label: str) -> None:
     try:
         fcntl.ioctl(fd, _CLR_FD)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # it is free already
+        if error.errno != errno.ENXIO:  # it is detached already
             raise
     finally:
         os.close(fd)
 
 
-def grown(device: Path) -> None:
-    """Let the device have the size that its file has now."""
+def update_capacity(device: Path) -> None:
+    """Set the size of the device to that of its file."""
     with device.open("r+b", buffering=0) as loop:
         fcntl.ioctl(loop, _SET_CAPACITY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from volplane_testing.conformance.report import Outcome, Verdict
+from volplane_testing.conformance.report import RuleResult, RuleStatus
 from volplane_testing.conformance.rule import Rule
 from volplane_testing.conformance.rules import RULES
 from volplane_testing.conformance.running import first_obstacle, judge
@@ -43,7 +43,7 @@ class BackendConformance:
         self,
         conformance_rule: Rule,
         backend: Any,
-        conformance_verdicts: dict[str, Verdict],
+        conformance_statuses: dict[str, RuleStatus],
         record_property: Callable[[str, object], None],
     ) -> None:
         """Judge one rule on a fresh subject."""
@@ -51,17 +51,17 @@ class BackendConformance:
 
         if not isinstance(backend, Subject):
             pytest.fail(f"the fixture backend returned {type(backend).__name__}, expected a Subject", pytrace=False)
-        first = first_obstacle(conformance_rule, conformance_verdicts)
+        first = first_obstacle(conformance_rule, conformance_statuses)
         if first is not None:
-            outcome = Outcome(conformance_rule, Verdict.NOT_JUDGED, f"{first} comes first")
+            result = RuleResult(conformance_rule, RuleStatus.NOT_JUDGED, f"{first} comes first")
         else:
-            outcome = judge(conformance_rule, backend)
-        conformance_verdicts[conformance_rule.name] = outcome.verdict
-        record_property(PROPERTY, f"{outcome.verdict}: {outcome.reason}".rstrip(": "))
-        match outcome.verdict:
-            case Verdict.VIOLATED | Verdict.BROKEN:
-                pytest.fail(outcome.explanation(), pytrace=False)
-            case Verdict.WAIVED:
-                pytest.xfail(f"waived by the backend: {outcome.reason}")
-            case Verdict.NOT_JUDGED:
-                pytest.skip(f"{outcome.verdict}: {outcome.reason}")
+            result = judge(conformance_rule, backend)
+        conformance_statuses[conformance_rule.name] = result.status
+        record_property(PROPERTY, f"{result.status}: {result.reason}".rstrip(": "))
+        match result.status:
+            case RuleStatus.VIOLATED | RuleStatus.BROKEN:
+                pytest.fail(result.explanation(), pytrace=False)
+            case RuleStatus.WAIVED:
+                pytest.xfail(f"waived by the backend: {result.reason}")
+            case RuleStatus.NOT_JUDGED:
+                pytest.skip(f"{result.status}: {result.reason}")

@@ -7,32 +7,24 @@ import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from random import Random
 from typing import Any, Final
 
 from volplane.controller.actions import Notice
-from volplane_embedded.apiserver.server import ApiServer
-from volplane_testing import clock
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
-from volplane_testing.simulation.chance import Fate
-from volplane_testing.simulation.cluster import Cluster
-from volplane_testing.simulation.disks import Disks
-from volplane_testing.simulation.hooks import Turbulence, latency_of
+from volplane_testing.simulation.actors import Actors
+from volplane_testing.simulation.hooks import FaultInjector, latency_of
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.network import Network
-from volplane_testing.simulation.people import People
-from volplane_testing.simulation.plan import Action, Plan
-from volplane_testing.simulation.process import NAMESPACE, Process, ProcessParts, WallClock
-from volplane_testing.simulation.safety import Safety
-from volplane_testing.simulation.stage import Stage
+from volplane_testing.simulation.nodes import Nodes
+from volplane_testing.simulation.process import Process, ProcessParts, WallClock
+from volplane_testing.simulation.run_context import NAMESPACE, RunContext
+from volplane_testing.simulation.schedule import Action, Schedule
 from volplane_testing.simulation.storages import Storages
-from volplane_testing.simulation.trace import Trace
-from volplane_testing.simulation.truth import Truth
-from volplane_testing.simulation.verdict import Verdict, Violation
+from volplane_testing.simulation.trace import InvariantViolation, Trace
 
-__all__ = ["Outcome", "Trial", "simulate"]
+__all__ = ["Trial", "TrialResult", "simulate"]
 
 LIMIT: Final = 8 * 3600.0
 """Virtual seconds a run may take."""
@@ -47,19 +39,19 @@ CAUGHT_UP: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A schedule to run. actions: numbers of those that happen; faults: marks of those that may; None = all of the plan's."""
+    """A schedule to run. actions: numbers of those that happen; faults: marks of those that may; None = all of the schedule's."""
 
-    plan: Plan
+    schedule: Schedule
     actions: frozenset[int] | None = None
     faults: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialResult:
     """How a trial ended. violation: None = well. done: numbers of the actions; fired: marks of the faults that struck."""
 
     trial: Trial
-    violation: Violation | None
+    violation: InvariantViolation | None
     trace: Trace
     done: tuple[int, ...]
     fired: tuple[str, ...]
@@ -67,7 +59,7 @@ class Outcome:
     """Virtual."""
 
 
-def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> Outcome:
+def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> TrialResult:
     """Run a trial. The same trial always runs the same way.
 
     backends: real ones, at most two, in the places of the simulated ones. What gives a fresh storage for each run needs no
@@ -78,16 +70,16 @@ def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> Ou
         subjects = [stack.enter_context(opened(make)) for make in backends]
         shared = [isinstance(make, Subject) for make in backends]
         runner = stack.enter_context(
-            asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=trial.plan.seed, limit=LIMIT))
+            asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=trial.schedule.seed, limit=LIMIT))
         )
         return runner.run(_begin(trial, subjects, shared))
 
 
-async def _begin(trial: Trial, subjects: Sequence[Subject], shared: Sequence[bool]) -> Outcome:
+async def _begin(trial: Trial, subjects: Sequence[Subject], shared: Sequence[bool]) -> TrialResult:
     simulation = _Simulation(trial, subjects)
-    outcome = await simulation.run()
+    result = await simulation.run()
     simulation.clean_up(shared)
-    return outcome
+    return result
 
 
 class _Simulation:
@@ -95,29 +87,21 @@ class _Simulation:
 
     def __init__(self, trial: Trial, subjects: Sequence[Subject]) -> None:
         self._trial = trial
-        self._plan = plan = trial.plan
+        self._schedule = schedule = trial.schedule
         chosen = trial.actions
-        self._actions = [action for action in plan.actions if chosen is None or action.number in chosen]
+        self._actions = [action for action in schedule.actions if chosen is None or action.number in chosen]
         self._loop = asyncio.get_running_loop()
-        self._trace = Trace()
-        self._verdict = Verdict(self._trace)
-        self._fate = Fate(plan.seed, only=trial.faults)
-        self._server = ApiServer(now=clock.now, random=Random(plan.seed))  # noqa: S311 -- uids
-        self._truth = Truth(self._server, self._trace)
-        self._disks = Disks()
-        self._safety = Safety(self._truth, self._disks, self._verdict)
-        self._stage = stage = Stage(
-            fate=self._fate,
-            trace=self._trace,
-            truth=self._truth,
-            disks=self._disks,
-            safety=self._safety,
-            verdict=self._verdict,
-        )
-        self._turbulence = Turbulence(stage, plan.hooks, self._crash_named)
-        self._storages = Storages(stage, self._turbulence, plan, subjects)
-        self._people = People(stage, self._storages.simulated, self._storages.guests)
-        self._cluster = Cluster(stage, plan.pods, self._storages.labels)
+        self._run_context = run_context = RunContext.create(schedule.seed, faults=trial.faults)
+        self._trace = run_context.trace
+        self._violations = run_context.violations
+        self._chance = run_context.chance
+        self._server = run_context.server
+        self._view = run_context.view
+        self._safety = run_context.safety
+        self._injector = FaultInjector(run_context, schedule.hooks, self._crash_named)
+        self._storages = Storages(run_context, self._injector, schedule, subjects)
+        self._actors = Actors(run_context, self._storages.simulated, self._storages.externals)
+        self._nodes = Nodes(run_context, schedule.pods, self._storages.labels)
         self._prepare()
         self._wall = WallClock()
         self._living: list[Process] = []
@@ -125,7 +109,7 @@ class _Simulation:
         self._crashes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._happened = self._trace.happened
-        self._deeds: Mapping[str, Callable[..., None]] = {
+        self._process_actions: Mapping[str, Callable[..., None]] = {
             "crash": self._kill,
             "second_leader": self._let_two_lead,
             "outage": self._set_driver,
@@ -135,9 +119,9 @@ class _Simulation:
             "end_watches": self._end_watches,
         }
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TrialResult:
         self._loop.set_exception_handler(self._unhandled)
-        self._spawn(self._cluster.run())
+        self._spawn(self._nodes.run())
         self._start_process()
         try:
             await self._play()
@@ -145,20 +129,20 @@ class _Simulation:
         finally:
             self._storages.calm()
             await self._end()
-        return Outcome(
+        return TrialResult(
             trial=self._trial,
-            violation=self._verdict.violation,
+            violation=self._violations.violation,
             trace=self._trace,
             done=tuple(action.number for action in self._actions),
-            fired=tuple(self._fate.fired),
+            fired=tuple(self._chance.fired),
             seconds=self._loop.time(),
         )
 
     def clean_up(self, shared: Sequence[bool]) -> None:
         """Empty the storages that serve the next run too."""
-        for guest, needed in zip(self._storages.guests.values(), shared, strict=True):
+        for external, needed in zip(self._storages.externals.values(), shared, strict=True):
             if needed:
-                guest.clean_up()
+                external.clean_up()
 
     async def _end(self) -> None:
         for process in self._living:
@@ -174,7 +158,7 @@ class _Simulation:
         task.add_done_callback(self._tasks.discard)
 
     def _unhandled(self, _: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        self._verdict.broke("no-internal-error", f"{context['message']}: {context.get('exception')!r}")
+        self._violations.report("no-internal-error", f"{context['message']}: {context.get('exception')!r}")
 
     # --- the world ----------------------------------------------------------------------------------------------
 
@@ -190,24 +174,26 @@ class _Simulation:
     def _start_process(self) -> None:
         self._epoch += 1
         name = f"p{self._epoch}"
-        network = Network(name, self._stage, self._plan.network, crash=lambda why: self._crash_named(name, why))
+        network = Network(
+            name, self._run_context, self._schedule.network, crash=lambda why: self._crash_named(name, why)
+        )
         process = Process(
             name,
             ProcessParts(
                 drivers=self._storages.drivers(),
-                turbulence=self._turbulence,
+                injector=self._injector,
                 network=network,
-                latency=latency_of(name, self._stage, self._plan.hooks),
+                latency=latency_of(name, self._run_context, self._schedule.hooks),
                 wall=self._wall,
-                verdict=self._verdict,
+                violations=self._violations,
                 record=self._record,
                 fence=f"{self._epoch}/{name}",
-                seed=self._plan.seed,
+                seed=self._schedule.seed,
             ),
         )
         self._trace.note(name, "starts")
         self._living.append(process)
-        self._safety.informed = self._loop.time() + CAUGHT_UP + self._plan.network.lag
+        self._safety.informed = self._loop.time() + CAUGHT_UP + self._schedule.network.lag
         self._safety.overlap = len(self._living) > 1
         process.start()
 
@@ -227,7 +213,7 @@ class _Simulation:
         self._safety.overlap = len(self._living) > 1
         process.kill()
         if not self._living:
-            pause = self._fate.between(0.0, 3.0, f"{process.name} restart") ** 2
+            pause = self._chance.between(0.0, 3.0, f"{process.name} restart") ** 2
             self._loop.call_later(pause, self._start_if_none)
         else:
             # Whoever is left takes the lease back.
@@ -235,52 +221,52 @@ class _Simulation:
             self._living[-1].lead_again(f"{self._epoch}/{self._living[-1].name}")
 
     def _start_if_none(self) -> None:
-        if not self._living and self._verdict.violation is None:
+        if not self._living and self._violations.violation is None:
             self._start_process()
 
     def _record(self, who: str, notice: Notice) -> None:
-        self._trace.note(who, f"tells {self._truth.spell(notice.about.name)}: {notice.reason}: {notice.message}")
+        self._trace.note(who, f"tells {self._view.spell(notice.about.name)}: {notice.reason}: {notice.message}")
 
     # --- the schedule -------------------------------------------------------------------------------------------
 
     async def _play(self) -> None:
         for action in self._actions:
             await self._until(action.at)
-            if self._verdict.violation is not None:
+            if self._violations.violation is not None:
                 return
             self._trace.note("user", action)
             self._act(action)
-        await self._until(self._plan.calm)
+        await self._until(self._schedule.calm)
 
     async def _come_to_rest(self) -> None:
         """Stop all faults; when nothing moves any more, ask whether that is right."""
         self._trace.note("fault", "no more of them")
-        self._fate.calm.set()
-        self._turbulence.down.clear()
+        self._chance.calm.set()
+        self._injector.down.clear()
         self._storages.calm()
         while len(self._living) > 1:
-            left = int(self._fate.number(f"who stays {len(self._living)}") * len(self._living))
+            left = int(self._chance.number(f"who stays {len(self._living)}") * len(self._living))
             self._crash(self._living[left], "another one leads")
         version, since, end = -1, self._loop.time(), self._loop.time() + RESTLESS
-        while self._verdict.violation is None:
+        while self._violations.violation is None:
             await self._until(self._loop.time() + 10.0)
             process = self._living[0] if self._living else None
-            if process is None or not process.at_rest or self._cluster.busy or self._server.store.version != version:
+            if process is None or not process.at_rest or self._nodes.busy or self._server.store.version != version:
                 version, since = self._server.store.version, self._loop.time()
             elif self._loop.time() - since >= QUIET:
                 self._take_stock(process)
                 return
             if self._loop.time() > end:
                 told = process.reasons() if process is not None else {}
-                self._verdict.broke(
+                self._violations.report(
                     "comes-to-rest", f"after an hour without faults there is still something to do: {told}"
                 )
 
     def _take_stock(self, process: Process) -> None:
-        guests = self._storages.guests
-        for guest in guests.values():
-            guest.take_stock()
-        Liveness(self._stage, self._people, self._cluster, guests).check(process)
+        externals = self._storages.externals
+        for external in externals.values():
+            external.take_stock()
+        Liveness(self._run_context, self._actors, self._nodes, externals).check(process)
 
     async def _until(self, when: float) -> None:
         """Let time pass, unless something is found wrong."""
@@ -288,14 +274,14 @@ class _Simulation:
         if left > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self._verdict.found.wait()
+                    await self._violations.found.wait()
 
     def _act(self, action: Action) -> None:
-        deed = self._deeds.get(action.what)
-        if deed is not None:
-            deed(**action.detail)
+        act = self._process_actions.get(action.what)
+        if act is not None:
+            act(**action.detail)
             return
-        taking = self._people.act(action)
+        taking = self._actors.act(action)
         if asyncio.iscoroutine(taking):
             self._spawn(taking)
 
@@ -310,7 +296,7 @@ class _Simulation:
             self._start_process()
 
     def _set_driver(self, driver: str, *, down: bool) -> None:
-        change = self._turbulence.down.add if down else self._turbulence.down.discard
+        change = self._injector.down.add if down else self._injector.down.discard
         change(driver)
 
     def _set_clock(self, seconds: float) -> None:
