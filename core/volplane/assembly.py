@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from volplane.controller.actions import Decide
+from volplane.controller.actions import Decide, Recorder
 from volplane.controller.clock import Clock
 from volplane.controller.metrics import Metrics
-from volplane.controller.runner import Recorder, Runner
+from volplane.controller.runner import Runner
 from volplane.controller.workqueue import ControllerMetrics
 from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.executor import HookExecutor

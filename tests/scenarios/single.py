@@ -46,7 +46,7 @@ async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[]
         cache.mark_synced()
     await before()
     runner = {r.name: r for r in plane.runners}[kind]
-    await runner._pass(name if kind == "volumes" else f"default/{name}")
+    await runner._reconcile(name if kind == "volumes" else f"default/{name}")
     while any(state.next_try is None for state in plane.operations.snapshot()):
         await asyncio.sleep(0.01)
 

@@ -7,7 +7,7 @@ it, and a policy changed meanwhile makes the API server refuse. Then the hook ru
 from __future__ import annotations
 
 from volplane.binding.steps import volume_phase_step
-from volplane.controller.actions import Action, Delete, Done, Patch, Run, Wait, warning
+from volplane.controller.actions import Action, Delete, Patch, Run, Settled, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.finalizers import held_for_reclaim, without_finalizer
 from volplane.kube import names
@@ -65,8 +65,8 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
         return _let_nobody_use_it(volume, driver)
     progress = cluster.progress.volume(volume.uid)
     if cluster.settings.binder and (why := progress.unreported_failure):
-        notice = warning(VOLUMES, volume, "VolumeFailedDelete", why)
-        if (step := volume_phase_step(volume, "Failed", why, notices=(notice,))) is not None:
+        event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
+        if (step := volume_phase_step(volume, "Failed", why, events=(event,))) is not None:
             return step
     match progress.step:
         case Deleting() as pending:
@@ -104,10 +104,10 @@ def _go_on(volume: Volume, driver: DriverView, pending: Deleting, cluster: Clust
 
 def _nobody(volume: Volume, why_not: str) -> Action:
     if not why_not and not held_for_reclaim(volume):
-        return Wait(reason="an external provisioner deletes it") if not volume.terminating else Done()
+        return Wait(reason="an external provisioner deletes it") if not volume.terminating else Settled()
     if not why_not:
         made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")
         why_not = f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset'
     message = f'error getting deleter volume plugin for volume "{volume.name}": {why_not}'
-    notice = warning(VOLUMES, volume, "VolumeFailedDelete", message)
-    return volume_phase_step(volume, "Failed", message, notices=(notice,)) or Wait(reason=message)
+    event = warning(VOLUMES, volume, "VolumeFailedDelete", message)
+    return volume_phase_step(volume, "Failed", message, events=(event,)) or Wait(reason=message)

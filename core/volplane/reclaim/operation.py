@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from volplane.assets import Erased, InProgress, PodScrub
-from volplane.controller.actions import Notice, Run, warning
+from volplane.controller.actions import EventRecord, Run, warning
 from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, VolumeInUse
@@ -68,7 +68,7 @@ class DeleteOperation(_VolumeOperation):
         try:
             result = await deps.hooks.call(driver, Driver.delete, DeleteRequest(context=context, volume=identity))
         except VolumeInUse as error:
-            deps.recorder.record(Notice(VOLUMES, live, "Normal", "VolumeDelete", str(error)))
+            deps.recorder.record(EventRecord(VOLUMES, live, "Normal", "VolumeDelete", str(error)))
             raise
         except BackendError as error:
             self._failed(run, live, progress, error, reason="VolumeFailedDelete", message=str(error))

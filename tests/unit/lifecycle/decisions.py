@@ -8,7 +8,7 @@ from typing import Any
 
 from scenarios.backends import ScriptedBackend
 from volplane.assets import VolumeSource
-from volplane.controller.actions import Reads
+from volplane.controller.actions import LiveReads
 from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.kube.cache import Cache
@@ -88,8 +88,8 @@ def put(into: ClusterState, *objects: KubeObject) -> None:
                 raise TypeError(item)
 
 
-def read(kind: Any, key: str, answer: KubeObject | None = None) -> Reads:
+def read(kind: Any, key: str, answer: KubeObject | None = None) -> LiveReads:
     """What a pass knows that read one object live."""
-    reads = Reads()
+    reads = LiveReads()
     reads.put(kind, key, answer)
     return reads
