@@ -29,7 +29,7 @@ import aiohttp
 import msgspec
 import yaml
 
-from volplane.controller.actions import Action, Done, Notice, Patch, Reads, Run
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run, Settled
 from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
 from volplane.kube.cache import Cache
@@ -65,7 +65,7 @@ class Cost:
 class _Silent:
     """Nothing to record, nothing to start."""
 
-    def record(self, _: Notice) -> None: ...
+    def record(self, _: EventRecord) -> None: ...
 
     def start(self, run: Run, requeue: Callable[[], None]) -> None:
         raise AssertionError(run)
@@ -114,13 +114,13 @@ async def through_runner(client: Client, cache: Cache[Volume], names: list[str],
     left = set(names)
     done = asyncio.Event()
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = cache.get(key)
         if volume is None or (volume.annotation(STEP)) == target:
             left.discard(key)
             if not left:
                 done.set()
-            return Done()
+            return Settled()
         return Patch(kind=VOLUMES, target=volume, body={"metadata": {"annotations": {STEP: target}}}, why="bench")
 
     runner = Runner(

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from volplane.binding.matching import class_of_claim, class_of_volume
-from volplane.controller.actions import Decide
+from volplane.controller.actions import Decide, Recorder
 from volplane.controller.clock import Clock
 from volplane.controller.metrics import Metrics
-from volplane.controller.runner import Recorder, Runner
+from volplane.controller.runner import Runner
 from volplane.controller.workqueue import ControllerMetrics
 from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.executor import HookExecutor
@@ -27,6 +26,8 @@ from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.names import PROVISIONED_BY
+from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
 from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
@@ -36,7 +37,7 @@ from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_p
 from volplane.protection.volumes import decide_volume_protection
 from volplane.protection.wakeups import ProtectionWakeups
 from volplane.provision.operation import ProvisionOperation
-from volplane.reclaim.operation import DeleteOperation, RecycleOperation
+from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
 from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
 from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
 from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
@@ -44,6 +45,7 @@ from volplane.reconcile.volumes import promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
+from volplane.state.naming import volume_source
 from volplane.state.records import Sealer
 
 __all__ = ["ALL_CONTROLLERS", "CONTROLLERS_BESIDE", "Parts", "build", "parse_controllers"]
@@ -112,7 +114,7 @@ class _Wiring:
             cluster_id=settings.cluster_id,
             node_name=parts.node_name,
             changed=self._driver_changed,
-            observe=self._hook_ended,
+            metrics=parts.lifecycle_metrics,
             refresh=parts.refresh,
             call_hook=parts.call_hook,
         )
@@ -184,8 +186,8 @@ class _Wiring:
         decide: Decide = ClaimReconciler(state, self._enqueue_claim)
         if self._parts.lifecycle_metrics is not None:
             decide = CountedAssignments(decide, state.claims, self._parts.lifecycle_metrics)
-        claims = self._runner("claims", decide, state.claims, self._class_of_claim)
-        volumes = self._runner("volumes", VolumeReconciler(state), state.volumes, self._class_of_volume)
+        claims = self._runner("claims", decide, state.claims, state.flow_of_claim)
+        volumes = self._runner("volumes", VolumeReconciler(state), state.volumes, state.flow_of_volume)
         return Runners(claims=claims, volumes=volumes)
 
     def _runner(self, name: str, decide: Decide, cache: Cache[Any], flow: Callable[[str], str] | None = None) -> Runner:
@@ -207,15 +209,6 @@ class _Wiring:
     def _driver_changed(self, name: str) -> None:
         self._plane.driver_changed(name)
 
-    def _class_of_claim(self, key: str) -> str:
-        """Claims of one class share a flow: many claims whose driver does not work may not delay those of others."""
-        claim = self._state.claims.get(key)
-        return class_of_claim(claim) or "" if claim is not None else ""
-
-    def _class_of_volume(self, key: str) -> str:
-        volume = self._state.volumes.get(key)
-        return class_of_volume(volume) if volume is not None else ""
-
     def _operations(self, volumes: Runner) -> OperationDeps:
         """Register the operations of claims and volumes; returns what operations of other duties need too."""
         hooks: HookCaller = self._measured or self._drivers
@@ -231,7 +224,13 @@ class _Wiring:
         self._dispatcher.register("discard", DiscardOperation(deps))
         self._dispatcher.register("delete", DeleteOperation(deps, volumes.enqueue))
         self._dispatcher.register("recycle", RecycleOperation(deps, volumes.enqueue))
+        self._dispatcher.register("identify", IdentifyOperation(deps, self._drivers.identify))
+        self._state.volumes.subscribe(self._forget_source)
         return deps
+
+    def _forget_source(self, old: Volume | None, new: Volume | None) -> None:
+        if new is None and old is not None and old.annotation(PROVISIONED_BY) is None:
+            self._drivers.forget_source(volume_source(old))
 
     def _reflectors(self) -> list[Reflector[Any]]:
         parts = self._parts
@@ -298,7 +297,3 @@ class _Wiring:
             self._parts.lifecycle_metrics.operation_ended(
                 ended.run.driver, ended.run.verb, ended.seconds, failed=failed
             )
-
-    def _hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
-        if self._parts.lifecycle_metrics is not None:
-            self._parts.lifecycle_metrics.hook_ended(driver, hook, seconds, result)

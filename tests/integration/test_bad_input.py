@@ -39,12 +39,12 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def events_of(lab: Laboratory) -> list[dict[str, Any]]:
-    """What the notices of the laboratory become: every one must be taken by the server."""
+    """What the events of the laboratory become: every one must be taken by the server."""
     client = Client(InProcessTransport(lab.server))
     recorder = EventRecorder(client, instance="tests", now=clock.now)
     task = asyncio.create_task(recorder.run())
-    for notice in lab.notices:
-        recorder.record(notice)
+    for event in lab.recorded:
+        recorder.record(event)
         await asyncio.sleep(0.1)
     await recorder.close(60.0)
     await task
@@ -277,10 +277,10 @@ async def test_a_crowd_whose_driver_always_fails_costs_little_and_delays_nobody(
         others = [c for c in await lab.everything("claims") if c["metadata"]["name"].startswith("other")]
         assert {c["status"]["phase"] for c in others} == {"Bound"}
         await asyncio.sleep(HOUR)
-        asked, told = lab.requests, len(lab.notices)
+        asked, told = lab.requests, len(lab.recorded)
         await asyncio.sleep(HOUR)
         assert lab.requests - asked < 200, "a failing claim asks the API server nothing"
-        assert len(lab.notices) - told <= crowd * 31, "one notice every two minutes, which is counted, not written"
+        assert len(lab.recorded) - told <= crowd * 31, "one event every two minutes, which is counted, not written"
         for number in range(crowd):
             await lab.delete("claims", f"crowd-{number}")
         await lab.settle()

@@ -61,7 +61,7 @@ async def test_nothing_is_made_written_or_said_for_a_claim_that_is_not_ours_to_s
         await lab.start()
         await lab.settle()
         assert lab.our_writes() == []
-        assert lab.notices == []
+        assert lab.recorded == []
         assert not lab.backend.calls["provision"]
 
 

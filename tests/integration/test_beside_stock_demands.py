@@ -313,6 +313,6 @@ async def test_a_claim_that_another_process_serves_is_left_in_peace() -> None:
             await lab.settle()
             await lab.nothing_left()
             assert second.our_writes() == []
-            assert second.notices == []
+            assert second.recorded == []
         finally:
             await second.close()

@@ -174,7 +174,7 @@ async def test_static_volumes_are_never_touched(body: dict) -> None:
         await lab.delete("claims", "c")
         await lab.settle()
         assert lab.our_writes() == []
-        assert lab.notices == []
+        assert lab.recorded == []
         assert not lab.backend.calls["delete"] + lab.backend.calls["recycle"]
 
 
@@ -194,7 +194,7 @@ async def test_volumes_that_another_serves_are_never_touched(marks: dict, termin
         await lab.start()
         await lab.settle()
         assert lab.our_writes() == []
-        assert lab.notices == []
+        assert lab.recorded == []
         assert not lab.backend.calls["delete"]
 
 

@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 import pytest
 
-from volplane.controller.actions import Action, Done, Notice, Patch, Reads, Run
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run, Settled
 from volplane.controller.runner import Runner
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.cache import Cache
@@ -191,13 +191,13 @@ async def test_steps_and_events_reach_the_server(world: World) -> None:
     recorder = EventRecorder(world.client, instance="volplane-0", now=utc_now)
     async with world.reflecting() as cache, asyncio.TaskGroup() as group:
 
-        def decide(key: str, _: Reads) -> Action:
+        def decide(key: str, _: LiveReads) -> Action:
             volume = cache.get(key)
             if volume is None or (volume.metadata.labels or {}).get("step") == "1":
-                return Done()
-            notice = Notice(VOLUMES, volume, "Normal", "Labelled", "it is")
+                return Settled()
+            event = EventRecord(VOLUMES, volume, "Normal", "Labelled", "it is")
             body = {"metadata": {"labels": {"step": "1"}}}
-            return Patch(kind=VOLUMES, target=volume, body=body, why="it must be", notices=(notice,))
+            return Patch(kind=VOLUMES, target=volume, body=body, why="it must be", events=(event,))
 
         runner = Runner(
             "volumes",

@@ -13,7 +13,7 @@ from typing import Any, Self
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
 from volplane.assembly import Parts, build
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane.controlplane import ControlPlane
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
@@ -77,7 +77,7 @@ class Laboratory:
             now=clock.now, random=random.Random(7), disabled_admission=frozenset(disabled_admission)
         )
         self.rules = Rules()
-        self.notices: list[Notice] = []
+        self.recorded: list[EventRecord] = []
         self.backends = {backend.name: backend for backend in backends}
         self.broken: tuple[BrokenDriver, ...] = ()
         self.restarts = 0
@@ -168,16 +168,16 @@ class Laboratory:
         self.restarts += 1
         await self.start()
 
-    def record(self, notice: Notice) -> None:
+    def record(self, event: EventRecord) -> None:
         if self._transport is not None and not self._transport.dead:
-            self.notices.append(notice)
+            self.recorded.append(event)
 
     @property
     def events(self) -> Counter[str]:
-        return Counter(f"{n.type} {n.reason}" for n in self.notices)
+        return Counter(f"{n.type} {n.reason}" for n in self.recorded)
 
     def messages(self, reason: str) -> list[str]:
-        return [notice.message for notice in self.notices if notice.reason == reason]
+        return [event.message for event in self.recorded if event.reason == reason]
 
     # --- people -------------------------------------------------------------------------------------------------
 

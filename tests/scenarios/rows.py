@@ -280,7 +280,7 @@ def strange_events(lab: Laboratory, row: Mapping[str, Any]) -> list[str]:
     seen, needed, allowed = set(lab.events), set(row["events"]), set(row.get("events_optional", ()))
     wrong = [f"event {event} is missing" for event in sorted(needed - seen)]
     for event in sorted(seen - needed - allowed):
-        texts = [n.message for n in lab.notices if f"{n.type} {n.reason}" == event]
+        texts = [n.message for n in lab.recorded if f"{n.type} {n.reason}" == event]
         wrong.append(f"event {event} was not expected: {texts[:2]}")
     return wrong
 

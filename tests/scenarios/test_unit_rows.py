@@ -10,7 +10,6 @@ from scenarios import rows, single
 from scenarios.differences import VOLUME_DIFFERENCES
 from scenarios.files import scenario_rows
 from scenarios.laboratory import Json, Laboratory
-from volplane.binding import migration
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Metadata, Volume
@@ -29,7 +28,7 @@ async def test_one_pass_does_what_the_table_says(row: Json, monkeypatch: pytest.
     row = difference.applied(row) if difference is not None else row
     everything_migrated = row["given"].get("migration", {}).get("all_plugins")
     if everything_migrated:
-        monkeypatch.setattr(migration, "csi_driver_of", lambda _plugin: everything_migrated)
+        monkeypatch.setattr("volplane.kube.names.csi_driver_of", lambda _plugin: everything_migrated)
         monkeypatch.setattr("volplane.provision.decide.csi_driver_of", lambda _plugin: everything_migrated)
 
     async with Laboratory(*rows.backends_of(row)) as lab:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from volplane.controller.actions import Create, Done, Patch, Wait
+from volplane.controller.actions import Create, Patch, Settled, Wait
 from volplane.controller.steps import Steps
 from volplane.intents import discard, settle
 from volplane.intents.discard import DiscardOperation
@@ -27,7 +27,7 @@ from volplane.reclaim import delete, recycle, scrub_events, scrub_pod
 from volplane.reconcile import claims, volumes
 from volplane.state import records
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import Full, Made, Pending
+from volplane.state.progress import Discarding, Full, Made, Pending
 
 Plant = Callable[[ExitStack], None]
 
@@ -123,7 +123,7 @@ def save_a_volume_for_a_dying_claim(stack: ExitStack) -> None:
         step = world.progress.claim(claim.uid).step
         intent = world.intent_of(claim)
         storage_class = world.classes.get(claim.spec.storage_class_name or "")
-        if not claim.terminating or not isinstance(step, Made) or intent is None or storage_class is None:
+        if not claim.terminating or not isinstance(step, Made | Discarding) or intent is None or storage_class is None:
             return settled(claim, world)
         driver = world.drivers.get(intent.driver)
         if driver is None or f"pvc-{claim.uid}" in world.volumes:
@@ -236,7 +236,7 @@ def poll_what_is_kept(stack: ExitStack) -> None:
 
     def again(volume: Volume, world: ClusterState, reads: Any) -> Any:
         action = reclaim(volume, world, reads)
-        return Wait(reason="perhaps it has changed", seconds=5.0) if isinstance(action, Done) else action
+        return Wait(reason="perhaps it has changed", seconds=5.0) if isinstance(action, Settled) else action
 
     _replace(stack, volumes, "_reclaim", again)
 

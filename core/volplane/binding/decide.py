@@ -11,7 +11,7 @@ import msgspec
 
 from volplane.binding.matching import Demand, capacity_of, demand_of, held_by, reference_is, refers_to, refusal
 from volplane.binding.steps import reset_claim_step
-from volplane.controller.actions import Action, Notice, Wait
+from volplane.controller.actions import Action, EventRecord, Wait
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
@@ -42,8 +42,8 @@ class Unmatched(msgspec.Struct, frozen=True):
     """No volume fits; it may be provisioned."""
 
 
-def _warn(claim: Claim, reason: str, message: str) -> Notice:
-    return Notice(CLAIMS, claim, "Warning", reason, message)
+def _warn(claim: Claim, reason: str, message: str) -> EventRecord:
+    return EventRecord(CLAIMS, claim, "Warning", reason, message)
 
 
 def decide_unbound(claim: Claim, volumes: VolumeView, *, delayed: bool) -> Bind | Unmatched | Action:
@@ -106,12 +106,12 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     told = _warn(claim, "FailedBinding", message)
     if claim.annotation(names.BOUND_BY_CONTROLLER) is not None:
         # The controller chose this volume: a half of a bind is missing, and what the status says may still be so.
-        return Wait(reason=message, notices=(told,))
+        return Wait(reason=message, events=(told,))
     return _pending(claim, message, told)
 
 
-def _pending(claim: Claim, reason: str, *notices: Notice) -> Action:
-    return reset_claim_step(claim, "Pending") or Wait(reason=reason, notices=notices)
+def _pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
+    return reset_claim_step(claim, "Pending") or Wait(reason=reason, events=events)
 
 
 def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
@@ -152,4 +152,4 @@ def _bind_again(claim: Claim, volume: Volume) -> Bind | Action:
 
 
 def _lost(claim: Claim, reason: str, message: str) -> Action:
-    return reset_claim_step(claim, "Lost", notices=(_warn(claim, reason, message),)) or Wait(reason=message)
+    return reset_claim_step(claim, "Lost", events=(_warn(claim, reason, message),)) or Wait(reason=message)

@@ -54,13 +54,13 @@ def is_coming(volume: Volume) -> bool:
 
 
 class FreeVolumes:
-    """Volumes that may be bound, by shelf and access modes, ordered by size; and volumes reserved for a claim.
+    """Volumes that may be bound, by place and access modes, ordered by size; and volumes reserved for a claim.
 
     `hold` takes a volume out of offers between the decision to bind it and the answer to that write.
     """
 
     def __init__(self) -> None:
-        self._shelves: defaultdict[Place, dict[Modes, SortedList[Entry]]] = defaultdict(dict)
+        self._candidates: defaultdict[Place, dict[Modes, SortedList[Entry]]] = defaultdict(dict)
         self._volumes: dict[str, tuple[Volume, Place, Modes, Entry]] = {}
         self._reserved: defaultdict[str, set[str]] = defaultdict(set)
         self._coming: defaultdict[Place, dict[str, Volume]] = defaultdict(dict)
@@ -86,10 +86,10 @@ class FreeVolumes:
         if not is_free(new):
             return False
         place, modes, entry = place_of(new), _modes_of(new), _entry_of(new)
-        shelf = self._shelves[place]
-        if modes not in shelf:
-            shelf[modes] = SortedList()
-        shelf[modes].add(entry)
+        candidates = self._candidates[place]
+        if modes not in candidates:
+            candidates[modes] = SortedList()
+        candidates[modes].add(entry)
         self._volumes[new.name] = (new, place, modes, entry)
         return before is None or before[1:] != (place, modes, entry) or before[0].metadata.labels != new.metadata.labels
 
@@ -101,12 +101,12 @@ class FreeVolumes:
         if known is None:
             return
         _, place, modes, entry = known
-        bucket = self._shelves[place][modes]
+        bucket = self._candidates[place][modes]
         bucket.remove(entry)
         if not bucket:
-            del self._shelves[place][modes]
-            if not self._shelves[place]:
-                del self._shelves[place]
+            del self._candidates[place][modes]
+            if not self._candidates[place]:
+                del self._candidates[place]
 
     def _unreserve(self, claim_key: str, name: str) -> None:
         names = self._reserved.get(claim_key)
@@ -126,12 +126,12 @@ class FreeVolumes:
 
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
         """The smallest fitting volume; among access modes the narrowest. Held ones are passed over."""
-        shelf = self._shelves.get(demand.place)
-        if not shelf:
+        candidates = self._candidates.get(demand.place)
+        if not candidates:
             return None
-        buckets = [(len(modes), modes) for modes in shelf if demand.access_modes.issubset(modes)]
+        buckets = [(len(modes), modes) for modes in candidates if demand.access_modes.issubset(modes)]
         for _, modes in sorted(buckets):
-            for entry in shelf[modes].irange(minimum=(demand.request, "", "")):
+            for entry in candidates[modes].irange(minimum=(demand.request, "", "")):
                 name = entry[2]
                 if self._holder.get(name, claim_key) != claim_key:
                     continue
@@ -148,11 +148,11 @@ class FreeVolumes:
 
     def hold(self, name: str, claim_key: str) -> None:
         """Keep the volume for this claim while the write that binds it is under way."""
-        self.let_go(claim_key)
+        self.release(claim_key)
         self._holder[name] = claim_key
         self._held[claim_key] = name
 
-    def let_go(self, claim_key: str) -> str | None:
+    def release(self, claim_key: str) -> str | None:
         """End the claim's hold, if any; returns the volume's name if it is on offer again."""
         name = self._held.pop(claim_key, None)
         if name is None:
@@ -160,10 +160,10 @@ class FreeVolumes:
         self._holder.pop(name, None)
         return name if name in self._volumes else None
 
-    def on_shelf(self, place: Place, limit: int) -> list[Volume]:
-        """Up to `limit` free volumes of a shelf, for explanations."""
+    def candidates(self, place: Place, limit: int) -> list[Volume]:
+        """Up to `limit` free volumes of a place, for explanations."""
         found: list[Volume] = []
-        for bucket in self._shelves.get(place, {}).values():
+        for bucket in self._candidates.get(place, {}).values():
             for entry in bucket:
                 if len(found) == limit:
                     return found
@@ -174,11 +174,11 @@ class FreeVolumes:
 class WaitingClaims:
     """Unbound claims that found no volume, so that a new one wakes exactly one that can use it.
 
-    A woken claim that does not take the volume passes it on: `offered` says what it was woken for.
+    A woken claim that does not take the volume passes it on: `take_offers` says what it was woken for.
     """
 
     def __init__(self) -> None:
-        self._shelves: defaultdict[Place, SortedList[Rank]] = defaultdict(SortedList)
+        self._by_place: defaultdict[Place, SortedList[Rank]] = defaultdict(SortedList)
         self._claims: dict[str, tuple[Demand, Rank]] = {}
         self._offers: dict[str, set[str]] = {}
 
@@ -193,7 +193,7 @@ class WaitingClaims:
         self.discard(claim.key)
         rank = (-demand.request, claim.metadata.creation_timestamp or "", claim.key)
         self._claims[claim.key] = (demand, rank)
-        self._shelves[demand.place].add(rank)
+        self._by_place[demand.place].add(rank)
 
     def discard(self, claim_key: str) -> None:
         """It waits no longer (bound, gone, or its demand changed)."""
@@ -201,10 +201,10 @@ class WaitingClaims:
         if known is None:
             return
         demand, rank = known
-        shelf = self._shelves[demand.place]
-        shelf.remove(rank)
-        if not shelf:
-            del self._shelves[demand.place]
+        waiting = self._by_place[demand.place]
+        waiting.remove(rank)
+        if not waiting:
+            del self._by_place[demand.place]
         del self._claims[claim_key]
 
     def wake_for(self, volume: Volume, *, passed_over: Iterable[str] = ()) -> str | None:
@@ -219,8 +219,8 @@ class WaitingClaims:
         return None
 
     def _from_largest(self, place: Place, capacity: int) -> Iterator[Rank]:
-        shelf = self._shelves.get(place)
-        return iter(()) if shelf is None else iter(shelf.irange(minimum=(-capacity, "", "")))
+        waiting = self._by_place.get(place)
+        return iter(()) if waiting is None else iter(waiting.irange(minimum=(-capacity, "", "")))
 
     def take_offers(self, claim_key: str) -> set[str]:
         """What the claim was woken for; afterwards it can be woken again."""

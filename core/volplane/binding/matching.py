@@ -41,7 +41,7 @@ _REFUSALS = {
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The shelf a free volume lies on and a claim looks at: class, volume mode, VolumeAttributesClass."""
+    """Where a claim looks for free volumes: those of the same class, volume mode and VolumeAttributesClass."""
 
     storage_class: str
     volume_mode: str
@@ -57,7 +57,7 @@ class Demand(msgspec.Struct, frozen=True):
     selector: LabelSelector | None
 
     def accepts(self, volume: Volume) -> bool:
-        """Whether a volume on the same shelf, large enough, has the access modes and labels."""
+        """Whether a volume of the same place, large enough, has the access modes and labels."""
         modes = volume.spec.access_modes or ()
         return self.access_modes.issubset(modes) and selects(self.selector, volume.metadata.labels or {})
 
@@ -151,14 +151,14 @@ def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> 
 
     ignoring: names of checks that do not count here: deletion, size, class, attributes, mode, access.
     """
-    shelf, wanted = place_of(volume), place_of(claim)
+    offered, wanted = place_of(volume), place_of(claim)
     modes = set(claim.spec.access_modes or ())
     checks = (
         ("deletion", volume.terminating),
         ("size", capacity_of(volume) < request_of(claim)),
-        ("class", shelf.storage_class != wanted.storage_class),
-        ("attributes", shelf.attributes_class != wanted.attributes_class),
-        ("mode", shelf.volume_mode != wanted.volume_mode),
+        ("class", offered.storage_class != wanted.storage_class),
+        ("attributes", offered.attributes_class != wanted.attributes_class),
+        ("mode", offered.volume_mode != wanted.volume_mode),
         ("access", not modes.issubset(volume.spec.access_modes or ())),
     )
     for name, fails in checks:

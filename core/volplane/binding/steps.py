@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from volplane.binding.matching import reference_is
-from volplane.controller.actions import Notice, Patch
+from volplane.controller.actions import EventRecord, Patch
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import parse
 
-__all__ = ["bind_step", "claim_status_step", "reset_claim_step", "unbind_patch", "volume_phase_step"]
+__all__ = ["bind_step", "claim_status_step", "migration_step", "reset_claim_step", "unbind_patch", "volume_phase_step"]
 
 
 def bind_step(claim: Claim, volume: Volume, *, claim_metadata: Mapping[str, Any] | None = None) -> Patch | None:
@@ -55,13 +55,13 @@ def _reference_step(claim: Claim, volume: Volume) -> Patch | None:
 
 
 def volume_phase_step(
-    volume: Volume, phase: str, message: str = "", *, notices: tuple[Notice, ...] = ()
+    volume: Volume, phase: str, message: str = "", *, events: tuple[EventRecord, ...] = ()
 ) -> Patch | None:
     """Write the phase and its message unless they are there already: a failure for another reason says the new one."""
     if volume.status.phase == phase and message in ("", volume.status.message):
         return None
     body = {"status": {"phase": phase, "message": message or None, "reason": None}}
-    return Patch(kind=VOLUMES, target=volume, body=body, subresource="status", why=f"phase {phase}", notices=notices)
+    return Patch(kind=VOLUMES, target=volume, body=body, subresource="status", why=f"phase {phase}", events=events)
 
 
 def _pointer_step(claim: Claim, volume: Volume, extra: Mapping[str, Any]) -> Patch | None:
@@ -114,7 +114,7 @@ def _shown_capacity(volume: Volume) -> str | None:
     return (volume.spec.capacity or {}).get("storage")
 
 
-def reset_claim_step(claim: Claim, phase: str, *, notices: tuple[Notice, ...] = ()) -> Patch | None:
+def reset_claim_step(claim: Claim, phase: str, *, events: tuple[EventRecord, ...] = ()) -> Patch | None:
     """Write a phase without a volume (Pending, Lost): modes, capacity and attributes class are cleared."""
     status: dict[str, Any] = {}
     if claim.status.phase != phase:
@@ -127,9 +127,9 @@ def reset_claim_step(claim: Claim, phase: str, *, notices: tuple[Notice, ...] = 
         status["currentVolumeAttributesClassName"] = None
     if not status:
         return None
-    told = notices if "phase" in status else ()
+    told = events if "phase" in status else ()
     return Patch(
-        kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=f"status {phase}", notices=told
+        kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=f"status {phase}", events=told
     )
 
 
@@ -148,3 +148,18 @@ def unbind_patch(volume: Volume, *, metadata: Mapping[str, Any] | None = None, w
     if changed:
         body["metadata"] = changed
     return Patch(kind=VOLUMES, target=volume, body=body, why=why)
+
+
+def migration_step(kind: Kind[Any], item: Claim | Volume) -> Patch | None:
+    """Set or remove the annotation `pv.kubernetes.io/migrated-to`, for volumes of in-tree plugins that a CSI driver serves now."""
+    if isinstance(item, Volume):
+        plugin = item.annotation(names.PROVISIONED_BY)
+    else:
+        plugin = item.annotation(names.STORAGE_PROVISIONER) or item.annotation(names.BETA_STORAGE_PROVISIONER)
+    if plugin is None:
+        return None
+    wanted, present = names.csi_driver_of(plugin), item.annotation(names.MIGRATED_TO)
+    if wanted == present or (wanted is None and not present):
+        return None
+    body = {"metadata": {"annotations": {names.MIGRATED_TO: wanted}}}
+    return Patch(kind=kind, target=item, body=body, why=f"plugin {plugin} is served by {wanted or 'nobody else'}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from volplane.cli.asking import ask
 from volplane.cli.framework.console import Console
-from volplane.controller.actions import Notice, Patch
+from volplane.controller.actions import EventRecord, Patch
 from volplane.errors import ApiConflict, ApiNotFound
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -64,12 +64,12 @@ class Drain:
             for volume, held in volumes:
                 if await _write(client, release_volume, volume):
                     text = f"volplane drain keeps asset {held.asset or '?'} of driver {held.driver or '?'} and lets go"
-                    recorder.record(Notice(VOLUMES, volume, "Normal", "Released", text))
+                    recorder.record(EventRecord(VOLUMES, volume, "Normal", "Released", text))
                 bar.advance(detail=held.key)
             for claim, held in claims:
                 if await _write(client, release_claim, claim):
                     text = f"volplane drain lets go; an asset {held.asset} may be left on driver {held.driver or '?'}"
-                    recorder.record(Notice(CLAIMS, claim, "Warning", "Released", text))
+                    recorder.record(EventRecord(CLAIMS, claim, "Warning", "Released", text))
                 bar.advance(detail=held.key)
         scrubbed = {volume.name for volume, _ in volumes}
         await self._remove_scrubbers(client, scrubbed)
@@ -132,11 +132,11 @@ class Drain:
         left: list[Leftover] = []
         for volume, held in volumes:
             by = (*_finalizers(volume), *_claim_of(volume, users), *_reason(reasons, "volumes", volume.key))
-            recorder.record(Notice(VOLUMES, volume, "Warning", "DrainWaits", f"still held by {'; '.join(by)}"))
+            recorder.record(EventRecord(VOLUMES, volume, "Warning", "DrainWaits", f"still held by {'; '.join(by)}"))
             left.append(Leftover(held=held, by=by))
         for claim, held in claims:
             by = (*_finalizers(claim), *_pods(users, claim.key), *_reason(reasons, "claims", claim.key))
-            recorder.record(Notice(CLAIMS, claim, "Warning", "DrainWaits", f"still held by {'; '.join(by)}"))
+            recorder.record(EventRecord(CLAIMS, claim, "Warning", "DrainWaits", f"still held by {'; '.join(by)}"))
             left.append(Leftover(held=held, by=by))
         return left
 

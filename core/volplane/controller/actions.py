@@ -1,14 +1,14 @@
 """What `decide` may answer: the single next thing to do for one object.
 
 A decide function is pure: it reads caches (and what this pass read live), and returns one of these. The runner performs
-it, puts the server's answer into the cache, and asks again, until `Wait` or `Done`. They are structs because several
+it, puts the server's answer into the cache, and asks again, until `Wait` or `Settled`. They are structs because several
 are made for every write, and a frozen dataclass takes 20 times as long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,19 +20,20 @@ __all__ = [
     "Create",
     "Decide",
     "Delete",
-    "Done",
-    "Notice",
+    "EventRecord",
+    "LiveReads",
     "Patch",
     "Read",
-    "Reads",
+    "Recorder",
     "Run",
+    "Settled",
     "Wait",
     "operation_name",
 ]
 
 
-class Notice(msgspec.Struct, frozen=True):
-    """An Event to record on an object: type is "Normal" or "Warning"."""
+class EventRecord(msgspec.Struct, frozen=True):
+    """An Event to record on an object; type is "Normal" or "Warning"."""
 
     kind: Kind[Any]
     about: KubeObject
@@ -41,15 +42,22 @@ class Notice(msgspec.Struct, frozen=True):
     message: str
 
 
-def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str) -> Notice:
-    """A Notice of type Warning."""
-    return Notice(kind, about, "Warning", reason, message)
+class Recorder(Protocol):
+    """Takes events. `volplane.kube.events.EventRecorder` is one."""
+
+    def record(self, event: EventRecord) -> None:
+        """Queue an event; never blocks."""
+
+
+def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str) -> EventRecord:
+    """An `EventRecord` of type Warning."""
+    return EventRecord(kind, about, "Warning", reason, message)
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """A merge patch of `target` as it is in the cache; the runner adds its resourceVersion to `body`'s metadata.
 
-    notices are recorded once the write is acknowledged. why: for logs.
+    events are recorded once the write is acknowledged. why: for logs.
     """
 
     kind: Kind[Any]
@@ -57,20 +65,20 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     body: Mapping[str, Any]
     why: str
     subresource: str = ""
-    notices: tuple[Notice, ...] = ()
+    events: tuple[EventRecord, ...] = ()
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):
     """Create an object. One that exists already is read into the cache and decided upon; it is not an error.
 
-    complaint: recorded, with the server's words added, when the server refuses the call or fails at it again and again.
+    failure_event: recorded, with the server's words added, when the server refuses the call or fails at it again and again.
     """
 
     kind: Kind[Any]
     body: Mapping[str, Any]
     why: str
-    notices: tuple[Notice, ...] = ()
-    complaint: Notice | None = None
+    events: tuple[EventRecord, ...] = ()
+    failure_event: EventRecord | None = None
 
 
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,11 +89,11 @@ class Delete(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     exact: bool = True
     grace_seconds: int | None = None
-    notices: tuple[Notice, ...] = ()
+    events: tuple[EventRecord, ...] = ()
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Read an object live into the cache and into this pass's `Reads`, then decide again."""
+    """Read an object live into the cache and into this pass's `LiveReads`, then decide again."""
 
     kind: Kind[Any]
     key: str
@@ -121,13 +129,13 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     seconds: float | None = None
-    notices: tuple[Notice, ...] = ()
+    events: tuple[EventRecord, ...] = ()
 
 
-class Done(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True):
     """Everything about this object is as it should be."""
 
-    notices: tuple[Notice, ...] = ()
+    events: tuple[EventRecord, ...] = ()
 
 
 def operation_name(verb: str, key: str, uid: str) -> str:
@@ -135,10 +143,10 @@ def operation_name(verb: str, key: str, uid: str) -> str:
     return f"{verb}-{key}[{uid}]"
 
 
-Action = Patch | Create | Delete | Read | Run | Wait | Done
+Action = Patch | Create | Delete | Read | Run | Wait | Settled
 
 
-class Reads:
+class LiveReads:
     """What this pass over one object read live: proof of presence or absence that a cache cannot give."""
 
     def __init__(self) -> None:
@@ -158,9 +166,9 @@ class Reads:
         return self._read[kind.plural, key]
 
     def forget(self) -> None:
-        """Drop all: the world moved on (an operation was awaited, a conflict met)."""
+        """Drop all: what was read is outdated, since a conflict was met."""
         self._read.clear()
 
 
-Decide = Callable[[str, Reads], Action]
+Decide = Callable[[str, LiveReads], Action]
 """(key, what was read live in this pass) -> the next action."""

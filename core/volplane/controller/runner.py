@@ -1,6 +1,6 @@
 """The loop of every controller: decide, take one step, put the answer into the cache, decide again.
 
-Many keys are in flight, and one worker has a key at a time. A pass over a key ends with `Wait`, `Done` or a started
+Many keys are in flight, and one worker has a key at a time. A pass over a key ends with `Wait`, `Settled` or a started
 operation, or with an error; after an error the key is queued again with a delay. No error of one key ends a worker.
 """
 
@@ -17,7 +17,20 @@ import msgspec
 from volplane import backoff
 from volplane.backoff import Backoff
 from volplane.controller import logs
-from volplane.controller.actions import Action, Create, Decide, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
+from volplane.controller.actions import (
+    Action,
+    Create,
+    Decide,
+    Delete,
+    EventRecord,
+    LiveReads,
+    Patch,
+    Read,
+    Recorder,
+    Run,
+    Settled,
+    Wait,
+)
 from volplane.controller.clock import LoopTime
 from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.steps import NothingChanged, Steps
@@ -36,7 +49,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Dispatcher", "Recorder", "Runner"]
+__all__ = ["Dispatcher", "Runner"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,12 +76,6 @@ class Dispatcher(Protocol):
         Raises OperationInProgress while another holds the asset and BackoffError; requeue is called after either.
         """
         ...
-
-
-class Recorder(Protocol):
-    """Takes notices, never blocks."""
-
-    def record(self, notice: Notice) -> None: ...
 
 
 def _one_flow(_key: str) -> str:
@@ -113,7 +120,7 @@ class Runner:
         self._stopping = False
         self._passes = 0
         self._warned_at = float("-inf")
-        self._failure_events: dict[str, Notice] = {}
+        self._failure_events: dict[str, EventRecord] = {}
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
         """Decide about `key` soon, or after so many seconds. May be called before `run`."""
@@ -196,7 +203,7 @@ class Runner:
 
     async def _reconcile(self, key: str) -> str:
         """Decide and take steps until nothing is left to do for now; how the pass ended, for metrics."""
-        reads = Reads()
+        reads = LiveReads()
         conflicts = 0
         action: Action | None = None
         for _ in range(_MOST_STEPS):
@@ -207,7 +214,7 @@ class Runner:
                 # are.
                 self._queue.seen(key)
             action = self._decide(key, reads)
-            if isinstance(action, Wait | Done | Run):
+            if isinstance(action, Wait | Settled | Run):
                 return self._end_pass(key, action)
             try:
                 await self._perform(key, action, reads)
@@ -219,7 +226,7 @@ class Runner:
                     raise ApiConflict(f"{conflicts} conflicts in a row, the last: {stale}", status=409) from stale
         raise _Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
 
-    async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: Reads) -> None:
+    async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: LiveReads) -> None:
         """Take one step. Raises _StaleCache if the cache, now refreshed, misled the decision."""
         match action:
             case Patch() | Delete():
@@ -229,8 +236,8 @@ class Runner:
                     await self._steps.refresh(action.kind, action.target.key)
                     raise _StaleCache(f"{_describe(action)}: {error}") from error
             case Create():
-                if action.complaint is not None:
-                    self._failure_events[key] = action.complaint
+                if action.failure_event is not None:
+                    self._failure_events[key] = action.failure_event
                 if not await self._steps.create(action):
                     raise _StaleCache(f"{_describe(action)}: it exists already")
                 self._failure_events.pop(key, None)
@@ -238,14 +245,14 @@ class Runner:
                 await self._steps.read(action.kind, action.key, reads)
                 return
         _LOG.debug("%s", action.why)
-        self._record(action.notices)
+        self._record(action.events)
 
-    def _end_pass(self, key: str, action: Wait | Done | Run) -> str:
+    def _end_pass(self, key: str, action: Wait | Settled | Run) -> str:
         if isinstance(action, Run):
             self._start(key, action)
             return "operation"
-        self._record(action.notices)
-        if isinstance(action, Done):
+        self._record(action.events)
+        if isinstance(action, Settled):
             self._reasons.pop(key, None)
             return "done"
         self._reasons[key] = action.reason
@@ -266,9 +273,9 @@ class Runner:
         else:
             self._reasons[key] = f"{action.name} is running"
 
-    def _record(self, notices: tuple[Notice, ...]) -> None:
-        for notice in notices:
-            self._recorder.record(notice)
+    def _record(self, events: tuple[EventRecord, ...]) -> None:
+        for event in events:
+            self._recorder.record(event)
 
     def _retry(
         self,
@@ -295,7 +302,7 @@ class Runner:
         if about is not None:
             text = f"The Kubernetes API refused a call ({error.status} {error.reason}): {error.message}"
             text += f"; trying again in {seconds:.0f} s"
-            self._record((Notice(self._kind, about, "Warning", "ApiCallRefused", text),))
+            self._record((EventRecord(self._kind, about, "Warning", "ApiCallRefused", text),))
 
     def _report_failure(self, key: str, what: str) -> bool:
         """Record the event that the failed step has for its failure, with `what` added; whether it has one."""

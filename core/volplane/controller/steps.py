@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from volplane.controller.actions import Create, Delete, Patch, Reads
+from volplane.controller.actions import Create, Delete, LiveReads, Patch
 from volplane.errors import ApiError, ApiNotFound, VolplaneError
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
@@ -67,7 +67,7 @@ class Steps:
         else:
             cache.observe(left)
 
-    async def read(self, kind: Kind[Any], key: str, reads: Reads) -> None:
+    async def read(self, kind: Kind[Any], key: str, reads: LiveReads) -> None:
         """Read live into the cache and into `reads`: the newest of what the server and the cache know."""
         live = await self.refresh(kind, key)
         cache = self._caches.get(kind.plural)

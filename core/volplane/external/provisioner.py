@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from volplane.binding.matching import class_of_claim
-from volplane.controller.actions import Action, Done, Read, Reads, Wait, warning
+from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
 from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
 from volplane.intents.settle import driver_of_class, provisioning_failed, settle, settled_metadata
@@ -29,16 +29,16 @@ PATIENCE = 60.0
 """Seconds that a volume may wait for a driver we do not have before we say so: another process may have it."""
 
 
-def decide_claim_beside(claim: Claim, cluster: ClusterState, reads: Reads) -> Action:
+def decide_claim_beside(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a claim that the stock binder binds."""
     if not cluster.settings.provisioner:
-        return Done()
+        return Settled()
     if claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None:
         return _settle(claim, cluster)
     class_name = class_of_claim(claim) or ""
     storage_class = cluster.classes.get(class_name) if class_name else None
     if storage_class is None:
-        return _class_is_gone(claim, class_name) if settled_metadata(claim) else Done()
+        return _class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
     if not _has(storage_class.provisioner, cluster):
         return _settle(claim, cluster)
     if why := _not_asked(claim, storage_class):
@@ -54,7 +54,7 @@ def _has(driver: str, cluster: ClusterState) -> bool:
 def _settle(claim: Claim, cluster: ClusterState) -> Action:
     """End an intent that leads nowhere any more; one of a driver that we do not have may be another process's to end."""
     if not settled_metadata(claim):
-        return Done()
+        return Settled()
     intent = cluster.intent_of(claim)
     driver = intent.driver if intent is not None else driver_of_class(claim, cluster)
     if not _has(driver, cluster):
@@ -62,7 +62,7 @@ def _settle(claim: Claim, cluster: ClusterState) -> Action:
         if left > 0:
             seconds = left if claim.terminating else None
             return Wait(reason=f'driver "{driver}" is not configured here', seconds=seconds)
-    return settle(claim, cluster) or Done()
+    return settle(claim, cluster) or Settled()
 
 
 def _class_is_gone(claim: Claim, class_name: str) -> Wait:
@@ -70,7 +70,7 @@ def _class_is_gone(claim: Claim, class_name: str) -> Wait:
         f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, and what was '
         "made is deleted with the claim"
     )
-    return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+    return Wait(reason=message, events=(provisioning_failed(claim, message),))
 
 
 def _not_asked(claim: Claim, storage_class: StorageClass) -> str:
@@ -85,32 +85,32 @@ def _not_asked(claim: Claim, storage_class: StorageClass) -> str:
     return ""
 
 
-def decide_volume_beside(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
+def decide_volume_beside(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a volume that the stock binder binds and releases."""
     maker = volume.annotation(names.PROVISIONED_BY) or ""
     migrated = volume.annotation(names.MIGRATED_TO)
     if not maker or migrated or is_in_tree(maker) or not cluster.settings.reclaimer:
-        return Done()
+        return Settled()
     if cluster.drivers.get(maker) is None:
         return _without_driver(volume, maker, cluster)
     if (step := finalizer_step(volume, ours=True)) is not None:
         return step
     if volume.spec.persistent_volume_reclaim_policy != "Delete":
-        return Done()
+        return Settled()
     if volume.terminating and not held_for_reclaim(volume):
-        return Done()
+        return Settled()
     return _not_released(volume, cluster, reads) or decide_delete(volume, cluster)
 
 
-def _not_released(volume: Volume, cluster: ClusterState, reads: Reads) -> Action | None:
+def _not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """What must be so, or read, before its asset may go; None once the binder released it and a live read agrees."""
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid:
         # Never bound, or offered again: it stays until a person deletes the object.
-        return None if volume.terminating else Done()
+        return None if volume.terminating else Settled()
     released = volume.status.phase in ("Released", "Failed")
     if not released and (not volume.terminating or volume.status.phase == "Bound"):
-        return Wait(reason="the binder has not released it") if volume.terminating else Done()
+        return Wait(reason="the binder has not released it") if volume.terminating else Settled()
     if not reference.namespace or not reference.name:
         return Wait(reason="spec.claimRef lacks namespace or name, so nobody can say whether its claim is gone")
     key = f"{reference.namespace}/{reference.name}"
@@ -129,7 +129,7 @@ def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action
     going = volume.terminating or volume.status.phase in ("Released", "Failed")
     deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
     if not (going and deletes and volume.has_finalizer(names.RECLAIM_FINALIZER)):
-        return Done()
+        return Settled()
     if not (why := cluster.drivers.broken(maker)):
         since = volume.metadata.deletion_timestamp or volume.status.last_phase_transition_time
         left = PATIENCE - _seconds_since(since, cluster.now())
@@ -137,7 +137,7 @@ def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action
             return Wait(reason=f'driver "{maker}" is not configured here', seconds=left)
         why = f"it is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset"
     message = f'the asset cannot be deleted by driver "{maker}": {why}'
-    return Wait(reason=message, notices=(warning(VOLUMES, volume, "VolumeFailedDelete", message),))
+    return Wait(reason=message, events=(warning(VOLUMES, volume, "VolumeFailedDelete", message),))
 
 
 def _seconds_since(time: str | None, now: datetime) -> float:

@@ -6,26 +6,20 @@ stock tools know: `kubernetes.io/pv-controller`. Source: reference section 16.
 
 from __future__ import annotations
 
-from volplane.binding.migration import csi_driver_of
 from volplane.controller.actions import Patch
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
+from volplane.kube.names import csi_driver_of
 from volplane.kube.objects import Volume
 from volplane.state.naming import is_in_tree
 
 __all__ = [
     "finalizer_step",
     "held_for_reclaim",
-    "reclaim_finalizer",
     "without_finalizer",
 ]
 
 _RECLAIM = (names.RECLAIM_FINALIZER, names.IN_TREE_FINALIZER)
-
-
-def reclaim_finalizer(driver: str) -> str:
-    """The finalizer on the volumes that this driver makes."""
-    return names.IN_TREE_FINALIZER if is_in_tree(driver) else names.RECLAIM_FINALIZER
 
 
 def held_for_reclaim(volume: Volume) -> bool:

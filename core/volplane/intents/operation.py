@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from volplane.assets import Absent, Asset
 from volplane.backoff import LIVE_STATE_FORBIDS
-from volplane.controller.actions import Notice, Run
+from volplane.controller.actions import Recorder, Run
 from volplane.drivers.driver import Driver
 from volplane.drivers.registry import HookRequest
 from volplane.drivers.view import DriverView
@@ -28,7 +28,7 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 from volplane.state.records import ClaimIntent
 
-__all__ = ["HookCaller", "OperationDeps", "Recorder"]
+__all__ = ["HookCaller", "OperationDeps"]
 
 Q = TypeVar("Q", bound=HookRequest)
 T = TypeVar("T")
@@ -39,11 +39,6 @@ class HookCaller(Protocol):
 
     async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
         """Call a hook in the driver's threads, within its deadline. Raises BackendError or PluginError."""
-
-
-class Recorder(Protocol):
-    def record(self, notice: Notice) -> None:
-        """Queue an event; never blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

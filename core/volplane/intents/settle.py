@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from volplane.binding.matching import class_of_claim, refers_to
-from volplane.controller.actions import Action, Notice, Patch, Run, Wait
+from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait
 from volplane.intents.segments import presumed_intent
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 
-def provisioning_failed(claim: Claim, message: str) -> Notice:
+def provisioning_failed(claim: Claim, message: str) -> EventRecord:
     """The event that tells why provisioning does not go on."""
-    return Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
+    return EventRecord(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
 
 
 def record_intent(
@@ -108,7 +108,7 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
             f'an asset may be left on driver "{name}", which cannot be asked: {reason}. Configure the driver, or remove '
             f"the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
         )
-        return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+        return Wait(reason=message, events=(provisioning_failed(claim, message),))
     return Run(
         verb="discard",
         key=claim.key,

@@ -50,7 +50,7 @@ EVENTS: Kind[Event] = Kind("v1", "Event", "events", True, Event)
 
 
 class Notification(Protocol):
-    """Something to tell about an object; `volplane.controller.actions.Notice` is one."""
+    """Something to tell about an object; `volplane.controller.actions.EventRecord` is one."""
 
     @property
     def kind(self) -> Kind[Any]: ...
@@ -72,7 +72,7 @@ class Notification(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Series:
-    """Equal notices about one object: one Event."""
+    """Equal events about one object: one Event."""
 
     kind: Kind[Any]
     about: KubeObject
@@ -121,11 +121,11 @@ class EventRecorder:
         self.dropped = 0
         """Notices that never became, or counted in, a written event."""
 
-    def record(self, notice: Notification) -> None:
+    def record(self, event: Notification) -> None:
         """Write an Event on an object, soon. Never waits, and never raises for what the API server does."""
         if self._closed.is_set():
             return
-        series = self._series_of(notice)
+        series = self._series_of(event)
         series.count += 1
         series.last = self._timestamp()
         if series.queued or series.timer is not None:
@@ -164,15 +164,15 @@ class EventRecorder:
         finally:
             self._closed.set()
 
-    def _series_of(self, notice: Notification) -> _Series:
-        about = notice.about
-        message = _shortened(sanitize(notice.message))
-        key = (notice.kind.plural, about.key, about.uid, notice.type, notice.reason, message)
+    def _series_of(self, event: Notification) -> _Series:
+        about = event.about
+        message = _shortened(sanitize(event.message))
+        key = (event.kind.plural, about.key, about.uid, event.type, event.reason, message)
         series = self._series.get(key)
         if series is None:
             when = self._timestamp()
             name = _name(about.name, (self._component, *key))
-            series = _Series(notice.kind, about, notice.type, notice.reason, message, name, when, when)
+            series = _Series(event.kind, about, event.type, event.reason, message, name, when, when)
             self._series[key] = series
             if len(self._series) > _REMEMBERED:
                 _, oldest = self._series.popitem(last=False)

@@ -22,6 +22,7 @@ __all__ = [
     "HANDLE",
     "INTENT",
     "IN_TREE_FINALIZER",
+    "MIGRATED_PLUGINS",
     "MIGRATED_TO",
     "ON_RELEASE",
     "PRE_RESIZE_CAPACITY",
@@ -32,6 +33,7 @@ __all__ = [
     "SELECTED_NODE",
     "STORAGE_PROVISIONER",
     "VOLUME_PROTECTION",
+    "csi_driver_of",
 ]
 
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
@@ -77,3 +79,19 @@ ON_RELEASE = "volplane.dev/on-release"
 """On a volume, and as a class parameter: "delete" or "recycle"."""
 SCHEMA_VERSION = "volplane.dev/schema-version"
 """On a volume: version of these annotations."""
+
+MIGRATED_PLUGINS = {
+    "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
+    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
+    "kubernetes.io/azure-file": "file.csi.azure.com",
+    "kubernetes.io/azure-disk": "disk.csi.azure.com",
+    "kubernetes.io/cinder": "cinder.csi.openstack.org",
+    "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
+    "kubernetes.io/portworx-volume": "pxd.portworx.com",
+}
+"""In-tree plugin -> the CSI driver that has taken over its volumes, after `k8s.io/csi-translation-lib`."""
+
+
+def csi_driver_of(plugin: str) -> str | None:
+    """The CSI driver that has taken over from an in-tree plugin of this name, if one has."""
+    return MIGRATED_PLUGINS.get(plugin)

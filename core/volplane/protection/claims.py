@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from volplane.controller.actions import Action, Done, Patch, Run, Wait
+from volplane.controller.actions import Action, Patch, Run, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import CLAIM_PROTECTION
@@ -106,12 +106,12 @@ def decide_claim_protection(key: str, world: ProtectionWorld) -> Action:
     """Add the finalizer to a living claim, remove it from a terminating one that is proven unused."""
     claim = world.claims.get(key)
     if claim is None:
-        return Done()
+        return Settled()
     held = claim.has_finalizer(CLAIM_PROTECTION)
     if not claim.terminating:
-        return Done() if held else _add(claim)
+        return Settled() if held else _add(claim)
     if not held:
-        return Done()
+        return Settled()
     users = sorted(pod.name for pod in world.pods.by_index("claim", key) if uses(pod, claim))
     if users:
         return Wait(reason=f"used by pods {', '.join(users)}")

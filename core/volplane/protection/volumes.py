@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volplane.controller.actions import Action, Done, Patch, Wait
+from volplane.controller.actions import Action, Patch, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.names import VOLUME_PROTECTION
@@ -19,7 +19,7 @@ def decide_volume_protection(key: str, volumes: Cache[Volume]) -> Action:
     """
     volume = volumes.get(key)
     if volume is None:
-        return Done()
+        return Settled()
     held = volume.has_finalizer(VOLUME_PROTECTION)
     if volume.terminating and held:
         if volume.status.phase == "Bound":
@@ -30,4 +30,4 @@ def decide_volume_protection(key: str, volumes: Cache[Volume]) -> Action:
         finalizers = [*(volume.metadata.finalizers or ()), VOLUME_PROTECTION]
         body = {"metadata": {"finalizers": finalizers}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="protect while bound")
-    return Done()
+    return Settled()

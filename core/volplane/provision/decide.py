@@ -13,8 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from volplane.binding.matching import refers_to
-from volplane.binding.migration import csi_driver_of
-from volplane.controller.actions import Action, Create, Notice, Patch, Read, Reads, Run, Wait
+from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Run, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
 from volplane.intents.requests import split_parameters
@@ -22,6 +21,7 @@ from volplane.intents.segments import choose_segment
 from volplane.intents.settle import discard, provisioning_failed, record_intent, settle
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
+from volplane.kube.names import csi_driver_of
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision.persistentvolume import volume_body
 from volplane.state.cluster_state import ClusterState
@@ -34,7 +34,7 @@ __all__ = ["decide_provision"]
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
-def decide_provision(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: Reads) -> Action:
+def decide_provision(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for an unbound claim of this class for which no volume fits."""
     driver = cluster.drivers.get(storage_class.provisioner)
     if driver is None:
@@ -44,13 +44,13 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
         return _volume_exists(claim, made, cluster)
     if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
         message = f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource'
-        return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+        return Wait(reason=message, events=(provisioning_failed(claim, message),))
     obstacle = _obstacle(claim, storage_class, driver)
     if obstacle:
         if (step := _name_provisioner(claim, driver.name, cluster)) is not None:
             return step
         # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
-        return Wait(reason=obstacle, notices=(provisioning_failed(claim, obstacle),))
+        return Wait(reason=obstacle, events=(provisioning_failed(claim, obstacle),))
     known = cluster.intent_of(claim)
     if (
         known is not None
@@ -78,20 +78,20 @@ def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterS
     provisioner = csi_driver_of(storage_class.provisioner) or storage_class.provisioner
     if broken := cluster.drivers.broken(provisioner):
         message = f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}'
-        return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+        return Wait(reason=message, events=(provisioning_failed(claim, message),))
     if is_in_tree(provisioner):
         message = f"no volume plugin matched name: {provisioner}"
         if provisioner == NO_PROVISIONER:
             reason = f'class "{storage_class.name}" has no provisioner and no volume of it fits: an administrator must add one'
-            return Wait(reason=reason, notices=(provisioning_failed(claim, message),))
-        return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+            return Wait(reason=reason, events=(provisioning_failed(claim, message),))
+        return Wait(reason=message, events=(provisioning_failed(claim, message),))
     if (step := _name_provisioner(claim, provisioner, cluster)) is not None:
         return step
     message = (
         f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system "
         "administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
     )
-    return Wait(reason=message, notices=(Notice(CLAIMS, claim, "Normal", "ExternalProvisioning", message),))
+    return Wait(reason=message, events=(EventRecord(CLAIMS, claim, "Normal", "ExternalProvisioning", message),))
 
 
 def _provisioner_annotations(claim: Claim, provisioner: str, cluster: ClusterState) -> dict[str, str]:
@@ -117,7 +117,7 @@ def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
     if refers_to(made, claim):
         return settle(claim, cluster) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'
-    return Wait(reason=message, notices=(provisioning_failed(claim, message),))
+    return Wait(reason=message, events=(provisioning_failed(claim, message),))
 
 
 def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:
@@ -164,7 +164,7 @@ def _declare(
     if intent.segment is None:  # else sticky: an asset may be there already
         segment, why_not = choose_segment(claim, storage_class, driver, cluster)
         if why_not:
-            return Wait(reason=why_not, notices=(provisioning_failed(claim, why_not),))
+            return Wait(reason=why_not, events=(provisioning_failed(claim, why_not),))
         intent = replace(intent, segment=segment)
     annotations = _provisioner_annotations(claim, driver.name, cluster)
     annotations[names.INTENT] = cluster.sealer.seal(claim.uid, intent)
@@ -175,7 +175,7 @@ def _declare(
 
 
 def _give_back_lost_node(
-    claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: Reads
+    claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: LiveReads
 ) -> Action | None:
     """Ask for another node where the selected one is no more: no scheduler would ever look at this claim again."""
     selected = claim.annotation(names.SELECTED_NODE) or ""
@@ -189,7 +189,7 @@ def _give_back_lost_node(
     message = f'selected node "{selected}" does not exist; another one is asked for'
     body = {"metadata": {"annotations": {names.SELECTED_NODE: None}}}
     return Patch(
-        kind=CLAIMS, target=claim, body=body, why="the node is gone", notices=(provisioning_failed(claim, message),)
+        kind=CLAIMS, target=claim, body=body, why="the node is gone", events=(provisioning_failed(claim, message),)
     )
 
 
@@ -221,11 +221,13 @@ def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: Clust
         # An external provisioner leaves this mark to the binder.
         body["metadata"]["annotations"][names.BOUND_BY_CONTROLLER] = "yes"
     message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
-    notice = Notice(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
-    complaint = provisioning_failed(
+    event = EventRecord(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
+    failure_event = provisioning_failed(
         claim, f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept"
     )
-    return Create(kind=VOLUMES, body=body, why=f"volume for claim {claim.key}", notices=(notice,), complaint=complaint)
+    return Create(
+        kind=VOLUMES, body=body, why=f"volume for claim {claim.key}", events=(event,), failure_event=failure_event
+    )
 
 
 def _keep_state(claim: Claim, intent: ClaimIntent, state: dict[str, Any], cluster: ClusterState) -> Patch:

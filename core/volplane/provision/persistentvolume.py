@@ -8,13 +8,12 @@ from typing import Any
 
 from volplane.assets import Asset
 from volplane.drivers.view import DriverView
-from volplane.intents.finalizers import reclaim_finalizer
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass
 from volplane.kube.quantity import format_bytes
-from volplane.state.naming import handle_in, is_in_tree, volume_name_of
+from volplane.state.naming import handle_in, is_in_tree, reclaim_finalizer, volume_name_of
 from volplane.state.records import ClaimIntent
 
 __all__ = ["volume_body"]

@@ -11,12 +11,12 @@ from typing import Any
 
 from volplane.backoff import SCRUB_FAILED
 from volplane.binding.steps import unbind_patch, volume_phase_step
-from volplane.controller.actions import Action, Create, Delete, Notice, Patch, Read, Reads, Wait, warning
+from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
-from volplane.reclaim.delete import NO_PLUGIN, driver_of, run_on_asset
+from volplane.reclaim.delete import NO_PLUGIN, driver_of, identify, run_on_asset
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
@@ -36,16 +36,14 @@ __all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod"]
 NEWER = "a newer leader scrubs it"
 
 
-def decide_recycle(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
+def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a released volume whose contents are to go; its claim was seen to be gone in this pass."""
     if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
         message = "Volume is used by pods: " + ",".join(users)
-        return Wait(reason=message, notices=(Notice(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
-    driver, why_not = driver_of(volume, cluster)
-    if driver is None:
-        return _fail(volume, "No recycler plugin found for the volume!" if why_not in ("", NO_PLUGIN) else why_not)
-    if not driver.supports("recycle"):
-        return _fail(volume, f'driver "{driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
+        return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
+    driver = _recycler(volume, cluster)
+    if not isinstance(driver, DriverView):
+        return driver
     reference = volume.spec.claim_ref
     intent = read_recycle_intent(volume.annotation(names.INTENT))
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
@@ -84,7 +82,7 @@ def abandon_scrub(volume: Volume, cluster: ClusterState) -> Action:
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
 
 
-def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: Reads) -> Action | None:
+def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """Remove a scrubber pod whose volume is gone, is another one, or is not being scrubbed; None if there is none."""
     scrubbing = volume is not None and volume.annotation(names.INTENT) is not None
     wanted = pod_name(volume) if volume is not None and scrubbing else ""
@@ -121,9 +119,23 @@ def _claim_recreated(volume: Volume, cluster: ClusterState) -> bool:
     return reference is not None and cluster.claims.get(f"{reference.namespace}/{reference.name}") is not None
 
 
-def _record(volume: Volume, intent: RecycleIntent, *, why: str, notices: tuple[Notice, ...] = ()) -> Patch:
+def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
+    """The driver that erases the volume; or the action for a volume that has none, or none that is known yet."""
+    owner = driver_of(volume, cluster)
+    if not owner.known:
+        return (_failed_step(volume, owner.reason) if owner.reason else None) or identify(volume)
+    if owner.driver is None:
+        nobody = owner.reason in ("", NO_PLUGIN)
+        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason)
+    if not owner.driver.supports("recycle"):
+        name = owner.driver.name
+        return _fail(volume, f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
+    return owner.driver
+
+
+def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[EventRecord, ...] = ()) -> Patch:
     body = {"metadata": {"annotations": {names.INTENT: write_volume_intent(intent)}}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why=why, notices=notices)
+    return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
 def _fail(volume: Volume, message: str) -> Action:
@@ -131,11 +143,13 @@ def _fail(volume: Volume, message: str) -> Action:
 
 
 def _failed_step(volume: Volume, message: str) -> Patch | None:
-    notice = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
-    return volume_phase_step(volume, "Failed", message, notices=(notice,))
+    event = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
+    return volume_phase_step(volume, "Failed", message, events=(event,))
 
 
-def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, cluster: ClusterState, reads: Reads) -> Action:
+def _scrub(
+    volume: Volume, intent: RecycleIntent, driver: DriverView, cluster: ClusterState, reads: LiveReads
+) -> Action:
     pod = cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
     if pod is not None and not belongs(pod, volume, intent):
         return _remove_pod(pod, why="left from an earlier scrub, or forged")
@@ -157,7 +171,9 @@ def _scrub(volume: Volume, intent: RecycleIntent, driver: DriverView, cluster: C
     return run_on_asset("recycle", volume, driver)
 
 
-def _create_pod(volume: Volume, intent: RecycleIntent, plan: ScrubPlan, cluster: ClusterState, reads: Reads) -> Action:
+def _create_pod(
+    volume: Volume, intent: RecycleIntent, plan: ScrubPlan, cluster: ClusterState, reads: LiveReads
+) -> Action:
     key = f"{cluster.settings.namespace}/{pod_name(volume)}"
     if not reads.has(PODS, key):
         return Read(PODS, key, why="does a pod of this name exist?")
@@ -168,7 +184,7 @@ def _create_pod(volume: Volume, intent: RecycleIntent, plan: ScrubPlan, cluster:
     return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}")
 
 
-def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, reads: Reads) -> Action:
+def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, reads: LiveReads) -> Action:
     gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
     if intent.pod != pod.uid:
         if SCRUB_GATE not in gates:
@@ -217,10 +233,10 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) 
     limit = cluster.settings.scrub.attempts
     if intent.attempt >= limit:
         text = f"{message} (attempt {intent.attempt} of {limit}, the last)"
-        notice = warning(
+        event = warning(
             VOLUMES, volume, "VolumeFailedRecycle", f"{text}; remove the annotation {names.INTENT} to try again"
         )
-        return _record(volume, _with(intent, failed=text, given_up=True), why="no further attempt", notices=(notice,))
+        return _record(volume, _with(intent, failed=text, given_up=True), why="no further attempt", events=(event,))
     now = cluster.now().timestamp()
     if not intent.not_before:
         pause = SCRUB_FAILED.delay(intent.attempt)
@@ -237,6 +253,6 @@ def _release(volume: Volume, cluster: ClusterState) -> Action:
     pod = cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
     if pod is not None:
         return _remove_pod(pod, why="the scrub is done")
-    notices = (Notice(VOLUMES, volume, "Normal", "VolumeRecycled", "Volume recycled"),)
+    events = (EventRecord(VOLUMES, volume, "Normal", "VolumeRecycled", "Volume recycled"),)
     step = unbind_patch(volume, metadata={"annotations": {names.INTENT: None}}, why="scrubbed, offered again")
-    return Patch(kind=step.kind, target=step.target, body=step.body, why=step.why, notices=notices)
+    return Patch(kind=step.kind, target=step.target, body=step.body, why=step.why, events=events)

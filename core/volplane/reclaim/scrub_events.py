@@ -5,11 +5,9 @@ Source: reference section 8.3, reason `RecyclerPod`.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord, Recorder
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject, ObjectReference
@@ -32,11 +30,6 @@ POD_EVENTS: Kind[PodEvent] = Kind("v1", "Event", "events", True, PodEvent)
 POD_EVENTS_SELECTOR = "involvedObject.kind=Pod"
 
 
-class Recorder(Protocol):
-    def record(self, notice: Notice) -> None:
-        """Queue an event; never blocks."""
-
-
 class ScrubEvents:
     """Listener of a cache that holds the events about pods in our namespace."""
 
@@ -55,4 +48,4 @@ class ScrubEvents:
         volume = self._cluster.volumes.get(scrubbed_volume(pod) or "") if pod is not None else None
         if volume is not None and about.name == pod_name(volume):
             message = f"Recycler pod: {new.message}"
-            self._recorder.record(Notice(VOLUMES, volume, new.type, "RecyclerPod", message))
+            self._recorder.record(EventRecord(VOLUMES, volume, new.type, "RecyclerPod", message))

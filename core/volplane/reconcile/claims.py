@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
 from volplane.binding.matching import capacity_of, class_of_claim, demand_of, refers_to, selects
-from volplane.binding.migration import migration_step
-from volplane.binding.steps import bind_step, reset_claim_step
-from volplane.controller.actions import Action, Done, Notice, Patch, Read, Reads, Wait
+from volplane.binding.steps import bind_step, migration_step, reset_claim_step
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Settled, Wait
 from volplane.external.provisioner import decide_claim_beside
 from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
 from volplane.intents.settle import settle, settled_metadata
@@ -27,24 +26,24 @@ LOOKED_AT = 100
 """Volumes that a message counts, at most."""
 
 
-def decide_claim(key: str, cluster: ClusterState, reads: Reads) -> Action:
+def decide_claim(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     """The single next action for the claim with this cache key."""
     claim = cluster.claims.get(key)
     if claim is None:
-        return Done()
+        return Settled()
     if cluster.settings.binder and (step := migration_step(CLAIMS, claim)) is not None:
         return step
     if not cluster.settings.binder:
         return decide_claim_beside(claim, cluster, reads)
     if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
-        return settle(claim, cluster) or Done()
+        return settle(claim, cluster) or Settled()
     if claim.annotation(names.BIND_COMPLETED) is not None:
         outcome = decide_bound(claim, cluster)
         return _confirm(claim, outcome, reads) or _follow(outcome, claim, cluster)
     return _unbound(claim, cluster, reads)
 
 
-def _confirm(claim: Claim, outcome: Bind | Action, reads: Reads) -> Read | None:
+def _confirm(claim: Claim, outcome: Bind | Action, reads: LiveReads) -> Read | None:
     """A cache never proves that a volume is gone, or another's: read it live before the claim is declared lost.
 
     Nor that the claim is still there, where somebody saw that it is not and released the volume.
@@ -70,10 +69,10 @@ def _follow(outcome: Bind | Unmatched | Action, claim: Claim, cluster: ClusterSt
     step = bind_step(claim, outcome.volume, claim_metadata=metadata)
     if step is not None:
         return step
-    return settle(claim, cluster) or Done()
+    return settle(claim, cluster) or Settled()
 
 
-def _unbound(claim: Claim, cluster: ClusterState, reads: Reads) -> Action:
+def _unbound(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
     made = cluster.volumes.get(volume_name_of(claim))
     if made is not None and refers_to(made, claim) and can_never_be_bound(made, claim) and cluster.settings.provisioner:
         return outlive(claim, made, cluster)
@@ -98,12 +97,12 @@ def _unmatched(claim: Claim, class_name: str | None, cluster: ClusterState) -> A
         return Patch(kind=CLAIMS, target=claim, body=body, why=f"assign the default class {default.name}")
     if not class_name:
         why = NO_CLASS + _what_is_near(claim, cluster)
-        return _pending(claim, why, Notice(CLAIMS, claim, "Normal", "FailedBinding", why))
+        return _pending(claim, why, EventRecord(CLAIMS, claim, "Normal", "FailedBinding", why))
     message = f'storageclass.storage.k8s.io "{class_name}" not found'
-    return Wait(reason=message, notices=(_failed(claim, message),))
+    return Wait(reason=message, events=(_failed(claim, message),))
 
 
-def _provisioned(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: Reads) -> Action:
+def _provisioned(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads) -> Action:
     """No volume fits: have one made."""
     if _delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
         return _wait_for_consumer(claim, cluster)
@@ -125,12 +124,12 @@ def _delayed(storage_class: StorageClass) -> bool:
     return storage_class.volume_binding_mode == "WaitForFirstConsumer"
 
 
-def _failed(claim: Claim, message: str) -> Notice:
-    return Notice(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
+def _failed(claim: Claim, message: str) -> EventRecord:
+    return EventRecord(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
 
 
-def _pending(claim: Claim, reason: str, *notices: Notice) -> Action:
-    return reset_claim_step(claim, "Pending") or Wait(reason=reason, notices=notices)
+def _pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
+    return reset_claim_step(claim, "Pending") or Wait(reason=reason, events=events)
 
 
 def _wait_for_consumer(claim: Claim, cluster: ClusterState) -> Action:
@@ -141,7 +140,7 @@ def _wait_for_consumer(claim: Claim, cluster: ClusterState) -> Action:
         reason, message = "WaitForPodScheduled", f"waiting for pod {waiting[0]} to be scheduled"
     else:
         reason, message = "WaitForPodScheduled", f"waiting for pods {','.join(waiting)} to be scheduled"
-    return _pending(claim, message, Notice(CLAIMS, claim, "Normal", reason, message))
+    return _pending(claim, message, EventRecord(CLAIMS, claim, "Normal", reason, message))
 
 
 def _unscheduled(pod: Pod) -> bool:
@@ -151,7 +150,7 @@ def _unscheduled(pod: Pod) -> bool:
 def _what_is_near(claim: Claim, cluster: ClusterState) -> str:
     """What the available volumes of the right class and mode lack, in numbers; "" if there are none."""
     demand = demand_of(claim)
-    near = cluster.free.on_shelf(demand.place, LOOKED_AT)
+    near = cluster.free.candidates(demand.place, LOOKED_AT)
     if not near:
         return ""
     lacking = {

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from volplane.binding.matching import class_of_claim, refers_to
-from volplane.controller.actions import Action, Create, Delete, Done, Notice, Patch, Read, Reads, Run, Wait
+from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
 from volplane.kube.objects import Claim
 from volplane.operations import OperationState, Phase
@@ -37,7 +37,7 @@ def explain_claim(key: str, cluster: ClusterState, operations: Iterable[Operatio
         told = (f"there is no claim {key}",)
         return Explanation(claim=key, situation=told, tried=(), next=("nothing, until somebody creates it",))
     running = [state for state in operations if state.uid == claim.uid]
-    action = decide_claim(key, cluster, Reads())
+    action = decide_claim(key, cluster, LiveReads())
     return Explanation(
         claim=key,
         situation=tuple(_situation(claim, cluster)),
@@ -116,15 +116,15 @@ def _waits(running: Iterable[OperationState], now: float) -> list[str]:
 
 def _next(action: Action, claim: Claim, cluster: ClusterState) -> Iterable[str]:
     match action:
-        case Done():
+        case Settled():
             yield _nothing(claim, cluster)
-        case Wait(reason=reason, seconds=seconds, notices=notices):
+        case Wait(reason=reason, seconds=seconds, events=events):
             yield (
                 f"nothing until something changes: {reason}"
                 if seconds is None
                 else f"in {seconds:.1f} s again: {reason}"
             )
-            yield from _advice(notices, reason)
+            yield from _advice(events, reason)
         case Patch(kind=kind, target=target, why=why):
             yield f"a write to {kind.kind} {target.key}: {why}"
         case Create(kind=kind, why=why):
@@ -150,7 +150,7 @@ def _nothing(claim: Claim, cluster: ClusterState) -> str:
     return "nothing here: binding is the stock kube-controller-manager's work"
 
 
-def _advice(notices: Iterable[Notice], said: str) -> Iterable[str]:
-    for notice in notices:
-        if notice.message != said:
-            yield f"{notice.type.lower()} event {notice.reason}: {notice.message}"
+def _advice(events: Iterable[EventRecord], said: str) -> Iterable[str]:
+    for event in events:
+        if event.message != said:
+            yield f"{event.type.lower()} event {event.reason}: {event.message}"

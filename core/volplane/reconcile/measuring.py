@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from volplane.assets import Asset, Done
 from volplane.binding.matching import class_of_claim, class_of_volume
-from volplane.controller.actions import Action, Patch, Reads
+from volplane.controller.actions import Action, LiveReads, Patch
 from volplane.controller.inventory import count_inventory
 from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import Driver
@@ -117,13 +117,13 @@ class MeasuredHooks:
 class CountedAssignments:
     """A decision about claims, counting those that get the default class later, and the writes of it that failed."""
 
-    def __init__(self, decide: Callable[[str, Reads], Action], claims: Cache[Claim], metrics: Metrics) -> None:
+    def __init__(self, decide: Callable[[str, LiveReads], Action], claims: Cache[Claim], metrics: Metrics) -> None:
         self._decide = decide
         self._metrics = metrics
         self._asked: set[str] = set()
         claims.subscribe(self._claim_changed)
 
-    def __call__(self, key: str, reads: Reads) -> Action:
+    def __call__(self, key: str, reads: LiveReads) -> Action:
         action = self._decide(key, reads)
         if isinstance(action, Patch) and action.kind is CLAIMS and "storageClassName" in action.body.get("spec", ()):
             if action.target.uid in self._asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from volplane.binding.matching import demand_of
-from volplane.controller.actions import Action, Patch, Reads, Run, Wait
+from volplane.controller.actions import Action, LiveReads, Patch, Run, Wait
 from volplane.kube.kinds import VOLUMES
 from volplane.reconcile.claims import awaits_volume, decide_claim
 from volplane.reconcile.volumes import decide_volume
@@ -21,10 +21,10 @@ class ClaimReconciler:
         self._cluster = cluster
         self._wake = wake
 
-    def __call__(self, key: str, reads: Reads) -> Action:
+    def __call__(self, key: str, reads: LiveReads) -> Action:
         free = self._cluster.free
         passed = self._cluster.waiting.take_offers(key)
-        if (released := free.let_go(key)) is not None:
+        if (released := free.release(key)) is not None:
             passed.add(released)
         action = decide_claim(key, self._cluster, reads)
         self._remember(key, action)
@@ -58,5 +58,5 @@ class VolumeReconciler:
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
 
-    def __call__(self, key: str, reads: Reads) -> Action:
+    def __call__(self, key: str, reads: LiveReads) -> Action:
         return decide_volume(key, self._cluster, reads)

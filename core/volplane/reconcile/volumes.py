@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from volplane.binding.decide import Bind, decide_bound, decide_unbound
 from volplane.binding.matching import refers_to
-from volplane.binding.migration import migration_step
-from volplane.binding.steps import unbind_patch, volume_phase_step
-from volplane.controller.actions import Action, Done, Read, Reads, Wait, warning
+from volplane.binding.steps import migration_step, unbind_patch, volume_phase_step
+from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
 from volplane.external.provisioner import decide_volume_beside
 from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
@@ -24,7 +23,7 @@ from volplane.state.records import read_recycle_intent
 __all__ = ["decide_volume", "promised"]
 
 
-def decide_volume(key: str, cluster: ClusterState, reads: Reads) -> Action:
+def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     """The single next action for the volume with this name."""
     volume = cluster.volumes.get(key)
     if cluster.settings.binder and cluster.settings.reclaimer:
@@ -32,7 +31,7 @@ def decide_volume(key: str, cluster: ClusterState, reads: Reads) -> Action:
         if stray is not None:
             return stray
     if volume is None:
-        return Done()
+        return Settled()
     if not cluster.settings.binder:
         return decide_volume_beside(volume, cluster, reads)
     step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=_ours(volume, cluster))
@@ -80,7 +79,7 @@ def _claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState)
     return named
 
 
-def _confirm_absence(volume: Volume, reference: ObjectReference, cached: Claim | None, reads: Reads) -> Read | None:
+def _confirm_absence(volume: Volume, reference: ObjectReference, cached: Claim | None, reads: LiveReads) -> Read | None:
     """A cache never proves that a claim is gone: read it live, once in a pass, before anything follows from it."""
     key = _claim_key(reference)
     if reads.has(CLAIMS, key):
@@ -95,7 +94,7 @@ def _may_destroy(volume: Volume) -> bool:
     return volume.terminating or volume.spec.persistent_volume_reclaim_policy != "Retain"
 
 
-def _unreferenced(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
+def _unreferenced(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """No claim, or a person's reservation without uid."""
     taker = next((claim for claim in _claims_near(volume, cluster) if _about_to_bind(volume, claim, cluster)), None)
     if volume.terminating and held_for_reclaim(volume):
@@ -104,7 +103,7 @@ def _unreferenced(volume: Volume, cluster: ClusterState, reads: Reads) -> Action
         if taker is not None:
             return Wait(reason=f"claim {taker.key} is about to be bound to it")
         # From this write on no binder takes it any more.
-        return volume_phase_step(volume, "Released") or Done()
+        return volume_phase_step(volume, "Released") or Settled()
     if volume.annotation(names.INTENT) is not None:
         # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
         return decide_recycle(volume, cluster, reads) if recycles(volume) else abandon_scrub(volume, cluster)
@@ -113,7 +112,7 @@ def _unreferenced(volume: Volume, cluster: ClusterState, reads: Reads) -> Action
     if (step := volume_phase_step(volume, "Available")) is not None:
         return step
     reference = volume.spec.claim_ref
-    return Done() if reference is None or _complete(reference) else _incomplete(volume)
+    return Settled() if reference is None or _complete(reference) else _incomplete(volume)
 
 
 def _complete(reference: ObjectReference) -> bool:
@@ -123,7 +122,7 @@ def _complete(reference: ObjectReference) -> bool:
 def _incomplete(volume: Volume) -> Wait:
     """A reference that can match no claim is a mistake, and nothing may be destroyed for it."""
     message = "spec.claimRef lacks namespace or name, so it matches no claim; complete it or remove it"
-    return Wait(reason=message, notices=(warning(VOLUMES, volume, "VolumeMismatch", message),))
+    return Wait(reason=message, events=(warning(VOLUMES, volume, "VolumeMismatch", message),))
 
 
 def _claims_near(volume: Volume, cluster: ClusterState) -> list[Claim]:
@@ -142,7 +141,7 @@ def _about_to_bind(volume: Volume, claim: Claim, cluster: ClusterState) -> bool:
     return isinstance(outcome, Bind) and outcome.volume.name == volume.name
 
 
-def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Reads) -> Action:
+def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
     """The claim it is bound to, or about to be, exists."""
     if volume.annotation(names.INTENT) is not None:
         if not reads.has(CLAIMS, claim.key):
@@ -162,7 +161,7 @@ def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Read
     if pointer == volume.name:
         if volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
             return Read(CLAIMS, claim.key, why="somebody saw it gone: is the claim there?")
-        return volume_phase_step(volume, "Bound") or Done()
+        return volume_phase_step(volume, "Bound") or Settled()
     dynamic = volume.annotation(names.PROVISIONED_BY) is not None
     if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":
         return _released(volume, cluster, reads)
@@ -176,7 +175,7 @@ def _half_bound(volume: Volume, claim: Claim) -> Action:
         on_claim = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim due to incompatible volumeMode.'
         return Wait(
             reason=on_volume,
-            notices=(
+            events=(
                 warning(VOLUMES, volume, "VolumeMismatch", on_volume),
                 warning(CLAIMS, claim, "VolumeMismatch", on_claim),
             ),
@@ -184,7 +183,7 @@ def _half_bound(volume: Volume, claim: Claim) -> Action:
     return Wait(reason=f"claim {claim.key} is being bound to it")
 
 
-def _released(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
+def _released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """Its claim is gone, or is bound elsewhere. Policy decides; the phase comes first because protection waits for it."""
     if volume.status.phase not in ("Released", "Failed"):
         step = volume_phase_step(volume, "Released")
@@ -193,24 +192,24 @@ def _released(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
     return _reclaim(volume, cluster, reads)
 
 
-def _reclaim(volume: Volume, cluster: ClusterState, reads: Reads) -> Action:
+def _reclaim(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     if volume.annotation(names.MIGRATED_TO) or not cluster.settings.reclaimer:
-        return Done()
+        return Settled()
     policy = volume.spec.persistent_volume_reclaim_policy
     if volume.terminating:
         # A static volume that nothing of ours holds may be gone at any moment: its asset stays with who made it.
         mine = held_for_reclaim(volume) or volume.annotation(names.PROVISIONED_BY) is not None
-        return decide_delete(volume, cluster) if mine and policy == "Delete" else Done()
+        return decide_delete(volume, cluster) if mine and policy == "Delete" else Settled()
     if recycles(volume):
         return decide_recycle(volume, cluster, reads)
     if volume.annotation(names.INTENT) is not None:
         return abandon_scrub(volume, cluster)
     match policy:
         case "Retain":
-            return Done()
+            return Settled()
         case "Delete":
             return decide_delete(volume, cluster)
         case _:
             message = "Volume has unrecognized PersistentVolumeReclaimPolicy"
-            notices = (warning(VOLUMES, volume, "VolumeUnknownReclaimPolicy", message),)
-            return volume_phase_step(volume, "Failed", message, notices=notices) or Wait(reason=message)
+            events = (warning(VOLUMES, volume, "VolumeUnknownReclaimPolicy", message),)
+            return volume_phase_step(volume, "Failed", message, events=events) or Wait(reason=message)

@@ -9,8 +9,9 @@ from typing import Protocol
 
 from volplane.assets import VolumeSource
 from volplane.binding.index import FreeVolumes, WaitingClaims
-from volplane.binding.matching import Demand
+from volplane.binding.matching import Demand, class_of_claim, class_of_volume
 from volplane.controller.config import ScrubberSettings
+from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
@@ -30,8 +31,8 @@ class Drivers(Protocol):
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
-    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
-        """The one driver that says a static volume is its own; else None and the reason ("": all of them say no)."""
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
+        """The one driver that owns a static volume's source, as far as it is known. Calls no hook."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,16 @@ class ClusterState:
         """What is being made for the claim: its sealed record, or, where that is damaged, what this process last began."""
         written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
         return written if written is not None else self.progress.claim(claim.uid).intent
+
+    def flow_of_claim(self, key: str) -> str:
+        """The flow of the claim's key in its queue: its class, so that failing claims of one class do not delay others."""
+        claim = self.claims.get(key)
+        return class_of_claim(claim) or "" if claim is not None else ""
+
+    def flow_of_volume(self, key: str) -> str:
+        """The flow of the volume's key in its queue: its class."""
+        volume = self.volumes.get(key)
+        return class_of_volume(volume) if volume is not None else ""
 
     def default_class(self) -> StorageClass | None:
         """The newest class marked as default; of equally new ones the smallest name."""

@@ -12,6 +12,7 @@ __all__ = [
     "handle_in",
     "is_in_tree",
     "on_release",
+    "reclaim_finalizer",
     "source_of",
     "volume_name_of",
     "volume_source",
@@ -41,6 +42,11 @@ def handle_in(source: VolumeSource) -> str:
 def is_in_tree(driver: str) -> bool:
     """Whether this is the name of a plugin of Kubernetes' own: its absence is an error, its marks are the stock ones."""
     return driver.startswith(IN_TREE_PREFIX)
+
+
+def reclaim_finalizer(driver: str) -> str:
+    """The finalizer on the volumes that this driver makes."""
+    return names.IN_TREE_FINALIZER if is_in_tree(driver) else names.RECLAIM_FINALIZER
 
 
 def on_release(volume: Volume) -> str:

@@ -146,7 +146,7 @@ def test_a_named_volume_is_taken_even_if_another_fits_better() -> None:
 def test_a_named_volume_that_does_not_exist_is_waited_for_without_an_event() -> None:
     waits = unbound(claim(volumeName="v"))
     assert isinstance(waits, Wait)
-    assert waits.notices == ()
+    assert waits.events == ()
     assert '"v"' in waits.reason
 
 
@@ -164,9 +164,9 @@ def test_a_named_volume_that_does_not_exist_is_waited_for_without_an_event() -> 
 def test_a_named_volume_that_does_not_fit_is_refused_with_the_reason(spec: Any, why: str) -> None:
     waits = unbound(claim(volumeName="v"), volume(**spec))
     assert isinstance(waits, Wait)
-    (notice,) = waits.notices
-    assert (notice.type, notice.reason) == ("Warning", "VolumeMismatch")
-    assert notice.message == f'Cannot bind to requested volume "v": {why}'
+    (event,) = waits.events
+    assert (event.type, event.reason) == ("Warning", "VolumeMismatch")
+    assert event.message == f'Cannot bind to requested volume "v": {why}'
 
 
 @pytest.mark.parametrize("uid", ["", "uid-c"])
@@ -183,14 +183,14 @@ def test_a_named_volume_of_somebody_else_is_refused_and_the_status_reset() -> No
     assert step.body == {"status": {"phase": "Pending", "capacity": None}}
     waits = unbound(claim(volumeName="v"), volume(reserved="other"))
     assert isinstance(waits, Wait)
-    assert waits.notices[0].message == 'volume "v" already bound to a different claim.'
+    assert waits.events[0].message == 'volume "v" already bound to a different claim.'
 
 
 def test_a_volume_that_the_controller_chose_and_lost_leaves_the_status_as_it_is() -> None:
     stale = claim(volumeName="v", annotations=CHOSEN, status={"phase": "Bound", "capacity": {"storage": "1Gi"}})
     waits = unbound(stale, volume(reserved="other"))
     assert isinstance(waits, Wait)
-    assert (waits.notices[0].type, waits.notices[0].reason) == ("Warning", "FailedBinding")
+    assert (waits.events[0].type, waits.events[0].reason) == ("Warning", "FailedBinding")
 
 
 def test_a_named_volume_that_is_being_scrubbed_is_waited_for() -> None:
@@ -205,8 +205,8 @@ def test_a_named_volume_that_is_being_scrubbed_is_waited_for() -> None:
 def lost(outcome: Any) -> tuple[str, str]:
     assert isinstance(outcome, Patch), outcome
     assert outcome.body["status"]["phase"] == "Lost"
-    (notice,) = outcome.notices
-    return notice.reason, notice.message
+    (event,) = outcome.events
+    return event.reason, event.message
 
 
 def test_a_bound_claim_and_its_volume_stay_together_whatever_they_look_like() -> None:
@@ -239,7 +239,7 @@ def test_a_bound_claim_whose_volume_belongs_to_another_is_lost(uid: str) -> None
 def test_a_claim_that_is_lost_already_is_not_told_so_again() -> None:
     waits = bound(claim(annotations=DONE, volumeName="v", status={"phase": "Lost"}))
     assert isinstance(waits, Wait)
-    assert waits.notices == ()
+    assert waits.events == ()
 
 
 def test_a_claim_and_a_volume_from_a_backup_that_name_each_other_are_bound_again() -> None:

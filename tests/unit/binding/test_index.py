@@ -165,7 +165,7 @@ def test_a_held_volume_is_offered_to_its_holder_only() -> None:
     assert _name(free.best(demand_of(claim()), claim_key="default/b")) == "v2"
     assert _name(free.best(demand_of(claim()), claim_key="default/a")) == "v1"
     assert free.get("v1") is None
-    assert free.let_go("default/a") == "v1"
+    assert free.release("default/a") == "v1"
     assert _name(free.best(demand_of(claim()), claim_key="default/b")) == "v1"
 
 
@@ -173,8 +173,8 @@ def test_a_volume_that_was_taken_is_not_let_go() -> None:
     free = offered(volume("v1"))
     free.hold("v1", "default/a")
     free.changed(volume("v1"), volume("v1", reserved="a"))
-    assert free.let_go("default/a") is None
-    assert free.let_go("default/a") is None
+    assert free.release("default/a") is None
+    assert free.release("default/a") is None
 
 
 def test_a_claim_holds_one_volume_at_a_time() -> None:

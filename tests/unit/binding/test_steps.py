@@ -9,7 +9,7 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from volplane.binding.steps import bind_step, claim_status_step, reset_claim_step, unbind_patch, volume_phase_step
-from volplane.controller.actions import Notice, Patch
+from volplane.controller.actions import EventRecord, Patch
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Volume
 
@@ -162,12 +162,10 @@ def test_a_claim_without_a_volume_shows_nothing_of_one() -> None:
 
 
 def test_a_loss_is_told_only_when_the_phase_changes() -> None:
-    notice = Notice(VOLUMES, volume(), "Warning", "ClaimLost", "gone")
-    tidied = reset_claim_step(
-        claim(status={"phase": "Lost", "capacity": {"storage": "1Gi"}}), "Lost", notices=(notice,)
-    )
+    event = EventRecord(VOLUMES, volume(), "Warning", "ClaimLost", "gone")
+    tidied = reset_claim_step(claim(status={"phase": "Lost", "capacity": {"storage": "1Gi"}}), "Lost", events=(event,))
     assert tidied is not None
-    assert tidied.notices == ()
+    assert tidied.events == ()
 
 
 def test_a_phase_is_written_once_and_a_message_when_it_is_new() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from volplane.controller.actions import Action, Notice, Patch, Reads, Run
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run
 from volplane.controller.runner import Runner
 from volplane.errors import OperationError
 from volplane.kube.cache import Cache
@@ -24,10 +24,10 @@ async def nothing(_run: Run) -> None:
 
 @dataclass
 class Notices:
-    seen: list[Notice] = field(default_factory=list)
+    seen: list[EventRecord] = field(default_factory=list)
 
-    def record(self, notice: Notice) -> None:
-        self.seen.append(notice)
+    def record(self, event: EventRecord) -> None:
+        self.seen.append(event)
 
 
 class Dispatcher:
@@ -54,7 +54,7 @@ class World:
     def __init__(self, wire: Any) -> None:
         self.wire = wire
         self.cache = Cache(VOLUMES)
-        self.notices = Notices()
+        self.events = Notices()
         self.operations = Dispatcher()
         self.decided: list[str] = []
         self.runner: Runner
@@ -84,9 +84,9 @@ class World:
 
 @asynccontextmanager
 async def running(
-    world: World, decide: Callable[[str, Reads], Action], *, watching: bool = False, workers: int = 4
+    world: World, decide: Callable[[str, LiveReads], Action], *, watching: bool = False, workers: int = 4
 ) -> AsyncIterator[World]:
-    def noting(key: str, reads: Reads) -> Action:
+    def noting(key: str, reads: LiveReads) -> Action:
         world.decided.append(key)
         return decide(key, reads)
 
@@ -96,7 +96,7 @@ async def running(
         kind=VOLUMES,
         caches={"persistentvolumes": world.cache},
         client=world.wire.client,
-        recorder=world.notices,
+        recorder=world.events,
         dispatcher=world.operations,
         workers=workers,
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unit.controller.running import SPEC, World, label, labelled, running
-from volplane.controller.actions import Action, Create, Delete, Done, Notice, Patch, Read, Reads
+from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Settled
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
@@ -18,10 +18,10 @@ async def test_steps_follow_each_other_until_done_on_the_answers_alone(wire: Cal
     world = World(wire())
     await world.make()
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.volume(key)
         step = int(labelled(volume))
-        return Done() if step == 3 else label(volume, str(step + 1))
+        return Settled() if step == 3 else label(volume, str(step + 1))
 
     async with running(world, decide):
         world.runner.enqueue("a")
@@ -40,11 +40,11 @@ async def test_own_writes_cause_no_further_pass_unless_the_last_decision_relied_
     await world.make()
     world.cache.subscribe(lambda _old, new: world.runner.enqueue(new.key) if new is not None else None)
 
-    def decide(key: str, reads: Reads) -> Action:
+    def decide(key: str, reads: LiveReads) -> Action:
         if reading and not reads.has(VOLUMES, key):
             return Read(VOLUMES, key, why="what is there now?")
         step = int(labelled(world.volume(key)))
-        return Done() if step == 2 else label(world.volume(key), str(step + 1))
+        return Settled() if step == 2 else label(world.volume(key), str(step + 1))
 
     async with running(world, decide):
         world.runner.enqueue("a")
@@ -56,8 +56,8 @@ async def test_what_others_change_after_the_last_decision_is_decided_again(wire:
     world = World(wire())
     await world.make()
 
-    def decide(key: str, _: Reads) -> Action:
-        return Done() if labelled(world.volume(key)) == "1" else label(world.volume(key), "1")
+    def decide(key: str, _: LiveReads) -> Action:
+        return Settled() if labelled(world.volume(key)) == "1" else label(world.volume(key), "1")
 
     async with running(world, decide):
         world.cache.subscribe(lambda _old, _new: asyncio.get_running_loop().call_soon(world.runner.enqueue, "a"))
@@ -70,19 +70,19 @@ async def test_notices_are_recorded_only_after_the_write_is_acknowledged(wire: C
     world = World(wire())
     await world.make()
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.volume(key)
         if labelled(volume) == "1":
-            return Done()
-        return label(volume, "1", notices=(Notice(VOLUMES, volume, "Normal", "Labelled", "it is"),))
+            return Settled()
+        return label(volume, "1", events=(EventRecord(VOLUMES, volume, "Normal", "Labelled", "it is"),))
 
     async with running(world, decide):
         world.wire.fail(("PATCH", "/"))
         world.runner.enqueue("a")
         await world.quiet()
-        assert world.notices.seen == []
+        assert world.events.seen == []
         await asyncio.sleep(1)
-        assert [notice.reason for notice in world.notices.seen] == ["Labelled"]
+        assert [event.reason for event in world.events.seen] == ["Labelled"]
 
 
 async def test_a_conflict_is_healed_by_a_live_read_and_a_new_decision(wire: Callable[[], Any]) -> None:
@@ -90,9 +90,9 @@ async def test_a_conflict_is_healed_by_a_live_read_and_a_new_decision(wire: Call
     await world.make()
     await world.wire.client.patch(VOLUMES, "a", {"metadata": {"labels": {"else": "x"}}})
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.volume(key)
-        return Done() if labelled(volume) == "1" else label(volume, "1")
+        return Settled() if labelled(volume) == "1" else label(volume, "1")
 
     async with running(world, decide):
         world.runner.enqueue("a")
@@ -105,7 +105,7 @@ async def test_conflicts_without_end_come_back_later(wire: Callable[[], Any]) ->
     world = World(wire())
     await world.make()
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         return label(world.volume(key), "1")
 
     async with running(world, decide):
@@ -122,10 +122,10 @@ async def test_an_answer_that_was_lost_is_found_by_the_conflict_it_causes(wire: 
     world = World(wire())
     await world.make()
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.volume(key)
         step = int(labelled(volume))
-        return Done() if step == 2 else label(volume, str(step + 1))
+        return Settled() if step == 2 else label(volume, str(step + 1))
 
     async with running(world, decide):
         world.wire.fail(("PATCH", "/"), after=True)
@@ -141,19 +141,19 @@ async def test_create_of_what_exists_reads_it_and_decides_again(wire: Callable[[
     world.cache.observe_deleted("a", "nobody")
     world.cache = Cache(VOLUMES)
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         if key in world.cache:
-            return Done()
+            return Settled()
         body = VOLUMES.body(metadata={"name": key}, spec=SPEC)
-        notice = Notice(VOLUMES, Volume(), "Normal", "Made", "")
-        return Create(kind=VOLUMES, body=body, why="it is missing", notices=(notice,))
+        event = EventRecord(VOLUMES, Volume(), "Normal", "Made", "")
+        return Create(kind=VOLUMES, body=body, why="it is missing", events=(event,))
 
     async with running(world, decide):
         for key in ("a", "b"):
             world.runner.enqueue(key)
         await world.quiet()
         assert world.cache.keys() == ["a", "b"]
-        assert len(world.notices.seen) == 1
+        assert len(world.events.seen) == 1
 
 
 async def test_a_deleted_object_leaves_the_cache_or_stays_terminating(wire: Callable[[], Any]) -> None:
@@ -162,10 +162,10 @@ async def test_a_deleted_object_leaves_the_cache_or_stays_terminating(wire: Call
     await world.make("free")
     world.cache.observe(await world.wire.client.patch(VOLUMES, "free", {"metadata": {"finalizers": None}}))
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.cache.get(key)
         if volume is None or volume.terminating:
-            return Done()
+            return Settled()
         return Delete(kind=VOLUMES, target=volume, why="nobody wants it")
 
     async with running(world, decide):
@@ -184,10 +184,10 @@ async def test_a_delete_of_another_version_or_of_what_is_gone_is_decided_anew(wi
     await world.wire.client.patch(VOLUMES, "gone", {"metadata": {"finalizers": None}})
     await world.wire.client.delete(VOLUMES, "gone")
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.cache.get(key)
         if volume is None or (volume.metadata.labels or {}).get("keep"):
-            return Done()
+            return Settled()
         return Delete(kind=VOLUMES, target=volume, why="nobody wants it")
 
     async with running(world, decide):
@@ -206,10 +206,10 @@ async def test_removing_the_last_finalizer_of_a_terminating_object_takes_it_from
     left = await world.wire.client.delete(VOLUMES, "a")
     world.cache.observe(left)
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.cache.get(key)
         if volume is None:
-            return Done()
+            return Settled()
         return Patch(kind=VOLUMES, target=volume, body={"metadata": {"finalizers": None}}, why="let it go")
 
     async with running(world, decide):
@@ -227,11 +227,11 @@ async def test_live_reads_prove_presence_and_absence_for_this_pass_only(wire: Ca
     await world.wire.client.delete(VOLUMES, "stale")
     proved: list[tuple[str, bool]] = []
 
-    def decide(key: str, reads: Reads) -> Action:
+    def decide(key: str, reads: LiveReads) -> Action:
         if not reads.has(VOLUMES, key):
             return Read(VOLUMES, key, "to be sure")
         proved.append((key, reads.get(VOLUMES, key) is not None))
-        return Done()
+        return Settled()
 
     async with running(world, decide):
         for key in ("a", "stale", "never", "a"):
@@ -245,11 +245,11 @@ async def test_kinds_without_a_cache_can_be_read(wire: Callable[[], Any]) -> Non
     world = World(wire())
     found: list[bool] = []
 
-    def decide(_key: str, reads: Reads) -> Action:
+    def decide(_key: str, reads: LiveReads) -> Action:
         if not reads.has(PODS, "default/p"):
             return Read(PODS, "default/p", "to be sure")
         found.append(reads.get(PODS, "default/p") is not None)
-        return Done()
+        return Settled()
 
     async with running(world, decide):
         world.runner.enqueue("a")
@@ -260,8 +260,8 @@ async def test_kinds_without_a_cache_can_be_read(wire: Callable[[], Any]) -> Non
 async def test_an_absence_read_late_does_not_remove_what_appeared_meanwhile(wire: Callable[[], Any]) -> None:
     world = World(wire())
 
-    def decide(key: str, reads: Reads) -> Action:
-        return Done() if reads.has(VOLUMES, key) else Read(VOLUMES, key, "to be sure")
+    def decide(key: str, reads: LiveReads) -> Action:
+        return Settled() if reads.has(VOLUMES, key) else Read(VOLUMES, key, "to be sure")
 
     async with running(world, decide):
         newer = Volume()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unit.controller.running import World, label, labelled, running
-from volplane.controller.actions import Action, Done, Notice, Reads, Run, Wait
+from volplane.controller.actions import Action, EventRecord, LiveReads, Run, Settled, Wait
 from volplane.controller.runner import Runner
 from volplane.errors import BackoffError, OperationInProgress
 from volplane.kube.cache import Cache
@@ -28,8 +28,8 @@ async def test_an_operation_is_started_once_and_its_end_decides_again(wire: Call
     world.operations.work = work
     delete = Run(verb="delete", key="a", uid="uid", driver="d", asset="x")
 
-    def decide(key: str, _: Reads) -> Action:
-        return Done() if finished else delete
+    def decide(key: str, _: LiveReads) -> Action:
+        return Settled() if finished else delete
 
     async with running(world, decide):
         world.runner.enqueue("a")
@@ -46,9 +46,9 @@ async def test_an_operation_that_cannot_start_is_left_to_the_registry(wire: Call
     world.operations.refuse = [OperationInProgress("busy"), BackoffError("failed before", until=9.0)]
     delete = Run(verb="delete", key="a", uid="uid", driver="d", asset="x")
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         if world.operations.started:
-            return Done()
+            return Settled()
         return delete
 
     async with running(world, decide):
@@ -68,17 +68,17 @@ async def test_waiting_says_why_and_comes_back_when_asked(wire: Callable[[], Any
     world = World(wire())
     await world.make()
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         if len(world.decided) == 1:
-            notice = Notice(VOLUMES, world.volume(key), "Normal", "Waiting", "for rain")
-            return Wait(reason="no rain yet", seconds=60, notices=(notice,))
+            event = EventRecord(VOLUMES, world.volume(key), "Normal", "Waiting", "for rain")
+            return Wait(reason="no rain yet", seconds=60, events=(event,))
         return Wait(reason="no sun yet")
 
     async with running(world, decide):
         world.runner.enqueue("a")
         await world.quiet()
         assert world.runner.reasons == {"a": "no rain yet"}
-        assert [notice.message for notice in world.notices.seen] == ["for rain"]
+        assert [event.message for event in world.events.seen] == ["for rain"]
         await asyncio.sleep(3600)
         assert world.decided == ["a", "a"]
         assert world.runner.reasons == {"a": "no sun yet"}
@@ -89,10 +89,10 @@ async def test_a_decision_that_raises_is_logged_and_retried_and_harms_no_other_k
 ) -> None:
     world = World(wire())
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         if key == "bad" and world.decided.count("bad") < 5:
             raise RuntimeError("a mistake of ours")
-        return Done()
+        return Settled()
 
     async with running(world, decide, workers=1):
         for key in ("bad", "good"):
@@ -120,7 +120,7 @@ async def test_steps_without_end_are_stopped(wire: Callable[[], Any], caplog: py
     world = World(wire())
     await world.make()
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.volume(key)
         return label(volume, str(int(labelled(volume)) + 1))
 
@@ -136,9 +136,9 @@ async def test_a_refused_call_is_an_event_and_is_retried_slowly(wire: Callable[[
     world = World(wire())
     await world.make()
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.volume(key)
-        return Done() if labelled(volume) == "1" else label(volume, "1")
+        return Settled() if labelled(volume) == "1" else label(volume, "1")
 
     async with running(world, decide):
         refuse = Response(status, {}, b'{"message":"you may not","reason":"No"}')
@@ -146,7 +146,7 @@ async def test_a_refused_call_is_an_event_and_is_retried_slowly(wire: Callable[[
         world.runner.enqueue("a")
         await asyncio.sleep(3600)
         assert 10 < len(world.decided) < 30
-        first = world.notices.seen[0]
+        first = world.events.seen[0]
         assert (first.reason, first.type, first.about.name) == ("ApiCallRefused", "Warning", "a")
         assert "you may not" in first.message
         world.wire.before = lambda _method, _path: None
@@ -162,9 +162,9 @@ async def test_a_server_that_is_away_delays_but_never_for_long_and_is_not_compla
         for number in range(20):
             await world.make(f"v{number}")
 
-        def decide(key: str, _: Reads) -> Action:
+        def decide(key: str, _: LiveReads) -> Action:
             volume = world.volume(key)
-            return Done() if labelled(volume) == "1" else label(volume, "1")
+            return Settled() if labelled(volume) == "1" else label(volume, "1")
 
         async with running(world, decide):
             world.wire.fail(("PATCH", "/"), times=10_000)
@@ -208,10 +208,10 @@ async def test_many_keys_are_in_flight_and_each_is_worked_by_one_worker(wire: Ca
 
     world.wire.before, world.wire.after = begin, end
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.volume(key)
         step = int(labelled(volume))
-        return Done() if step == 3 else label(volume, str(step + 1))
+        return Settled() if step == 3 else label(volume, str(step + 1))
 
     async with running(world, decide, watching=True, workers=16):
         leave = world.cache.subscribe(lambda _old, new: world.runner.enqueue(new.key) if new else None)
@@ -229,9 +229,9 @@ async def test_work_begins_only_when_every_cache_is_filled(wire: Callable[[], An
     claims = Cache(CLAIMS)
     decided: list[str] = []
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         decided.append(key)
-        return Done()
+        return Settled()
 
     runner = Runner(
         "volumes",
@@ -239,7 +239,7 @@ async def test_work_begins_only_when_every_cache_is_filled(wire: Callable[[], An
         kind=VOLUMES,
         caches={"persistentvolumes": world.cache, "persistentvolumeclaims": claims},
         client=world.wire.client,
-        recorder=world.notices,
+        recorder=world.events,
         dispatcher=world.operations,
     )
     runner.enqueue("a")
@@ -258,7 +258,7 @@ async def test_stopping_finishes_the_step_at_hand_and_no_more(wire: Callable[[],
     world = World(wire())
     await world.make()
 
-    def decide(key: str, _: Reads) -> Action:
+    def decide(key: str, _: LiveReads) -> Action:
         volume = world.volume(key)
         return label(volume, str(int(labelled(volume)) + 1))
 
@@ -275,7 +275,7 @@ async def test_stopping_finishes_the_step_at_hand_and_no_more(wire: Callable[[],
 
 async def test_many_passes_without_a_call_let_others_have_their_turn(wire: Callable[[], Any]) -> None:
     world = World(wire())
-    async with running(world, lambda _key, _reads: Done(), workers=4):
+    async with running(world, lambda _key, _reads: Settled(), workers=4):
         for number in range(1000):
             world.runner.enqueue(f"volume-{number}")
         longest = before = 0

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
 from volplane.kube.objects import Claim, Metadata, Volume
@@ -19,8 +19,8 @@ CLAIM = Claim(metadata=Metadata(name="data", namespace="default", uid="u1", reso
 VOLUME = Volume(metadata=Metadata(name="pv", uid="u2", resource_version="8"))
 
 
-def failed(message: str = "no space", about: Claim = CLAIM) -> Notice:
-    return Notice(CLAIMS, about, "Warning", "ProvisioningFailed", message)
+def failed(message: str = "no space", about: Claim = CLAIM) -> EventRecord:
+    return EventRecord(CLAIMS, about, "Warning", "ProvisioningFailed", message)
 
 
 @asynccontextmanager
@@ -48,7 +48,7 @@ async def test_an_event_says_who_tells_what_about_which_object(wire: Callable[[]
     line = wire()
     async with recording(line) as recorder:
         recorder.record(failed())
-        recorder.record(Notice(VOLUMES, VOLUME, "Normal", "VolumeDeleted", "gone"))
+        recorder.record(EventRecord(VOLUMES, VOLUME, "Normal", "VolumeDeleted", "gone"))
         await quiet(recorder)
         about_claim, about_volume = sorted(await events(line), key=lambda event: str(event["reason"]))
     assert about_claim["involvedObject"] == {

@@ -32,7 +32,7 @@ from volplane import (
     hookimpl,
 )
 from volplane.assembly import Parts, build
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
@@ -141,7 +141,7 @@ class Cluster:
         self.server = ApiServer(now=clock.now, random=Random(3))
         self.client = Client(InProcessTransport(self.server))
         self.metrics = Metrics()
-        self.notices: list[Notice] = []
+        self.events: list[EventRecord] = []
         plugin = Plugin(kind="backend", name="shelf", factory=lambda _options: backend, distribution="tests")
         limits = {DRIVER: DriverLimits(concurrency=2)}
         loaded = LoadedDrivers(drivers=(Driver(DRIVER, plugin, backend),), limits=limits)
@@ -162,8 +162,8 @@ class Cluster:
         self.repair = self.plane.leak_repair
         self.adoption = self.plane.adoption
 
-    def record(self, notice: Notice) -> None:
-        self.notices.append(notice)
+    def record(self, event: EventRecord) -> None:
+        self.events.append(event)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

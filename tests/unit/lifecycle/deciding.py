@@ -7,7 +7,7 @@ from typing import Any
 from scenarios.backends import ScriptedBackend
 from unit.binding.objects import claim
 from unit.lifecycle.decisions import world
-from volplane.controller.actions import Reads, Wait
+from volplane.controller.actions import LiveReads, Wait
 from volplane.kube.objects import Claim, KubeObject
 from volplane.reconcile.claims import decide_claim
 
@@ -18,14 +18,14 @@ def disk(**info: Any) -> ScriptedBackend:
     return ScriptedBackend(DRIVER, info=info)
 
 
-def decided(item: Claim, *others: KubeObject, reads: Reads | None = None, **more: Any) -> Any:
-    return decide_claim(item.key, world(item, *others, **more), reads or Reads())
+def decided(item: Claim, *others: KubeObject, reads: LiveReads | None = None, **more: Any) -> Any:
+    return decide_claim(item.key, world(item, *others, **more), reads or LiveReads())
 
 
 def told(action: Any) -> tuple[str, str, str]:
     assert isinstance(action, Wait), action
-    (notice,) = action.notices
-    return notice.type, notice.reason, notice.message
+    (event,) = action.events
+    return event.type, event.reason, event.message
 
 
 def fast(**fields: Any) -> Claim:

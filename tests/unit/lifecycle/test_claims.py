@@ -10,7 +10,7 @@ import pytest
 from unit.binding.objects import claim, storage_class, volume
 from unit.lifecycle.deciding import DRIVER, decided, disk, fast, told
 from unit.lifecycle.decisions import world
-from volplane.controller.actions import Done, Patch, Reads, Wait
+from volplane.controller.actions import LiveReads, Patch, Settled, Wait
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Pod
 from volplane.reconcile.claims import decide_claim
@@ -23,7 +23,7 @@ BETA_DEFAULT = {"storageclass.beta.kubernetes.io/is-default-class": "true"}
 
 
 def test_a_claim_that_does_not_exist_needs_nothing() -> None:
-    assert decide_claim("default/c", world(), Reads()) == Done()
+    assert decide_claim("default/c", world(), LiveReads()) == Settled()
 
 
 @pytest.mark.parametrize("marks", [DEFAULT, BETA_DEFAULT])
@@ -157,4 +157,4 @@ def test_a_broken_driver_is_named_with_its_reason() -> None:
 def test_with_provisioning_switched_off_a_claim_is_left_without_a_word() -> None:
     waits = decided(fast(), storage_class(), backends=(disk(),), provisioner=False)
     assert isinstance(waits, Wait)
-    assert waits.notices == ()
+    assert waits.events == ()

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import claim, volume
-from volplane.binding.migration import MIGRATED_PLUGINS, migration_step
-from volplane.intents.finalizers import finalizer_step, held_for_reclaim, reclaim_finalizer
+from volplane.binding.steps import migration_step
+from volplane.intents.finalizers import finalizer_step, held_for_reclaim
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.names import EXTERNAL_PROVISIONER_FINALIZER as EXTERNAL
 from volplane.kube.names import IN_TREE_FINALIZER as IN_TREE
+from volplane.kube.names import MIGRATED_PLUGINS
 from volplane.kube.names import RECLAIM_FINALIZER as OURS
+from volplane.state.naming import reclaim_finalizer
 
 FOREIGN = "example.com/hold"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"

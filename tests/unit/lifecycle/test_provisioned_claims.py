@@ -13,7 +13,7 @@ from unit.binding.objects import claim, storage_class, volume
 from unit.lifecycle.deciding import DRIVER, decided, disk, fast, told
 from unit.lifecycle.decisions import read, world
 from volplane.assets import Asset, VolumeSource
-from volplane.controller.actions import Create, Done, Patch, Read, Reads, Run
+from volplane.controller.actions import Create, LiveReads, Patch, Read, Run, Settled
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node
 from volplane.reconcile.claims import decide_claim
@@ -38,7 +38,7 @@ DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 def declared(item: Claim, *others: KubeObject, **more: Any) -> tuple[dict[str, Any], ClaimIntent]:
     """The patch that declares an intent, and the intent."""
     made = world(item, *others, **more)
-    step = decide_claim(item.key, made, Reads())
+    step = decide_claim(item.key, made, LiveReads())
     assert isinstance(step, Patch), step
     intent = made.sealer.open(item.uid, step.body["metadata"]["annotations"][INTENT])
     assert intent is not None
@@ -71,7 +71,7 @@ def prepared(
 
 
 def next_step(made: ClusterState) -> Any:
-    return decide_claim("default/c", made, Reads())
+    return decide_claim("default/c", made, LiveReads())
 
 
 def test_with_its_intent_on_the_claim_the_hook_runs() -> None:
@@ -117,7 +117,7 @@ def test_the_asset_becomes_a_volume_that_is_reserved_for_the_claim() -> None:
     assert (spec["claimRef"]["name"], spec["claimRef"]["uid"]) == ("c", "uid-c")
     assert spec["capacity"] == {"storage": "2Gi"}
     assert spec["hostPath"] == {"path": "/a"}
-    assert step.complaint is not None
+    assert step.failure_event is not None
 
 
 @pytest.mark.parametrize(("handle", "noted"), [("/a", {}), ("h", {"volplane.dev/handle": "h"})])
@@ -290,7 +290,7 @@ def test_a_dying_claim_whose_volume_exists_is_let_go_and_the_volume_is_released(
 
 
 def test_a_dying_claim_without_anything_in_the_making_needs_nothing() -> None:
-    assert decided(fast(deletionTimestamp=DYING), storage_class(), backends=(disk(),)) == Done()
+    assert decided(fast(deletionTimestamp=DYING), storage_class(), backends=(disk(),)) == Settled()
 
 
 def test_a_claim_bound_to_another_volume_has_its_asset_deleted() -> None:
@@ -314,7 +314,7 @@ def test_a_claim_is_not_declared_lost_before_a_live_read_says_so() -> None:
 def test_a_bound_pair_at_rest_needs_nothing() -> None:
     status = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
     item = claim(volumeName="v", annotations=DONE, status=status)
-    assert decided(item, volume(claim=claim(), status={"phase": "Bound"})) == Done()
+    assert decided(item, volume(claim=claim(), status={"phase": "Bound"})) == Settled()
 
 
 def test_a_claim_of_a_migrated_plugin_is_marked_first() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unit.binding.objects import claim, storage_class, volume
 from unit.lifecycle.decisions import bare_world, put
 from volplane.binding.matching import capacity_of, demand_of, place_of
-from volplane.controller.actions import Patch, Read, Reads
+from volplane.controller.actions import LiveReads, Patch, Read
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
 from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
@@ -60,9 +60,9 @@ class Bench:
     def begin(self, which: str, key: str) -> None:
         """Decide about a key, and send the step."""
         del self.queue(which).keys[key]
-        self._go_on(which, key, Reads())
+        self._go_on(which, key, LiveReads())
 
-    def _go_on(self, which: str, key: str, reads: Reads) -> None:
+    def _go_on(self, which: str, key: str, reads: LiveReads) -> None:
         action = self.decide[which](key, reads)
         while isinstance(action, Read):
             cache: Any = self.world.claims if action.kind is CLAIMS else self.world.volumes
@@ -78,7 +78,7 @@ class Bench:
         current = cache.get(step.target.key)
         if current is not None and current.metadata.resource_version == step.target.metadata.resource_version:
             self.change(current, step.body)
-        self._go_on(which, key, Reads())
+        self._go_on(which, key, LiveReads())
 
     def lose(self, which: str, key: str) -> None:
         """The step of a key fails without an answer: the key comes back later."""

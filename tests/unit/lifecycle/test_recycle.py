@@ -13,7 +13,7 @@ from unit.binding.objects import claim, volume
 from unit.lifecycle.decisions import NOW, put, read, world
 from volplane import BackendSpec
 from volplane.assets import PodScrub
-from volplane.controller.actions import Create, Delete, Patch, Read, Reads, Run, Wait
+from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Wait
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
@@ -54,10 +54,10 @@ def pod_of(item: Volume, *, gated: bool = False, phase: str = "Pending", **chang
     return msgspec.convert({**body, "status": {"phase": phase}}, Pod)
 
 
-def decided(item: Volume, *pods: Pod, reads: Reads | None = None, made: ClusterState | None = None) -> Any:
+def decided(item: Volume, *pods: Pod, reads: LiveReads | None = None, made: ClusterState | None = None) -> Any:
     into = made or world(backends=(DISK,))
     put(into, item, *pods)
-    known = reads or Reads()
+    known = reads or LiveReads()
     known.put(CLAIMS, "default/gone", None)
     return decide_volume("v", into, known)
 
@@ -144,7 +144,7 @@ def test_success_is_noted_then_the_pod_goes_then_the_volume_is_offered() -> None
     offered = decided(clean)
     assert offered.body["spec"] == {"claimRef": None}
     assert offered.body["metadata"]["annotations"][INTENT] is None
-    assert [notice.reason for notice in offered.notices] == ["VolumeRecycled"]
+    assert [event.reason for event in offered.events] == ["VolumeRecycled"]
 
 
 def test_a_permitted_pod_that_vanished_is_a_failed_attempt() -> None:

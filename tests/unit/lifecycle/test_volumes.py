@@ -9,7 +9,7 @@ import pytest
 from scenarios.backends import ScriptedBackend
 from unit.binding.objects import claim, volume
 from unit.lifecycle.decisions import read, world
-from volplane.controller.actions import Delete, Done, Patch, Read, Reads, Run, Wait
+from volplane.controller.actions import Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import KubeObject, Volume
 from volplane.reconcile.volumes import decide_volume, promised
@@ -22,8 +22,8 @@ GONE = claim("gone")
 DISK = ScriptedBackend("disk.example.com")
 
 
-def decided(item: Volume, *others: KubeObject, reads: Reads | None = None, **more: Any) -> Any:
-    return decide_volume(item.name, world(item, *others, **more), reads or Reads())
+def decided(item: Volume, *others: KubeObject, reads: LiveReads | None = None, **more: Any) -> Any:
+    return decide_volume(item.name, world(item, *others, **more), reads or LiveReads())
 
 
 def without_claim(item: Volume, **more: Any) -> Any:
@@ -38,7 +38,7 @@ def phase(action: Any) -> str:
 
 
 def test_a_volume_that_does_not_exist_needs_nothing() -> None:
-    assert decide_volume("v", world(), Reads()) == Done()
+    assert decide_volume("v", world(), LiveReads()) == Settled()
 
 
 @pytest.mark.parametrize("before", ["", "Pending", "Bound", "Released", "Failed"])
@@ -48,7 +48,7 @@ def test_without_reference_or_with_one_without_uid_it_is_available(before: str, 
 
 
 def test_an_available_volume_stays_so_without_a_write() -> None:
-    assert decided(volume()) == Done()
+    assert decided(volume()) == Settled()
 
 
 def test_the_phase_is_left_to_the_claim_that_is_about_to_be_bound() -> None:
@@ -73,7 +73,7 @@ def test_while_the_claim_points_nowhere_yet_the_claim_goes_on() -> None:
 
 def test_two_that_can_never_match_by_mode_are_told_so_on_both_sides() -> None:
     waits = decided(volume(claim=claim(), volumeMode="Block"), claim())
-    assert [(n.about.name, n.type, n.reason) for n in waits.notices] == [
+    assert [(n.about.name, n.type, n.reason) for n in waits.events] == [
         ("v", "Warning", "VolumeMismatch"),
         ("c", "Warning", "VolumeMismatch"),
     ]
@@ -81,7 +81,7 @@ def test_two_that_can_never_match_by_mode_are_told_so_on_both_sides() -> None:
 
 def test_a_pair_that_points_at_each_other_is_bound() -> None:
     assert phase(decided(volume(claim=claim()), claim(volumeName="v"))) == "Bound"
-    assert decided(volume(claim=claim(), status={"phase": "Bound"}), claim(volumeName="v")) == Done()
+    assert decided(volume(claim=claim(), status={"phase": "Bound"}), claim(volumeName="v")) == Settled()
 
 
 def test_a_surplus_volume_that_was_chosen_loses_its_reference_and_a_reserved_one_its_uid() -> None:
@@ -117,7 +117,7 @@ def test_until_then_the_claim_is_kept() -> None:
 def test_the_uid_finds_the_claim_behind_a_wrong_name() -> None:
     """Item 21.8."""
     item = volume(claimRef={"namespace": "default", "name": "misspelt", "uid": "uid-c"}, status={"phase": "Bound"})
-    assert decided(item, claim(volumeName="v")) == Done()
+    assert decided(item, claim(volumeName="v")) == Settled()
 
 
 # --- the claim seems to be gone ----------------------------------------------------------------------------------
@@ -134,10 +134,10 @@ def test_before_anything_is_destroyed_the_claim_is_read_live(before: str, policy
 def test_the_first_release_is_confirmed_live_under_every_policy_and_a_later_look_is_not() -> None:
     """Item 20.7: a retained volume costs no read each time it is looked at."""
     assert isinstance(decided(volume(claim=GONE, status={"phase": "Bound"})), Read)
-    assert decided(volume(claim=GONE, status={"phase": "Released"})) == Done()
+    assert decided(volume(claim=GONE, status={"phase": "Released"})) == Settled()
     namesake = claim("gone", uid="another")
     assert isinstance(decided(volume(claim=GONE, status={"phase": "Bound"}), namesake), Read)
-    assert decided(volume(claim=GONE, status={"phase": "Released"}), namesake) == Done()
+    assert decided(volume(claim=GONE, status={"phase": "Released"}), namesake) == Settled()
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
@@ -152,7 +152,7 @@ def test_a_reference_that_matches_no_claim_for_want_of_a_namespace_destroys_noth
     item = volume(claimRef={"name": "gone", "uid": uid}, persistentVolumeReclaimPolicy="Delete")
     waits = decided(item, backends=(DISK,))
     assert isinstance(waits, Wait)
-    assert waits.notices[0].reason == "VolumeMismatch"
+    assert waits.events[0].reason == "VolumeMismatch"
 
 
 # --- reclaim -----------------------------------------------------------------------------------------------------
@@ -163,20 +163,20 @@ def released(**fields: Any) -> Volume:
 
 
 def test_retain_keeps_everything() -> None:
-    assert without_claim(released(), backends=(DISK,)) == Done()
+    assert without_claim(released(), backends=(DISK,)) == Settled()
 
 
 def test_a_migrated_volume_is_left_to_its_csi_driver() -> None:
     marks = {"pv.kubernetes.io/migrated-to": "pd.csi.storage.gke.io"}
     marks["pv.kubernetes.io/provisioned-by"] = "kubernetes.io/gce-pd"
     item = released(annotations=marks, persistentVolumeReclaimPolicy="Delete")
-    assert without_claim(item, backends=(DISK,)) == Done()
+    assert without_claim(item, backends=(DISK,)) == Settled()
 
 
 def test_an_unknown_policy_is_a_failure() -> None:
     action = without_claim(released(persistentVolumeReclaimPolicy="Burn"))
     assert phase(action) == "Failed"
-    assert action.notices[0].reason == "VolumeUnknownReclaimPolicy"
+    assert action.events[0].reason == "VolumeUnknownReclaimPolicy"
 
 
 def test_delete_goes_by_finalizer_object_hook_and_finalizer() -> None:
@@ -211,7 +211,7 @@ def test_nobody_to_delete_it_is_a_failure_that_names_the_volume(fields: Any, why
     action = without_claim(item)
     assert phase(action) == "Failed"
     assert action.body["status"]["message"] == f'error getting deleter volume plugin for volume "v": {why}'
-    assert action.notices[0].reason == "VolumeFailedDelete"
+    assert action.events[0].reason == "VolumeFailedDelete"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_nobody_to_delete_it_is_a_failure_that_names_the_volume(fields: Any, why
 def test_what_an_external_driver_deletes_is_left_to_it(fields: Any) -> None:
     waits = without_claim(released(persistentVolumeReclaimPolicy="Delete", **fields))
     assert isinstance(waits, Wait)
-    assert waits.notices == ()
+    assert waits.events == ()
 
 
 def test_a_broken_driver_is_named() -> None:
@@ -237,18 +237,18 @@ def test_a_volume_deleted_by_a_person_goes_with_its_asset_if_we_made_it_and_with
     made = released(persistentVolumeReclaimPolicy="Delete", annotations=MADE, deletionTimestamp=DYING)
     assert isinstance(without_claim(made, backends=(DISK,)), Run)
     static = released(persistentVolumeReclaimPolicy="Delete", deletionTimestamp=DYING)
-    assert without_claim(static, backends=(DISK,)) == Done()
+    assert without_claim(static, backends=(DISK,)) == Settled()
 
 
 def test_a_dying_volume_under_another_policy_is_let_go() -> None:
     item = released(annotations=MADE, deletionTimestamp=DYING, finalizers=["volplane.dev/reclaim"])
     assert without_claim(item, backends=(DISK,)).body == {"metadata": {"finalizers": None}}
-    assert without_claim(released(annotations=MADE, deletionTimestamp=DYING), backends=(DISK,)) == Done()
+    assert without_claim(released(annotations=MADE, deletionTimestamp=DYING), backends=(DISK,)) == Settled()
 
 
 def test_nobody_deletes_while_the_reclaimer_is_switched_off() -> None:
     item = released(persistentVolumeReclaimPolicy="Delete")
-    assert without_claim(item, backends=(DISK,), reclaimer=False) == Done()
+    assert without_claim(item, backends=(DISK,), reclaimer=False) == Settled()
 
 
 def test_recycle_begins_with_an_intent_that_forbids_binding() -> None:
@@ -262,7 +262,7 @@ def test_nobody_to_recycle_it_is_a_failure() -> None:
     action = without_claim(released(persistentVolumeReclaimPolicy="Recycle"))
     assert phase(action) == "Failed"
     assert action.body["status"]["message"] == "No recycler plugin found for the volume!"
-    assert action.notices[0].reason == "VolumeFailedRecycle"
+    assert action.events[0].reason == "VolumeFailedRecycle"
 
 
 def test_a_scrub_is_given_up_for_a_claim_only_after_a_live_read() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim
-from volplane.controller.actions import Done, Patch, Run, Wait
+from volplane.controller.actions import Patch, Run, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
@@ -95,11 +95,11 @@ def removed(action: Any) -> list[str]:
 
 def test_a_living_claim_gets_the_finalizer_once() -> None:
     assert removed(Bench(claim(finalizers=[FOREIGN])).decide()) == [FOREIGN, GUARD]
-    assert Bench(claim(finalizers=[GUARD])).decide() == Done()
+    assert Bench(claim(finalizers=[GUARD])).decide() == Settled()
 
 
 def test_a_dying_claim_without_the_finalizer_is_left_alone() -> None:
-    assert Bench(claim(finalizers=[FOREIGN], deletionTimestamp=DYING)).decide() == Done()
+    assert Bench(claim(finalizers=[FOREIGN], deletionTimestamp=DYING)).decide() == Settled()
 
 
 def dying(**fields: Any) -> Claim:
@@ -109,7 +109,7 @@ def dying(**fields: Any) -> Claim:
 def test_a_claim_that_is_gone_needs_nothing() -> None:
     bench = Bench(dying())
     bench.claims.observe_deleted(bench.item.key, bench.item.uid)
-    assert bench.decide() == Done()
+    assert bench.decide() == Settled()
 
 
 def test_an_unused_claim_is_let_go_after_one_live_list_and_foreign_finalizers_stay() -> None:

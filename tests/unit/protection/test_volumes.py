@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import volume
-from volplane.controller.actions import Done, Patch, Wait
+from volplane.controller.actions import Patch, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.names import VOLUME_PROTECTION as GUARD
@@ -32,7 +32,7 @@ def left(action: Any) -> list[str]:
 
 def test_a_living_volume_gets_the_finalizer_once() -> None:
     assert left(decided(volume(finalizers=[FOREIGN]))) == [FOREIGN, GUARD]
-    assert decided(volume(finalizers=[GUARD])) == Done()
+    assert decided(volume(finalizers=[GUARD])) == Settled()
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Available", "Released", "Failed"])
@@ -53,5 +53,5 @@ def test_only_the_phase_counts() -> None:
 
 
 def test_a_dying_volume_without_the_finalizer_and_one_that_is_gone_need_nothing() -> None:
-    assert decided(volume(finalizers=[FOREIGN], deletionTimestamp=DYING)) == Done()
-    assert decided(None) == Done()
+    assert decided(volume(finalizers=[FOREIGN], deletionTimestamp=DYING)) == Settled()
+    assert decided(None) == Settled()

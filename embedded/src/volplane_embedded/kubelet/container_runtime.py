@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from volplane.controller.actions import Notice
-from volplane.controller.runner import Recorder
+from volplane.controller.actions import EventRecord, Recorder
 from volplane.controller.steps import Steps
 from volplane.errors import ApiError
 from volplane.kube.client import Client
@@ -176,4 +175,4 @@ class ContainerRuntime:
         self._notice(pod, "Warning", "Failed", f"Error: {message}")
 
     def _notice(self, pod: Pod, kind: str, reason: str, message: str) -> None:
-        self._deps.recorder.record(Notice(PODS, pod, kind, reason, message))
+        self._deps.recorder.record(EventRecord(PODS, pod, kind, reason, message))

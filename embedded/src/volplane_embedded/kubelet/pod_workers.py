@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from volplane.controller import logs
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane.errors import ApiConflict, ApiError, ApiNotFound
 from volplane_embedded.kubelet.container_config import MountedVolume, config_error
 from volplane_embedded.kubelet.container_runtime import ContainerRuntime, Dependencies
@@ -219,7 +219,7 @@ class PodWorker:
             await self._sleep(_FIRST_RETRY)
 
     def _notice(self, kind: str, reason: str, message: str) -> None:
-        self._deps.recorder.record(Notice(PODS, self._pod, kind, reason, message))
+        self._deps.recorder.record(EventRecord(PODS, self._pod, kind, reason, message))
 
 
 def _mono() -> float:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from volplane.controller.actions import Action, Done, Reads, Run
-from volplane.controller.runner import Recorder, Runner
+from volplane.controller.actions import Action, LiveReads, Recorder, Run, Settled
+from volplane.controller.runner import Runner
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.objects import Claim
@@ -89,10 +89,10 @@ class Scheduler:
             for pod in self._informers.users(claim.key):
                 self._runner.enqueue(pod.key)
 
-    def _decide(self, key: str, _reads: Reads) -> Action:
+    def _decide(self, key: str, _reads: LiveReads) -> Action:
         pod = self._informers.pods.get(key)
         if pod is None or not is_ours(pod) or self._binding.get(key) == pod.uid:
-            return Done()
+            return Settled()
         placement = decide(pod, self._state())
         if placement.node:
             self._assumed[key] = placement.node
@@ -139,8 +139,8 @@ class Scheduler:
         except ApiError:
             self._binding.pop(pod.key, None)
             raise
-        for notice in bind.notices:
-            self._recorder.record(notice)
+        for event in bind.events:
+            self._recorder.record(event)
 
 
 class _Bindings:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from volplane.controller.actions import Done, Notice, Patch, Wait
+from volplane.controller.actions import EventRecord, Patch, Settled, Wait
 from volplane.kube.objects import Claim, Node, Taint
 from volplane_embedded.objects import PODS, Pod, condition_of, is_finished, with_condition
 from volplane_embedded.scheduler.node_affinity import pod_allows, preference, untolerated
@@ -43,14 +43,14 @@ class Bind:
 
     pod: Pod
     node: str
-    notices: tuple[Notice, ...] = ()
+    events: tuple[EventRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What to do next, and the node that is chosen already (a pod whose claims are not bound yet stays with it)."""
 
-    step: Bind | Patch | Wait | Done
+    step: Bind | Patch | Wait | Settled
     node: str = ""
 
 
@@ -83,7 +83,7 @@ def is_ours(pod: Pod) -> bool:
 def decide(pod: Pod, state: SchedulerState) -> Placement:
     """The next step towards a node for the pod."""
     if not is_ours(pod):
-        return Placement(Done())
+        return Placement(Settled())
     if pod.spec.scheduling_gates:
         return _waits(pod, state, "SchedulingGated", _GATED)
     wanted = pod_volume_claims(pod, state.storage)
@@ -123,7 +123,7 @@ def _towards(pod: Pod, choice: _Choice) -> Placement:
     if choice.matches:
         unbound = ", ".join(match.claim.name for match in choice.matches)
         return Placement(Wait(reason=f"node {name} is chosen; waiting until claims are bound: {unbound}"), name)
-    done = Notice(PODS, pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {name}")
+    done = EventRecord(PODS, pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {name}")
     return Placement(Bind(pod, name, (done,)), name)
 
 
@@ -197,15 +197,15 @@ def _waits(pod: Pod, state: SchedulerState, reason: str, message: str) -> Placem
     )
     if new == (pod.status.conditions or []):
         return Placement(Wait(reason=message))
-    notices: tuple[Notice, ...] = ()
+    events: tuple[EventRecord, ...] = ()
     if reason != "SchedulingGated" and old.get("message") != message:
-        notices = (Notice(PODS, pod, "Warning", "FailedScheduling", message),)
+        events = (EventRecord(PODS, pod, "Warning", "FailedScheduling", message),)
     patch = Patch(
         kind=PODS,
         target=pod,
         body={"status": {"conditions": new}},
         subresource="status",
         why=f"pod {pod.key} waits: {message}",
-        notices=notices,
+        events=events,
     )
     return Placement(patch)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from volplane.assembly import Parts, build
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
 from volplane.controlplane import ControlPlane
 from volplane.drivers.driver import Driver
@@ -94,7 +94,7 @@ class ProcessParts:
     latency: Callable[[str, str], tuple[float, float]]
     wall: WallClock
     violations: FirstViolation
-    record: Callable[[str, Notice], None]
+    record: Callable[[str, EventRecord], None]
     fence: str
     seed: int
 
@@ -153,9 +153,9 @@ class Process:
         runners = self.plane.runners if self.plane is not None else ()
         return {f"{runner.name} {key}": why for runner in runners for key, why in sorted(runner.reasons.items())}
 
-    def record(self, notice: Notice) -> None:
+    def record(self, event: EventRecord) -> None:
         if not self.network.dead:
-            self._parts.record(self.name, notice)
+            self._parts.record(self.name, event)
 
     async def _run(self) -> None:
         try:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
 from volplane_testing.simulation.actors import Actors
@@ -224,8 +224,8 @@ class _Simulation:
         if not self._living and self._violations.violation is None:
             self._start_process()
 
-    def _record(self, who: str, notice: Notice) -> None:
-        self._trace.note(who, f"tells {self._view.spell(notice.about.name)}: {notice.reason}: {notice.message}")
+    def _record(self, who: str, event: EventRecord) -> None:
+        self._trace.note(who, f"tells {self._view.spell(event.about.name)}: {event.reason}: {event.message}")
 
     # --- the schedule -------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
-from volplane.controller.actions import Notice
+from volplane.controller.actions import EventRecord
 from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, LEASES, NODES, STORAGE_CLASSES, VOLUMES
@@ -29,8 +29,8 @@ class Told:
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
 
-    def record(self, notice: Notice) -> None:
-        self.said.append((notice.reason, notice.message))
+    def record(self, event: EventRecord) -> None:
+        self.said.append((event.reason, event.message))
 
 
 class Bench:

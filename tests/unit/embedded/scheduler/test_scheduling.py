@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from volplane.binding.matching import place_of
-from volplane.controller.actions import Done, Patch, Wait
+from volplane.controller.actions import Patch, Settled, Wait
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane_embedded.objects import Pod, claim_names
 from volplane_embedded.scheduler.scheduling import Bind, Placement, SchedulerState, decide
@@ -117,7 +117,7 @@ def test_a_pod_goes_to_the_node_with_the_fewest_pods() -> None:
     placement = decide(pod(), state(node("node-1"), node("node-2"), there))
     assert isinstance(placement.step, Bind)
     assert placement.node == placement.step.node == "node-2"
-    assert [notice.message for notice in placement.step.notices] == ["Successfully assigned default/web to node-2"]
+    assert [event.message for event in placement.step.events] == ["Successfully assigned default/web to node-2"]
 
 
 def test_equal_nodes_are_taken_by_name_and_assumed_pods_count() -> None:
@@ -129,7 +129,7 @@ def test_equal_nodes_are_taken_by_name_and_assumed_pods_count() -> None:
 
 def test_a_pod_that_is_placed_gone_or_somebody_elses_is_left_alone() -> None:
     for one in (pod(nodeName="node-9"), pod(schedulerName="mine")):
-        assert isinstance(decide(one, state(node("node-1"))).step, Done)
+        assert isinstance(decide(one, state(node("node-1"))).step, Settled)
 
 
 def test_a_gated_pod_says_so_once_and_waits() -> None:
@@ -137,7 +137,7 @@ def test_a_gated_pod_says_so_once_and_waits() -> None:
     placement = decide(gated, state(node("node-1")))
     assert message_of(placement) == "Scheduling is blocked due to non-empty scheduling gates"
     assert isinstance(placement.step, Patch)
-    assert placement.step.notices == ()
+    assert placement.step.events == ()
     gated.status.conditions = placement.step.body["status"]["conditions"]
     assert isinstance(decide(gated, state(node("node-1"))).step, Wait)
 
@@ -164,7 +164,7 @@ def test_why_no_node_will_do_stands_on_the_pod(spec: dict[str, Any], nodes: list
     placement = decide(pod(**spec), state(*nodes))
     assert message_of(placement) == reason
     assert isinstance(placement.step, Patch)
-    assert [(one.reason, one.message) for one in placement.step.notices] == [("FailedScheduling", reason)]
+    assert [(one.reason, one.message) for one in placement.step.events] == [("FailedScheduling", reason)]
 
 
 def test_a_tolerated_cordon_does_not_keep_a_pod_away() -> None:
