@@ -1,8 +1,8 @@
 """A stand-in for the persistent-volume controller of a stock kube-controller-manager (1.36), without plugins.
 
 It does what pkg/controller/volume/persistentvolume of Kubernetes does, in the same order of writes (pv_controller.go,
-pv_controller_base.go): one worker for claims and one for volumes, own caches with the version rule, PUT of whole objects,
-a resync every 15 s, no wake-ups of its own invention.
+pv_controller_base.go): one worker for claims and one for volumes, own caches with the version rule, PUT of whole
+objects, a resync every 15 s, no wake-ups of its own invention.
 Provisioners with external names are asked by annotation; volumes whose maker has an external name are left to it.
 """
 

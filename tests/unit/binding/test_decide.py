@@ -1,4 +1,6 @@
-"""Which volume a claim is bound to: as syncUnboundClaim and syncBoundClaim of pv_controller.go, but for the listed differences."""
+"""Which volume a claim is bound to: as syncUnboundClaim and syncBoundClaim of pv_controller.go, but for the listed
+differences.
+"""
 
 from __future__ import annotations
 
