@@ -49,6 +49,8 @@ STEP_SECONDS = 1.5
 DRAIN_SECONDS = 3.0
 HOOK_SECONDS = 1.5
 EVENT_SECONDS = 1.0
+START_SECONDS = 2.0
+"""How long the controllers wait for drivers to start, before they report those that have not."""
 COMPLAIN_SECONDS = 30.0
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
@@ -243,10 +245,10 @@ class ControllerProcess:
         plane = self._build(loaded, cluster_id, sealer, leadership, recorder)
         async with asyncio.TaskGroup() as group:
             events = group.create_task(recorder.run(), name="events")
-            await plane.drivers.start_all()
+            keeping = group.create_task(plane.drivers.keep(), name="drivers")
+            await plane.drivers.started(within=START_SECONDS)
             self._plane = plane
             self._planeing.set()
-            keeping = group.create_task(plane.drivers.keep(), name="drivers")
             resync = group.create_task(self._resync(plane), name="resync")
             leaks = group.create_task(plane.leak_check.run(), name="leak check")
             controllers = group.create_task(plane.run(), name="controllers")

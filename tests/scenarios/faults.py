@@ -11,7 +11,7 @@ from typing import Any
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Response, Transport
-from volplane_testing.exchange import Mortal, refusal, target_of
+from volplane_testing.transport import KillableTransport, refusal, target_of
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Rules:
         ]
 
 
-class UnreliableTransport(Mortal):
+class UnreliableTransport(KillableTransport):
     """What one controller process sees of the server."""
 
     def __init__(self, inner: Transport, rules: Rules) -> None:

@@ -13,6 +13,7 @@ from volplane.controller.actions import Run
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 from volplane.operations import OperationRegistry, Work
+from volplane.state.naming import volume_source
 from volplane_embedded.inprocess import InProcessTransport
 
 _MISSING = re.compile(r"(\S+) is absent from the controller cache but GET finds it")
@@ -36,7 +37,10 @@ def hold(operations: OperationRegistry, before: Callable[[str], Awaitable[None]]
 
 
 async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[], Awaitable[None]]) -> None:
-    """Fill the caches, decide about one object until it waits, and let the operation that it started end."""
+    """Fill the caches, decide about one object until it waits, and let the operation that it started end.
+
+    Whose the static volumes are is known before: asking for it would be an operation of its own, and end the pass.
+    """
     plane = await lab.build()
     client = Client(InProcessTransport(lab.server))
     for cache in plane.caches.values():
@@ -45,6 +49,8 @@ async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[]
         cache.replace([item for item in listing.items if item.key not in hidden], listing.version)
         cache.mark_synced()
     await before()
+    for volume in plane.volumes.values():
+        await plane.drivers.identify(volume_source(volume))
     runner = {r.name: r for r in plane.runners}[kind]
     await runner._reconcile(name if kind == "volumes" else f"default/{name}")
     while any(state.next_try is None for state in plane.operations.snapshot()):

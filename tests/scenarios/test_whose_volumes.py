@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from scenarios.backends import ScriptedBackend
 from scenarios.deleting import RECLAIM, made_volume, released
 from scenarios.laboratory import Laboratory
-from scenarios.stories import DRIVER, claim, volume
+from scenarios.stories import DRIVER, claim, storage_class, volume
+from volplane import Unavailable, VolumeSource
 from volplane.drivers.status import BrokenDriver
 
 ALL = frozenset({"binder", "provisioner", "reclaimer", "protection"})
@@ -25,6 +28,54 @@ async def test_a_volume_that_several_drivers_call_theirs_is_touched_by_none() ->
         assert failed["status"]["phase"] == "Failed"
         assert "several drivers say it is theirs: a.example.com, b.example.com" in failed["status"]["message"]
         assert sum(backend.calls["delete"] for backend in backends) == 0
+
+
+async def test_a_driver_whose_owns_is_slow_delays_its_own_static_volumes_and_nothing_else() -> None:
+    quick, slow = (
+        ScriptedBackend(name, owns=lambda source, name=name: source.fields["path"].startswith(f"/{name}/"))
+        for name in ("quick.example.com", "slow.example.com")
+    )
+
+    def latency(driver: str, hook: str) -> tuple[float, float]:
+        return (5.0, 0.0) if (driver, hook) == (slow.name, "owns") else (0.0, 0.0)
+
+    async with Laboratory(quick, slow, latency=latency, controllers=ALL) as lab:
+        await lab.create("classes", storage_class("slow", provisioner=slow.name))
+        await lab.start()
+        await lab.create("volumes", released("slow", hostPath={"path": f"/{slow.name}/x"}))
+        await asyncio.sleep(2)  # the first call is known to be slow after a second
+        for number in range(20):
+            body = released(f"quick-{number}", hostPath={"path": f"/{quick.name}/{number}"})
+            await lab.create("volumes", {key: body[key] for key in ("metadata", "spec")})
+        await lab.create("claims", claim("c", storageClassName="slow"))
+        await asyncio.sleep(1)
+        assert sorted(await lab.volumes()) == sorted(["slow", (await lab.claim("c"))["spec"]["volumeName"]])
+        assert (quick.calls["delete"], slow.calls["delete"]) == (20, 0)
+        await asyncio.sleep(3)
+        assert "slow" not in await lab.volumes()
+        assert slow.calls["delete"] == 1
+
+
+async def test_a_volume_says_why_its_driver_cannot_tell_whether_it_owns_it_and_is_deleted_once_it_can() -> None:
+    lost = True
+
+    def owns(_source: VolumeSource) -> bool:
+        if lost:
+            raise Unavailable("the list of exports cannot be read")
+        return True
+
+    backend = ScriptedBackend(DRIVER, owns=owns)
+    async with Laboratory(backend) as lab:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(30)
+        failed = await lab.volume("v")
+        assert failed["status"]["phase"] == "Failed"
+        assert "cannot tell whether it owns it: the list of exports cannot be read" in failed["status"]["message"]
+        lost = False
+        await lab.settle()
+        assert await lab.volumes() == {}
+        assert backend.calls["delete"] == 1
 
 
 async def test_a_driver_that_is_not_installed_or_broken_is_named_and_its_return_heals() -> None:

@@ -17,7 +17,7 @@ __all__ = ["ClusterSecrets"]
 
 
 class ClusterSecrets:
-    """Reads them from the API server. Nothing is kept but what the driver's own `Secret` holds."""
+    """Reads them from the API server. Only the driver's own `Secret` keeps a value."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -25,8 +25,8 @@ class ClusterSecrets:
     async def refresh(self, named: Mapping[str, Secret]) -> None:
         """Give each Kubernetes Secret among these its present value; each object is read once. named: by their options.
 
-        Raises Unavailable or PermissionDenied that name option and Secret and say what is missing; a value that was given
-        earlier is then kept.
+        Raises Unavailable or PermissionDenied that name option and Secret and say what is missing; the earlier
+        value is then kept.
         """
         read: dict[str, objects.Secret] = {}
         for option, secret in named.items():

@@ -11,6 +11,7 @@ from volplane.assets import VolumeSource
 from volplane.binding.index import FreeVolumes, WaitingClaims
 from volplane.binding.matching import Demand, class_of_claim, class_of_volume
 from volplane.controller.config import ScrubberSettings
+from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
@@ -30,8 +31,8 @@ class Drivers(Protocol):
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
-    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
-        """The one driver that says a static volume is its own; else None and the reason ("": all of them say no)."""
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
+        """The one driver that owns a static volume's source, as far as it is known. Calls no hook."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

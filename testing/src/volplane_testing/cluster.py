@@ -34,7 +34,16 @@ from volplane_testing import clock
 from volplane_testing.api import Api, Json
 from volplane_testing.control_plane import Controllers, Plan
 from volplane_testing.memory import MemoryBackend
-from volplane_testing.wire import Request, Wire, WireFault
+from volplane_testing.transport import (
+    FaultScript,
+    FaultTransport,
+    Request,
+    answer_lost,
+    delay,
+    refuse,
+    requests,
+    unanswered,
+)
 
 __all__ = ["Cluster"]
 
@@ -70,8 +79,7 @@ class Cluster:
             limits=limits or {},
             scrubber=scrubber or ScrubberSettings(),
         )
-        self._faults: list[WireFault] = []
-        self._requests: list[Request] = []
+        self._script = FaultScript()
         self._newest: dict[str, int] = {}
         self._changed: asyncio.Event
         self.server: ApiServer
@@ -250,11 +258,12 @@ class Cluster:
         verb: get, list, watch, create, patch, delete or *. resource: plural, with `/status` for the subresource, or *.
         after: the server has acted by then: the answer is lost, not the request.
         """
-        self._faults.append(WireFault(verb, resource, times, status=status, after=after))
+        lost = answer_lost if after else unanswered
+        self._script.add(requests(verb, resource), refuse(status, after=after) if status else lost, times=times)
 
     def delay(self, verb: str, resource: str, seconds: float, times: int = 1) -> None:
         """Let the next `times` requests of the controllers arrive so much later."""
-        self._faults.append(WireFault(verb, resource, times, seconds=seconds))
+        self._script.add(requests(verb, resource), delay(seconds), times=times)
 
     def drop_watches(self) -> None:
         """End every watch, as a server does that is restarted or overloaded."""
@@ -267,13 +276,13 @@ class Cluster:
     @property
     def requests(self) -> Sequence[Request]:
         """What the controllers have asked of the server so far."""
-        return tuple(self._requests)
+        return tuple(self._script.requests)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        wire = Wire(InProcessTransport(self.server), self._faults, self._requests)
-        self.controllers = Controllers(self._plan, self.server, wire, self._random)
+        transport = FaultTransport(InProcessTransport(self.server), self._script)
+        self.controllers = Controllers(self._plan, self.server, transport, self._random)
         await self.controllers.start()
         for plural, cache in self.controllers.plane.caches.items():
             if plural not in self._newest:

@@ -24,7 +24,7 @@ from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
 from volplane_testing.executor import InlineExecutor
 from volplane_testing.faults import FaultyBackend
-from volplane_testing.wire import Wire
+from volplane_testing.transport import FaultTransport
 
 __all__ = ["Controllers", "Plan", "Time"]
 
@@ -57,11 +57,11 @@ class Plan:
 class Controllers:
     """A control plane at work. Belongs to the loop in which it is started."""
 
-    def __init__(self, plan: Plan, server: Server, wire: Wire, random: Random) -> None:
-        self.wire = wire
+    def __init__(self, plan: Plan, server: Server, transport: FaultTransport, random: Random) -> None:
+        self.transport = transport
         self._plan = plan
         self._random = random
-        self._client = Client(wire)
+        self._client = Client(transport)
         self._bootstrap = Client(InProcessTransport(server))
         self._executor = InlineExecutor(plan.limits, self._latency)
         self.backends: dict[str, object] = {}
@@ -106,7 +106,7 @@ class Controllers:
 
     async def kill(self) -> None:
         """End at once, as by SIGKILL: nothing that is under way reaches the server or the storage any more."""
-        self.wire.dead = True
+        self.transport.dead = True
         if self._tasks:
             await self._end()
             await self.plane.operations.drain(0.0)

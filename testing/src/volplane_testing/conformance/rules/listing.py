@@ -66,7 +66,7 @@ def owns_survives_any_source(bench: Bench) -> None:
 
 @rule("owns", after=(owns_its_own_sources,))
 def owns_touches_nothing(bench: Bench) -> None:
-    """`owns` changes nothing and needs no `start`: it is asked in the event loop, for every volume."""
+    """`owns` changes nothing and needs no `start`: it may be asked about any volume, at any time."""
     source = bench.make().asset.source
     with bench.unchanged("owns"):
         answers = {_owns(bench.instance, source), _owns(bench.another(start=False), source)}
