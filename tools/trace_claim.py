@@ -49,7 +49,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "parameters": ("drivers.parameters", "schemas", "secret"),
     "logs": ("controller.logs", "messages"),
     "clock": ("controller.clock",),
-    "metrics": ("assembly._Wiring._hook_ended", "assembly._Wiring._operation_ended", "controller.metrics"),
+    "metrics": ("assembly._Wiring._operation_ended", "controller.metrics"),
     "events": ("kube.events",),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
     "other duties": ("assembly._Wiring._forget_source", "protection"),
