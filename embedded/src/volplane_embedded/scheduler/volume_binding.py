@@ -58,7 +58,9 @@ class Unschedulable:
 
 @dataclass(frozen=True, slots=True)
 class PodVolumeClaims:
-    """The claims of a pod: bound ones, those that are bound once a node is chosen, and those somebody else must bind."""
+    """The claims of a pod: bound ones, those that are bound once a node is chosen, and those somebody else must
+    bind.
+    """
 
     bound: list[Claim]
     unbound: list[Claim]
