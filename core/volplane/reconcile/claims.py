@@ -1,6 +1,6 @@
 """The next step for a claim: bind it, provision for it, or say why it waits.
 
-`decide_claim` is pure. `ClaimReconciler`, which the runner calls, keeps the volume that a decision chose from other claims.
+`decide_claim` is pure. `ClaimReconciler`, which the runner calls, keeps the volume that a decision chose from others.
 Source: `syncUnboundClaim` and `syncBoundClaim` of Kubernetes' pkg/controller/volume/persistentvolume/pv_controller.go.
 """
 
