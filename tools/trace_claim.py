@@ -2,9 +2,10 @@
 
 python -m tools.trace_claim          print the files and functions in the order in which they were first called
 
-A claim of a class with the hostpath backend is made on a cluster in this process, and every call of a function of core is
-noted that is part of its way: in the reflectors, in the workers of the runner of claims, in the operation on the claim, in the
-hooks, and in callbacks of the event loop. docs/explanation/architecture.md describes that way; a test compares the two.
+A claim of a class with the hostpath backend is made on a cluster in this process, and every call of a function of core
+is noted that is part of its way: in the reflectors, in the workers of the runner of claims, in the operation on the
+claim, in the hooks, and in callbacks of the event loop. docs/explanation/architecture.md describes that way; a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -133,7 +134,9 @@ def on_the_way() -> bool:
 
 
 def layers() -> Iterator[tuple[str, int]]:
-    """The packages and modules of core with the number of their layer, the highest first, as import-linter checks them."""
+    """The packages and modules of core with the number of their layer, the highest first, as import-linter checks
+    them.
+    """
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
     [contract] = [each for each in linter["contracts"] if each["name"] == "layers"]
     for number, layer in enumerate(contract["layers"]):

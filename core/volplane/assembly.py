@@ -76,7 +76,8 @@ class Parts:
     executor: where hooks run; whoever made it closes it. fence: names the lease, its holder and its term, under which
     hooks run. node_name: of the one node whose storage this process reaches; None = not bound to a node. refresh: reads
     the Kubernetes Secrets of drivers anew. call_hook: what an executor's thread does to call a hook. metrics: where
-    runners and reflectors count; lifecycle_metrics: where it is counted what becomes of claims, volumes, hooks and leaks.
+    runners and reflectors count; lifecycle_metrics: where it is counted what becomes of claims, volumes, hooks and
+    leaks.
     """
 
     client: Client

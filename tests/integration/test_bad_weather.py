@@ -1,4 +1,6 @@
-"""A server that answers badly for a minute: all goes on afterwards, nothing is lost, and few requests were made meanwhile."""
+"""A server that answers badly for a minute: all goes on afterwards, nothing is lost, and few requests were made
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from scenarios.stories import DRIVER, claim, storage_class, volume
 MANY = 60
 MINUTE = 60.0
 MOST_REQUESTS = 500
-"""What is under way fails once (64 workers for claims, as many for volumes, each some tries); then one call a second."""
+"""What is under way fails once (64 workers for claims, as many for volumes, each some tries); then one call a
+second."""
 
 
 async def _crowd(lab: Outdoors) -> None:

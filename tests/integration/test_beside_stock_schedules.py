@@ -1,4 +1,6 @@
-"""Random lives of claims beside stock controllers: whatever people, crashes and the backend do, nothing is lost or left."""
+"""Random lives of claims beside stock controllers: whatever people, crashes and the backend do, nothing is lost or
+left.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One pass over one object, as one worker makes it: for the rows of unit tables, which look at a single decision chain."""
+"""One pass over one object, as one worker makes it: for the rows of unit tables, which look at a single decision
+chain.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rows of in-use protection (reference attach-and-protection, part G), against the control plane with protection alone."""
+"""Rows of in-use protection (reference attach-and-protection, part G), against the control plane with protection
+alone.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def _resource(body: Json) -> str:
 
 
 async def _deliver(lab: Laboratory, step: Json) -> None:
-    """One event of the pod watch, as the first thing that the controller hears; lists and watches bring no more pods."""
+    """One event of the pod watch, as the first thing that the controller hears; lists and watches bring no more
+    pods.
+    """
     lab.rules.hidden.add(("pods", "*"))
     plane = await lab.build()
     for version, key in enumerate(("old", "new"), start=10**9):

@@ -5,8 +5,8 @@ no timer either, nothing can ever happen again: that is `Deadlock`, with what ev
 that are ready together run in a random order that the seed decides.
 
 Worker threads may be used: while calls of `run_in_executor` are out, the loop really waits up to `thread_patience`
-seconds for them before time jumps. Runs with threads are not deterministic. Sockets see timeouts pass in an instant: keep
-to transports in the process.
+seconds for them before time jumps. Runs with threads are not deterministic. Sockets see timeouts pass in an instant:
+keep to transports in the process.
 """
 
 from __future__ import annotations

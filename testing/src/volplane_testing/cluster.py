@@ -12,8 +12,8 @@
 
     volplane_testing.run(main())
 
-In the virtual time of `run` hours of retries pass in milliseconds, and always the same way. Hooks run in the loop itself,
-one at a time; delays come from `FaultyBackend`, hooks that really block hold up everything.
+In the virtual time of `run` hours of retries pass in milliseconds, and always the same way. Hooks run in the loop
+itself, one at a time; delays come from `FaultyBackend`, hooks that really block hold up everything.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ class Cluster:
         selected_node: str = "",
         **spec: Any,
     ) -> Json:
-        """Create a PersistentVolumeClaim. storage_class: None = the default class. selected_node: as by the scheduler."""
+        """Create a PersistentVolumeClaim. storage_class: None = the default class. selected_node: as by the
+        scheduler.
+        """
         annotations = {"volume.kubernetes.io/selected-node": selected_node} if selected_node else {}
         body: Json = {
             "metadata": {"name": name, "annotations": annotations},
@@ -206,7 +208,9 @@ class Cluster:
     # --- time ---------------------------------------------------------------------------------------------------
 
     async def wait_for(self, truth: Callable[[], Any], seconds: float, what: str) -> Any:
-        """What `truth` returns once that is not None or false. TimeoutError, with every known reason, after `seconds`."""
+        """What `truth` returns once that is not None or false. TimeoutError, with every known reason, after
+        `seconds`.
+        """
         deadline = asyncio.get_running_loop().time() + seconds
         while not (found := truth()):
             self.controllers.check()
@@ -246,7 +250,9 @@ class Cluster:
         await self.settle()
 
     async def restart(self) -> None:
-        """Kill the controllers at this very moment, as by SIGKILL, and start them anew: only server and storage remain."""
+        """Kill the controllers at this very moment, as by SIGKILL, and start them anew: only server and storage
+        remain.
+        """
         await self.controllers.kill()
         await self._start()
 

@@ -132,7 +132,9 @@ class Controllers:
 
     @property
     def running(self) -> tuple[OperationState, ...]:
-        """Operations that are queued or run; not those that wait for their next try, or for a hook that never returns."""
+        """Operations that are queued or run; not those that wait for their next try, or for a hook that never
+        returns.
+        """
         now = asyncio.get_running_loop().time()
         return tuple(
             state

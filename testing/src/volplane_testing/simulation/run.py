@@ -40,7 +40,9 @@ CAUGHT_UP: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A schedule to run. actions: numbers of those that happen; faults: marks of those that may; None = all of the schedule's."""
+    """A schedule to run. actions: numbers of those that happen; faults: marks of those that may; None = all of the
+    schedule's.
+    """
 
     schedule: Schedule
     actions: frozenset[int] | None = None
@@ -49,7 +51,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """How a trial ended. violation: None = well. done: numbers of the actions; fired: marks of the faults that struck."""
+    """How a trial ended. violation: None = well. done: numbers of the actions; fired: marks of the faults that
+    struck.
+    """
 
     trial: Trial
     violation: InvariantViolation | None
@@ -63,9 +67,9 @@ class TrialResult:
 def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> TrialResult:
     """Run a trial. The same trial always runs the same way.
 
-    backends: real ones, at most two, in the places of the simulated ones. What gives a fresh storage for each run needs no
-    cleaning; a `Subject` itself is one storage for all runs, and is left empty. Raises ConfigurationError for a backend
-    that cannot be simulated, or that leaves something behind.
+    backends: real ones, at most two, in the places of the simulated ones. What gives a fresh storage for each run needs
+    no cleaning; a `Subject` itself is one storage for all runs, and is left empty. Raises ConfigurationError for a
+    backend that cannot be simulated, or that leaves something behind.
     """
     with ExitStack() as stack:
         subjects = [stack.enter_context(opened(make)) for make in backends]
