@@ -20,7 +20,17 @@ from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, re
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import read_recycle_intent
 
-__all__ = ["decide_volume", "promised"]
+__all__ = ["VolumeReconciler", "decide_volume", "promised"]
+
+
+class VolumeReconciler:
+    """Decides volumes."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+
+    def __call__(self, key: str, reads: LiveReads) -> Action:
+        return decide_volume(key, self._cluster, reads)
 
 
 def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane.controller.actions import EventRecord
+from volplane_testing import clock
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
 from volplane_testing.simulation.actors import Actors
@@ -18,7 +19,7 @@ from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.network import Network
 from volplane_testing.simulation.nodes import Nodes
-from volplane_testing.simulation.process import Process, ProcessParts, WallClock
+from volplane_testing.simulation.process import Process, ProcessParts
 from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.schedule import Action, Schedule
 from volplane_testing.simulation.storages import Storages
@@ -107,7 +108,7 @@ class _Simulation:
         self._actors = Actors(run_context, self._storages.simulated, self._storages.externals)
         self._nodes = Nodes(run_context, schedule.pods, self._storages.labels)
         self._prepare()
-        self._wall = WallClock()
+        self._wall = clock.LoopClock()
         self._living: list[Process] = []
         self._epoch = 0
         self._crashes = 0
