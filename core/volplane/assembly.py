@@ -39,9 +39,9 @@ from volplane.protection.wakeups import ProtectionWakeups
 from volplane.provision.operation import ProvisionOperation
 from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
 from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
+from volplane.reconcile.claims import ClaimReconciler
 from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
-from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
-from volplane.reconcile.volumes import promised
+from volplane.reconcile.volumes import VolumeReconciler, promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
@@ -76,7 +76,8 @@ class Parts:
     executor: where hooks run; whoever made it closes it. fence: names the lease, its holder and its term, under which
     hooks run. node_name: of the one node whose storage this process reaches; None = not bound to a node. refresh: reads
     the Kubernetes Secrets of drivers anew. call_hook: what an executor's thread does to call a hook. metrics: where
-    runners and reflectors count; lifecycle_metrics: where it is counted what becomes of claims, volumes, hooks and leaks.
+    runners and reflectors count; lifecycle_metrics: where it is counted what becomes of claims, volumes, hooks and
+    leaks.
     """
 
     client: Client

@@ -127,8 +127,8 @@ class ControllerProcess:
     def unready(self) -> Sequence[str]:
         """Why /readyz says no; empty = ready. A process that waits for the lease is ready to take over.
 
-        A driver whose hooks all hang is a reason, because only a new process helps. One that is broken or unavailable is
-        none, as long as another can work.
+        A driver whose hooks all hang is a reason, because only a new process helps. One that is broken or unavailable
+        is none, as long as another can work.
         """
         if self._plane is None:
             if trouble := self._trouble or (self._elector.failing if self._elector is not None else ""):
@@ -215,7 +215,7 @@ class ControllerProcess:
         await self._elector.run(work)
 
     async def _prepare(self) -> tuple[str, Sealer]:
-        """Namespace, cluster id and key; waits for an API server that does not answer yet. Raises ConfigurationError."""
+        """Namespace, cluster id and key; waits until the API server answers. Raises ConfigurationError."""
         loop = asyncio.get_running_loop()
         complained = -math.inf
         while True:

@@ -40,7 +40,8 @@ def call_of(method: str, path: str, body: bytes | None) -> Call:
 class Fault:
     """What happens to the next `times` calls that match.
 
-    before: answer instead of the server. after: called once the server has acted; the answer is lost if it returns True.
+    before: answer instead of the server. after: called once the server has acted; the answer is lost if it returns
+    True.
     """
 
     matches: Callable[[Call], bool]

@@ -1,4 +1,6 @@
-"""The Kubernetes Secrets that options of drivers name: read in the event loop, before a driver starts and with each probe."""
+"""The Kubernetes Secrets that options of drivers name: read in the event loop, before a driver starts and with each
+probe.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def _unreadable(option: str, secret: Secret, error: ApiError) -> BackendError:
         return Unavailable(f"{option}: Secret {secret.where} does not exist; create it with the key {secret.key}")
     if error.status == HTTPStatus.FORBIDDEN:
         return PermissionDenied(
-            f"{option}: Secret {secret.where} may not be read; `volplane manifests --config` prints the Role that allows it"
+            f"{option}: Secret {secret.where} may not be read; `volplane manifests --config` prints the Role that "
+            "allows it"
         )
     return Unavailable(f"{option}: Secret {secret.where} cannot be read: {error}")
 

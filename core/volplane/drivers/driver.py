@@ -240,7 +240,10 @@ class Driver:
     def _shown(self, result: object) -> str | None:
         for option, secret in self.secrets.items():
             if secret.is_in(result):
-                return f"returned {type(result).__name__} with the secret of {option} in it; many may read volumes and logs"
+                return (
+                    f"returned {type(result).__name__} with the secret of {option} in it; many may read volumes "
+                    "and logs"
+                )
         return None
 
     def _fault(self, hook: str, what: str) -> PluginError | OutcomeUnknown:

@@ -27,7 +27,9 @@ SPARE_THREADS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCall:
-    """A hook that has not returned. since: loop time of its start; overrun: its deadline is past and its caller gone."""
+    """A hook that has not returned. since: loop time of its start; overrun: its deadline is past and its caller
+    gone.
+    """
 
     driver: str
     what: str
@@ -67,7 +69,7 @@ class HookExecutor(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """A hook call between its request and its end, for executors. Its futures belong to the loop in which it was made."""
+    """A hook call between its request and its end, for executors. Its futures belong to one loop."""
 
     driver: str
     what: str

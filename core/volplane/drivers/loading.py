@@ -1,4 +1,6 @@
-"""From the configuration to drivers: imports the plugins that it needs, makes drivers, keeps the reason for each that fails."""
+"""From the configuration to drivers: imports the plugins that it needs, makes drivers, keeps the reason for each that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,9 @@ def _build(
 
 
 def _all_within(jobs: Mapping[K, Callable[[], T]], seconds: float, what: str) -> dict[K, T | VolplaneError]:
-    """Run all jobs at once, each in a daemon thread. One that has not ended after `seconds` is left running, and reported."""
+    """Run all jobs at once, each in a daemon thread. One that has not ended after `seconds` is left running, and
+    reported.
+    """
     done: dict[K, T | VolplaneError] = {}
 
     def work(key: K, job: Callable[[], T]) -> None:
@@ -228,8 +232,8 @@ def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
 
 
 def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
-    """Why a backend that no driver uses could not be used: it is built for a newer volplane. None: it is not, or it cannot be
-    made with these options.
+    """Why a backend that no driver uses could not be used: it is built for a newer volplane. None: it is not, or it
+    cannot be made with these options.
     """
     try:
         backend = _instance(plugin, driver_options(options_schema(plugin), options, str(plugin)))

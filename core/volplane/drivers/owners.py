@@ -1,8 +1,8 @@
 """Whose a static volume's source is: asks the hook `owns` in the drivers' threads, and keeps the answers per source.
 
 A static volume belongs to the one driver whose `owns` returns True. Each driver is asked about one source at a time, so
-an `owns` that hangs costs its driver one thread. A driver whose call takes longer than `GRACE` is slow until a call of it
-returns sooner: where another driver's answer is True, a slow one is not waited for.
+an `owns` that hangs costs its driver one thread. A driver whose call takes longer than `GRACE` is slow until a call of
+it returns sooner: where another driver's answer is True, a slow one is not waited for.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Ask = Callable[[str, VolumeSource], Awaitable[bool]]
 class SourceOwner:
     """Who works on the asset behind a static volume.
 
-    driver: its owner. reason: why there is none, "" if every driver answered no. known: False while drivers are still to
-    be asked (`DriverRegistry.identify`); reason is then why those that were asked could not answer, or "".
+    driver: its owner. reason: why there is none, "" if every driver answered no. known: False while drivers are still
+    to be asked (`DriverRegistry.identify`); reason is then why those that were asked could not answer, or "".
     """
 
     driver: DriverView | None = None
@@ -115,7 +115,9 @@ class SourceOwners:
         self._answers.pop(_key(source), None)
 
     async def ask(self, asker: _Asker, key: str, source: VolumeSource) -> bool:
-        """Make one call of `owns`, and end the search if the owner is known now. Returns whether the driver answered."""
+        """Make one call of `owns`, and end the search if the owner is known now. Returns whether the driver
+        answered.
+        """
         error: Exception | None = None
         try:
             answer: bool | str = await self._ask(asker.driver, source)
@@ -180,7 +182,8 @@ class _Asker:
     def submit(self, key: str, source: VolumeSource) -> None:
         self._waiting[key] = source
         if self._task is None:
-            # In the context of the registry: the calls are no part of the operation that happens to be the first to ask.
+            # In the context of the registry: the calls are no part of the operation that happens to be the first to
+            # ask.
             self._task = asyncio.get_running_loop().create_task(
                 self._work(), name=f"owns {self.driver}", context=self.owners.context.copy()
             )

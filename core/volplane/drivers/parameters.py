@@ -47,7 +47,10 @@ def class_parameters(
     misplaced = {p.name.lower(): p.name for p in secrets_of(options)}
     values, flaws = check(schema, {key: raw for key, raw in given.items() if key.lower() not in misplaced}, "parameter")
     flaws += tuple(
-        f"parameter {key!r} must not stand in a class, which many may read: secrets are options of the driver, by reference"
+        (
+            f"parameter {key!r} must not stand in a class, which many may read: secrets are options of the driver, by "
+            "reference"
+        )
         for key in given
         if key.lower() in misplaced
     )

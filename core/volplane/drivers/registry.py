@@ -34,8 +34,8 @@ OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
 
 _ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
-"""Hooks that no operation excludes by its asset. While one hangs it is not called again; `start` and `probe` see to that
-themselves."""
+"""Hooks that no operation excludes by its asset. While one hangs it is not called again; `start` and `probe` see to
+that themselves."""
 
 
 class HookRequest(Protocol):
@@ -200,8 +200,8 @@ class DriverRegistry:
     ) -> T:
         """Call a hook in the driver's own threads: `await drivers.call(driver, Driver.provision, request)`.
 
-        timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the caller
-        has stopped waiting. Raises what the method of `Driver` raises, OutcomeUnknown after the timeout (see
+        timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the
+        caller has stopped waiting. Raises what the method of `Driver` raises, OutcomeUnknown after the timeout (see
         `HookExecutor`), and KeyError for a driver that is not in this registry.
         """
         facade = self._entries[driver.name].driver
@@ -255,8 +255,8 @@ class DriverRegistry:
             entry.state = DriverState.READY
 
     async def start_all(self) -> None:
-        """Call `start` of every driver, all at once, and wait for all. A driver whose `start` fails is unavailable until
-        `keep` has started it.
+        """Call `start` of every driver, all at once, and wait for all. A driver whose `start` fails is unavailable
+        until `keep` has started it.
         """
         await self._each(self._start, self._entries.values())
 

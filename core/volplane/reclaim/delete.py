@@ -116,7 +116,10 @@ def _nobody(volume: Volume, why_not: str) -> Action:
         return Wait(reason="an external provisioner deletes it") if not volume.terminating else Settled()
     if not why_not:
         made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")
-        why_not = f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset'
+        why_not = (
+            f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to '
+            "keep the asset"
+        )
     return _no_deleter(volume, why_not) or Wait(reason=_no_deleter_message(volume, why_not))
 
 

@@ -1,8 +1,8 @@
 """Intents: the durable record that an operation may have had side effects. Pure but for the key.
 
-On a claim the record is sealed, because tenants may write claims: HMAC-SHA-256 over the claim's uid and the content, with
-a key from a Secret of our namespace. A missing or broken seal reads as "outcome unknown", never as "nothing was done".
-Volumes are written by administrators and controllers only; their record carries no seal.
+On a claim the record is sealed, because tenants may write claims: HMAC-SHA-256 over the claim's uid and the content,
+with a key from a Secret of our namespace. A missing or broken seal reads as "outcome unknown", never as "nothing was
+done". Volumes are written by administrators and controllers only; their record carries no seal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a provisioning was begun with, and must go on with.
 
     generation: which asset of this claim, part of client tokens; rises only when the former one is proven absent.
-    segment: the place chosen, kept over retries; {} = wherever the driver likes, None = none is chosen. state: what the last `InProgress` returned.
+    segment: the place chosen, kept over retries; {} = wherever the driver likes, None = none is chosen. state: what the
+    last `InProgress` returned.
     """
 
     v: int

@@ -48,8 +48,8 @@ class Server(Protocol):
 class InProcessTransport:
     """Calls a `Server` directly. Every call yields to the event loop once before and once after the server acts.
 
-    So a caller can be cancelled, and other tasks can run, where a network allows it too: before the request takes effect
-    and before the response arrives.
+    So a caller can be cancelled, and other tasks can run, where a network allows it too: before the request takes
+    effect and before the response arrives.
     """
 
     def __init__(self, server: Server, *, headers: Mapping[str, str] | None = None) -> None:

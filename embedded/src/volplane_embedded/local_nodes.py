@@ -35,8 +35,8 @@ _RETRY_SECONDS = 2.0
 class LocalNodes:
     """Nodes that are this machine.
 
-    count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: holds volumes and logs of pods over a
-    restart; no other process may use it. hidden: directories and files that no container may see, besides state_dir.
+    count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: holds volumes and logs of pods over
+    a restart; no other process may use it. hidden: directories and files that no container may see, besides state_dir.
     now: wall time, aware, UTC.
     """
 
@@ -71,7 +71,9 @@ class LocalNodes:
         await self._ready.wait()
 
     async def run(self) -> None:
-        """Register the nodes, schedule and run pods until cancelled. Then all processes are killed; the objects stay."""
+        """Register the nodes, schedule and run pods until cancelled. Then all processes are killed; the objects
+        stay.
+        """
         await asyncio.to_thread(self._state_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)

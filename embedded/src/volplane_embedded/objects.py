@@ -1,4 +1,5 @@
-"""Pods, ConfigMaps and conditions as the scheduler and the kubelet read them, fuller than the structs of the controllers.
+"""Pods, ConfigMaps and conditions as the scheduler and the kubelet read them, fuller than the structs of the
+controllers.
 
 Source: core/v1 of Kubernetes 1.36. Fields that are not listed (probes, ports, resources) are ignored.
 """

@@ -12,8 +12,8 @@
 
     volplane_testing.run(main())
 
-In the virtual time of `run` hours of retries pass in milliseconds, and always the same way. Hooks run in the loop itself,
-one at a time; delays come from `FaultyBackend`, hooks that really block hold up everything.
+In the virtual time of `run` hours of retries pass in milliseconds, and always the same way. Hooks run in the loop
+itself, one at a time; delays come from `FaultyBackend`, hooks that really block hold up everything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
 from volplane_testing.api import Api, Json
-from volplane_testing.control_plane import Controllers, Plan
+from volplane_testing.control_plane import Controllers, ControllerSpec, reasons_of
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.transport import (
     FaultScript,
@@ -72,7 +72,7 @@ class Cluster:
         """
         given = [MemoryBackend()] if backends is None else backends
         self._random = Random(seed)  # noqa: S311 - names and jitter, no secrets
-        self._plan = Plan(
+        self._spec = ControllerSpec(
             backends=given if isinstance(given, Mapping) else _named(given),
             extensions=extensions,
             controllers=controllers,
@@ -108,7 +108,7 @@ class Cluster:
     @property
     def driver(self) -> str:
         """Name of the first driver."""
-        return next(iter(self._plan.backends))
+        return next(iter(self._spec.backends))
 
     # --- people -------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,9 @@ class Cluster:
         selected_node: str = "",
         **spec: Any,
     ) -> Json:
-        """Create a PersistentVolumeClaim. storage_class: None = the default class. selected_node: as by the scheduler."""
+        """Create a PersistentVolumeClaim. storage_class: None = the default class. selected_node: as by the
+        scheduler.
+        """
         annotations = {"volume.kubernetes.io/selected-node": selected_node} if selected_node else {}
         body: Json = {
             "metadata": {"name": name, "annotations": annotations},
@@ -206,7 +208,9 @@ class Cluster:
     # --- time ---------------------------------------------------------------------------------------------------
 
     async def wait_for(self, truth: Callable[[], Any], seconds: float, what: str) -> Any:
-        """What `truth` returns once that is not None or false. TimeoutError, with every known reason, after `seconds`."""
+        """What `truth` returns once that is not None or false. TimeoutError, with every known reason, after
+        `seconds`.
+        """
         deadline = asyncio.get_running_loop().time() + seconds
         while not (found := truth()):
             self.controllers.check()
@@ -246,7 +250,9 @@ class Cluster:
         await self.settle()
 
     async def restart(self) -> None:
-        """Kill the controllers at this very moment, as by SIGKILL, and start them anew: only server and storage remain."""
+        """Kill the controllers at this very moment, as by SIGKILL, and start them anew: only server and storage
+        remain.
+        """
         await self.controllers.kill()
         await self._start()
 
@@ -282,7 +288,7 @@ class Cluster:
 
     async def _start(self) -> None:
         transport = FaultTransport(InProcessTransport(self.server), self._script)
-        self.controllers = Controllers(self._plan, self.server, transport, self._random)
+        self.controllers = Controllers(self._spec, self.server, transport, self._random)
         await self.controllers.start()
         for plural, cache in self.controllers.plane.caches.items():
             if plural not in self._newest:
@@ -303,7 +309,7 @@ class Cluster:
         return all(cache.reached >= self._newest[plural] for plural, cache in caches.items())
 
     def _reasons(self) -> str:
-        waiting = [f"{where}: {reason}" for where, reason in self.controllers.reasons().items()]
+        waiting = [f"{where}: {reason}" for where, reason in reasons_of(self.controllers.plane).items()]
         running = [f"{state.name} is {state.phase}" for state in self.controllers.plane.operations.snapshot()]
         behind = [] if self._caught_up() else ["caches are behind the server"]
         return "; ".join([*waiting, *running, *behind]) or "nothing is known to wait"

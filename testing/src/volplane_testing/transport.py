@@ -78,7 +78,9 @@ def target_of(method: str, path: str, body: bytes | None) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One exchange. resource: plural, with `/status` for the subresource. status: HTTP code, 0 = there was no answer."""
+    """One exchange. resource: plural, with `/status` for the subresource. status: HTTP code, 0 = there was no
+    answer.
+    """
 
     verb: str
     resource: str
@@ -94,7 +96,8 @@ class Request:
 
 
 Ask = Callable[[], Awaitable[Response]]
-"""Sends the request to the server and returns its answer. For a watch: status 200, and the watch is opened afterwards."""
+"""Sends the request to the server and returns its answer. For a watch: status 200, and the watch is opened
+afterwards."""
 
 Behaviour = Callable[[Request, Ask], Awaitable[Response]]
 """What happens to a request. Raises ApiUnavailable where the caller gets no answer."""

@@ -1,4 +1,5 @@
-"""A Kubernetes API server: the kinds that storage needs, with the validation, defaulting and admission of Kubernetes 1.36.
+"""A Kubernetes API server: the kinds that storage needs, with the validation, defaulting and admission of Kubernetes
+1.36.
 
 `server.ApiServer` answers requests without sockets; `http.serve` puts it on a socket. The commands, the in-process
 transport of tests and the simulator call it. It imports nothing of volplane but quantities, so that a mistake in the

@@ -1,8 +1,8 @@
 """The TLS certificate of the server.
 
 kubectl sends no credentials over plain HTTP, so a token needs TLS even on loopback. The certificate is self-signed and
-its own authority: the kubeconfig carries it as certificate-authority-data. P-256, ECDSA with SHA-256 (RFC 5480), and the
-extensions that strict verification requires (RFC 5280, section 4.2; on by default since Python 3.13).
+its own authority: the kubeconfig carries it as certificate-authority-data. P-256, ECDSA with SHA-256 (RFC 5480), and
+the extensions that strict verification requires (RFC 5280, section 4.2; on by default since Python 3.13).
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def ensure_certificate(directory: Path, hosts: Sequence[str], now: datetime) -> 
 
 
 def make_certificate(hosts: Sequence[str], now: datetime) -> Certificate:
-    """Make a self-signed server certificate for host names and addresses, valid for ten years from a day before `now`."""
+    """Make a self-signed server certificate for host names and addresses, valid for ten years from a day before
+    `now`.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "volplane")])

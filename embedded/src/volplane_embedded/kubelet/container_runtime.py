@@ -30,7 +30,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What all pod workers share (kubelet.Dependencies). root: the pods' directories. hidden: paths that no container sees."""
+    """What all pod workers share (kubelet.Dependencies). root: the pods' directories. hidden: paths that no container
+    sees.
+    """
 
     client: Client
     informers: Informers

@@ -25,7 +25,9 @@ _ITEM: Final = re.compile(r"(metadata\.(?:labels|annotations))\['([^']*)'\]")
 
 
 class Missing(Exception):
-    """The pod refers to something that does not exist (yet) or is not supported. The message is worded as the kubelet's."""
+    """The pod refers to something that does not exist (yet) or is not supported. The message is worded as the
+    kubelet's.
+    """
 
 
 @dataclass(slots=True)

@@ -82,7 +82,9 @@ def filter_lines(lines: Iterable[tuple[str, bytes]], wanted: LogOptions) -> list
 
 
 async def read_logs(log: Path, wanted: LogOptions, *, runs: Callable[[], bool] | None) -> AsyncIterator[bytes]:
-    """Yield the log. runs: whether the container still runs; while it does, new lines are waited for. None: do not wait."""
+    """Yield the log. runs: whether the container still runs; while it does, new lines are waited for. None: do not
+    wait.
+    """
     left = wanted.limit
     position = _Position(log)
     async with aclosing(_chunks(position, wanted, runs)) as chunks:

@@ -83,7 +83,9 @@ PodAction = (
 
 
 def compute_pod_action(pod: Pod, record: PodRecord, *, mono: float, wall: datetime, gone: bool) -> PodAction:
-    """Decide on the next action. mono: loop time. wall: UTC. gone: the object is deleted, and `pod` is its last state."""
+    """Decide on the next action. mono: loop time. wall: UTC. gone: the object is deleted, and `pod` is its last
+    state.
+    """
     left = _deadline(pod, record, wall)
     if gone or pod.terminating or record.failure is not None:
         return _terminate(pod, record, mono, gone=gone)

@@ -1,8 +1,8 @@
 """What the kubelet keeps on disk: `pods/<uid>/` with volumes, logs, and how each start of a container ended.
 
 A start is recorded by its log (`containers/<name>/<attempt>.log`), its end by the last report of its sandbox beside the
-log. From these a kubelet that was killed learns what ran; it kills what still runs, and runs no container again that may
-run only once. All functions but the paths block: call them in a thread.
+log. From these a kubelet that was killed learns what ran; it kills what still runs, and runs no container again that
+may run only once. All functions but the paths block: call them in a thread.
 """
 
 from __future__ import annotations
@@ -180,7 +180,9 @@ def _restore_from_status(container: ContainerRecord, reported: ContainerStatus |
 
 
 def kill_stale_processes(root: Path) -> None:
-    """Kill the containers of a former process that still run, found by process id and start time, and wait for their end."""
+    """Kill the containers of a former process that still run, found by process id and start time, and wait for their
+    end.
+    """
     running: list[tuple[int, int]] = []
     for path in root.glob("*/containers/*/*.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError):

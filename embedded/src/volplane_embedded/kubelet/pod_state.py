@@ -32,8 +32,8 @@ class Terminated:
 class ContainerRecord:
     """One container of a pod.
 
-    attempt: number of the start, from 0; -1 before the first. It is in exactly one state: waiting, launching, running or
-    ended. pause, due: the back-off before the next start in seconds, and the loop time at which it is over.
+    attempt: number of the start, from 0; -1 before the first. It is in exactly one state: waiting, launching, running
+    or ended. pause, due: the back-off before the next start in seconds, and the loop time at which it is over.
     """
 
     name: str

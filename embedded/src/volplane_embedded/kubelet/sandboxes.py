@@ -1,4 +1,6 @@
-"""Starts sandboxes through the spawner process and receives their reports; the kubelet's container runtime interface."""
+"""Starts sandboxes through the spawner process and receives their reports; the kubelet's container runtime
+interface.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Sandbox:
         self._closed = closed
 
     async def reports(self) -> AsyncIterator[Report]:
-        """Yield its reports until it has ended or could not be started. After the last one all its resources are free."""
+        """Yield its reports until it has ended or could not be started. After the last one all its resources are
+        free.
+        """
         started = False
         while True:
             line = await self._reader.readline()
@@ -103,7 +107,9 @@ class Sandboxes:
         await self._stop()
 
     async def check(self, directory: Path) -> str:
-        """Run a trivial command: why no container can run on this machine, or "". directory: an empty one to work in."""
+        """Run a trivial command: why no container can run on this machine, or "". directory: an empty one to work
+        in.
+        """
         base = directory / "root"
         base.mkdir(parents=True)
         spec = Spec(

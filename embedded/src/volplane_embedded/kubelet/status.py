@@ -1,6 +1,7 @@
 """The status of a pod as the kubelet reports it. Pure.
 
-Source: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus, convertToAPIContainerStatuses), pkg/kubelet/status/generate.go.
+Source: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus, convertToAPIContainerStatuses),
+pkg/kubelet/status/generate.go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Mounts the volumes of a pod on this machine.
 
-Source: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go (checks of claim and volume); pkg/volume:
-host_path, local, nfs, emptydir, configmap, secret, downwardapi, projected. A claim and its volume are read live.
+Source: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go (checks of claim and volume);
+pkg/volume: host_path, local, nfs, emptydir, configmap, secret, downwardapi, projected. A claim and its volume are read
+live.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class VolumeManager:
         self._use.release(pod_uid)
 
     async def configuration(self, pod: Pod, maps: Iterable[str], secrets: Iterable[str]) -> ConfigObjects:
-        """Read ConfigMaps and Secrets of the pod's namespace. Raises ApiError; a missing object is None in the result."""
+        """Read ConfigMaps and Secrets of the pod's namespace. Raises ApiError; a missing object is None in the
+        result.
+        """
         found = ConfigObjects()
         for name in sorted(maps):
             found.config_maps[name] = await self._read(CONFIG_MAPS, f"{pod.namespace}/{name}")

@@ -25,7 +25,9 @@ _WAITED: Final = (*FORWARDED, signal.SIGCHLD)
 
 
 class InitMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message to the monitor: the command runs; or it cannot be started, with the reason; or it ended with a status."""
+    """A message to the monitor: the command runs; or it cannot be started, with the reason; or it ended with a
+    status.
+    """
 
     running: bool = False
     stage: Stage = ""

@@ -1,9 +1,9 @@
 """The file system of a sandboxed command: the host's tree, read-only, with the volumes mounted in it.
 
-Built in a fresh mount namespace, in this order: a tmpfs becomes the root and the host's tree moves to /old below it; the
-new root is a second tmpfs at /new with the host's top-level directories bound read-only; volumes are bound on top; the
-host's tree is unmounted. Paths that belong to the command are resolved with /new as their root and never through magic
-links, so that no symlink in a volume reaches the host.
+Built in a fresh mount namespace, in this order: a tmpfs becomes the root and the host's tree moves to /old below it;
+the new root is a second tmpfs at /new with the host's top-level directories bound read-only; volumes are bound on top;
+the host's tree is unmounted. Paths that belong to the command are resolved with /new as their root and never through
+magic links, so that no symlink in a volume reaches the host.
 """
 
 from __future__ import annotations
@@ -238,7 +238,8 @@ def _overlay(root: int, path: str, fd: int, places: list[tuple[str, bool]], skel
     except OSError as failure:
         names = ", ".join(f"{path.removeprefix('/new')}/{place}" for place, _ in places)
         raise MountFailure(
-            f"{names} does not exist on this host, and no place for it can be made without overlayfs: {failure.strerror}"
+            f"{names} does not exist on this host, and no place for it can be made without overlayfs: "
+            f"{failure.strerror}"
         ) from failure
     os.close(fd)
     for inside, tree in inner:

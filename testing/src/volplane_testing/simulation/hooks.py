@@ -62,7 +62,8 @@ class HookFaults:
 class FaultInjector:
     """Wraps every hook of every driver. `down` holds the drivers that answer nothing now.
 
-    crash: kills the calling process for the reason given, and says whether it did. externals: by driver; simulated backends report their effects themselves.
+    crash: kills the calling process for the reason given, and says whether it did. externals: by driver; simulated
+    backends report their effects themselves.
     """
 
     def __init__(self, run_context: RunContext, faults: HookFaults, crash: Callable[[str, str], bool]) -> None:
