@@ -61,6 +61,7 @@ docs: $(STAMP) ## Write the generated pages of docs/reference anew
 
 .PHONY: site
 site: $(STAMP) ## Build the site from docs/ into build/site; a broken link is an error
+	@rm -rf build/site
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --doctree-dir build/doctrees docs build/site
 
 .PHONY: venv

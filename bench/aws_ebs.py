@@ -3,9 +3,9 @@
     python bench/aws_ebs.py [--volumes 1000] [--in-flight 100] [--threads 10] [--rate 5] [--burst 50] [--json]
 
 The mocked EC2 is a process of its own, reached over HTTP; every change of state takes 1.5 s there, and every call that
-changes something has a token bucket of `--rate` calls a second, `--burst` at once, as EC2 grants them. The driver is told
-the same rate and four fifths of the burst, as its defaults are to EC2's. It is called as volplane calls it: hooks in
-`--threads` threads, `InProgress` followed up later without one. Then the same calls are made with boto3 alone.
+changes something has a token bucket of `--rate` calls a second, `--burst` at once, as EC2 grants them. The driver is
+told the same rate and four fifths of the burst, as its defaults are to EC2's. It is called as volplane calls it: hooks
+in `--threads` threads, `InProgress` followed up later without one. Then the same calls are made with boto3 alone.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class Run:
 def bare(
     url: str, nodes: Sequence[NodeIdentity], zones: Sequence[str], *, volumes: int, looks: int, threads: int
 ) -> float:
-    """CPU seconds of this process for as many calls of each kind, with boto3 and nothing else. looks: DescribeVolumes."""
+    """CPU seconds of this process for as many calls of each kind, with boto3 and nothing else. looks:
+    DescribeVolumes.
+    """
     import boto3  # noqa: PLC0415 - not before the driver has loaded it: both shall find it loaded
     from botocore.config import Config  # noqa: PLC0415
 

@@ -6,12 +6,13 @@
     python -m bench.claims static 1000 --write-ms 1
 
 Every process on its own, as in real life: `volplane apiserver --memory` (with --data one that has every write on disk
-before it answers, as a cluster's has; with --write-ms one whose writes cost so much more), the controllers (`--controllers all`) with a backend that only remembers, and
-this one, which creates the objects and watches the claims. All objects are created while the controllers are stopped.
-Then they go on; the time is that until the last claim is Bound, their CPU is that until they rest, events included. The
-floor is measured in the same way on a server of its own: the same objects, then a bare client sends the same writes with
-as many in flight, and no logic (`bench.floor`); of events as many as the controllers sent until the last claim was
-Bound. Both alternate `--runs` times; medians are told, and the share is the median of the shares of the pairs.
+before it answers, as a cluster's has; with --write-ms one whose writes cost so much more), the controllers
+(`--controllers all`) with a backend that only remembers, and this one, which creates the objects and watches the
+claims. All objects are created while the controllers are stopped. Then they go on; the time is that until the last
+claim is Bound, their CPU is that until they rest, events included. The floor is measured in the same way on a server of
+its own: the same objects, then a bare client sends the same writes with as many in flight, and no logic
+(`bench.floor`); of events as many as the controllers sent until the last claim was Bound. Both alternate `--runs`
+times; medians are told, and the share is the median of the shares of the pairs.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
 
 A stream of claims of four healthy drivers arrives at a fixed rate, undisturbed first, then disturbed:
 hanging: 100 claims of a driver whose `provision` never returns. failing: 10,000 claims of one whose `provision` always
-fails, each of which was tried once. burst: the same while all those are tried for the first time. storm: somebody patches the labels of 20 claims without a pause while they are bound, again and again; undisturbed,
-the same patches go to objects that nobody watches. recycles: 100 released volumes are scrubbed at once by pods that end
-in 50 ms. Told are median and 99th percentile of both, and the ratio of the latter.
+fails, each of which was tried once. burst: the same while all those are tried for the first time. storm: somebody
+patches the labels of 20 claims without a pause while they are bound, again and again; undisturbed, the same patches go
+to objects that nobody watches. recycles: 100 released volumes are scrubbed at once by pods that end in 50 ms. Told are
+median and 99th percentile of both, and the ratio of the latter.
 """
 
 from __future__ import annotations

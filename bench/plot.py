@@ -82,7 +82,8 @@ def _line(scale: _Scale, line: Line, colour: str) -> Iterable[str]:
     if line.budget is not None:
         y = scale.y(line.budget)
         yield (
-            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="{colour}" stroke-dasharray="6 4"/>'
+            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="{colour}" '
+            'stroke-dasharray="6 4"/>'
         )
         yield _text(WIDTH - RIGHT + 10, y + 4, f"budget {line.name}: {line.budget:g}", colour=colour, size=11)
 

@@ -2,8 +2,8 @@
 
 python -m bench.server KUBECONFIG [--pairs N] [--volumes N] [--write-ms MS]
 
-pairs: bound volumes with their claims, as a cluster holds them. volumes: free static ones of 1 GiB and no class. write-ms:
-CPU that every write costs besides, in threads of their own as in a server that uses all cores.
+pairs: bound volumes with their claims, as a cluster holds them. volumes: free static ones of 1 GiB and no class.
+write-ms: CPU that every write costs besides, in threads of their own as in a server that uses all cores.
 """
 
 from __future__ import annotations

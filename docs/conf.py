@@ -3,6 +3,7 @@
 project = "volplane"
 author = "The volplane authors"
 html_title = "volplane"
+smartquotes = False
 
 extensions = ["myst_parser"]
 exclude_patterns = ["README.md"]  # index.md includes it

@@ -1,6 +1,7 @@
 """Write the schemas of the embedded API server's kinds from the models of the `kubernetes` client package.
 
-Run `python -m tools.generate_schemas` at the root of the repository after a new release of that package; the files it writes are checked in.
+Run `python -m tools.generate_schemas` at the root of the repository after a new release of that package; the files it
+writes are checked in.
 
 A definition is `{"fields": {name: type}, "required": [...]}`. A type is one of str, bool, i32, i64, quantity, time,
 micro-time, bytes, int-or-str, any; `#name` refers to a definition, `[T` is a list and `{T` a map of T. After a blank

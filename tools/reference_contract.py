@@ -114,9 +114,9 @@ def errors_page() -> Iterator[str]:
     yield "# Errors\n"
     yield MARK + "\n"
     yield """\
-All derive from `VolplaneError`. What a hook raises is a `BackendError`: its class decides what happens next, its text is
-for people, `code` keeps the backend's own code. Each reaches the claim or the volume as an event that names the time of
-the next try.
+All derive from `VolplaneError`. What a hook raises is a `BackendError`: its class decides what happens next, its text
+is for people, `code` keeps the backend's own code. Each reaches the claim or the volume as an event that names the time
+of the next try.
 """
     yield "| raised by a hook | proves that nothing was made | next try | gRPC code in CSI |\n|---|---|---|---|"
     for kind in kinds:
@@ -131,11 +131,11 @@ Every delay stands in [one table](../explanation/delays.md). In short:
 - back-off: exponentially later, 0.5 s doubling to 2 min.
 - slow: every 5 minutes, and at once when the claim, the class or the driver's options change.
 - `retry_after=` of the error goes before both.
-- Where many fail at once: of one storage class on one driver a hundred are tried again at once, then ten a second, those that
-  failed least often first; each success allows two more. First tries are never held back.
+- Where many fail at once: of one storage class on one driver a hundred are tried again at once, then ten a second,
+  those that failed least often first; each success allows two more. First tries are never held back.
 
-Where nothing proves that nothing was made, an asset may exist: volplane looks (`find`) or repeats the same call before it
-forgets the claim. A backend that is certain passes `nothing_done=True`."""
+Where nothing proves that nothing was made, an asset may exist: volplane looks (`find`) or repeats the same call before
+it forgets the claim. A backend that is certain passes `nothing_done=True`."""
     for kind in kinds:
         above = kind.__bases__[0].__name__
         yield f"\n## {kind.__name__}\n"

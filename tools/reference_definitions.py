@@ -1,4 +1,6 @@
-"""How the definition of a public name becomes Markdown, and how a type in a signature becomes a link to its definition."""
+"""How the definition of a public name becomes Markdown, and how a type in a signature becomes a link to its
+definition.
+"""
 
 from __future__ import annotations
 

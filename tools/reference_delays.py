@@ -25,8 +25,8 @@ _TOGETHER = f"""
 ## Together
 
 The retries of one driver and storage class have a budget together: {RETRY_BUDGET.rate:g} a second, at most
-{RETRY_BUDGET.burst:g} saved up, and {RETRY_BUDGET.per_success:g} more for each success. An operation whose delay is over
-waits until the budget allows it; those that failed least often go first. First tries are not counted.
+{RETRY_BUDGET.burst:g} saved up, and {RETRY_BUDGET.per_success:g} more for each success. An operation whose delay is
+over waits until the budget allows it; those that failed least often go first. First tries are not counted.
 
 The four rows of passes share one count of failures per object.
 
@@ -35,8 +35,8 @@ The four rows of passes share one count of failures per object.
 - `InProgress(retry_after)` of a hook: the operation goes on after exactly that time.
 - `Absent` of a `find`: it counts only `settle_seconds` (of `describe`) after the last attempt to provision.
 
-Periods are not delays and are not in the table: a driver is probed every 30 s and checked for leaks every 10 min, and an
-Event is rewritten at most every 5 min.
+Periods are not delays and are not in the table: a driver is probed every 30 s and checked for leaks every 10 min, and
+an Event is rewritten at most every 5 min.
 """
 
 

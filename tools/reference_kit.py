@@ -23,7 +23,8 @@ TITLES = {
     "aws_ebs_testing.md": "Testing kit of aws_ebs: a mocked EC2",
 }
 HOW_TO = {
-    "testing.md": "[How to use it](../how-to/test-a-backend.md). The rules, and `Subject`, are in [conformance.md](conformance.md).",
+    "testing.md": "[How to use it](../how-to/test-a-backend.md). "
+    "The rules, and `Subject`, are in [conformance.md](conformance.md).",
     "hostpath_testing.md": "`volplane check volplane_hostpath.testing:subject` judges the backend with it.",
     "aws_ebs_testing.md": "[How to use it](../how-to/test-against-a-mocked-ec2.md).",
 }
@@ -63,13 +64,14 @@ def conformance_page(index: Index) -> Iterator[str]:
     yield "# Conformance\n"
     yield MARK + "\n"
     yield f"""\
-{len(RULES)} rules say what every backend promises. [How to run them](../how-to/test-a-backend.md), with pytest or from the
-command line. They are judged in this order; a rule that builds on one that is violated is not judged. A rule that says
-nothing about a backend (it lacks the hook, or the subject the means) is reported as not applicable, with the reason.
+{len(RULES)} rules say what every backend promises. [How to run them](../how-to/test-a-backend.md), with pytest or from
+the command line. They are judged in this order; a rule that builds on one that is violated is not judged. A rule that
+says nothing about a backend (it lacks the hook, or the subject the means) is reported as not applicable, with the
+reason.
 
 A backend that cannot keep a rule declares that in `describe().waived_rules`, rule -> reason, and every report shows it.
-{fixed} rules cannot be waived: without them nothing that volplane promises could be kept. An unknown rule, one that cannot be
-waived, or a missing reason there is itself a violation (`waivers-are-honest`).
+{fixed} rules cannot be waived: without them nothing that volplane promises could be kept. An unknown rule, one that
+cannot be waived, or a missing reason there is itself a violation (`waivers-are-honest`).
 """
     yield "| rule | the backend promises | needs | can be waived |\n|---|---|---|---|"
     for rule in RULES:

@@ -60,7 +60,8 @@ def extensions_page() -> Iterator[str]:
     yield "# Extensions\n"
     yield MARK + "\n"
     yield """\
-They come with volplane and are around every driver once the configuration names them ([how](../how-to/wrap-every-backend.md)).
+They come with volplane and are around every driver once the configuration names them
+([how](../how-to/wrap-every-backend.md)).
 """
     for name in ("call_log", "dry_run", "quota"):
         plugin = InstalledPlugins().load("extension", name)
@@ -74,9 +75,9 @@ def commands_page() -> Iterator[str]:
     yield "# Commands\n"
     yield MARK + "\n"
     yield """\
-Exit codes: 0 ok; 1 failed, the reason on stderr as one line `error: …`; 2 wrong usage; 130 Ctrl-C. Results go to stdout,
-progress and warnings to stderr; colour only on a terminal, never with `NO_COLOR`. SIGTERM finishes what runs, saves what
-must be known later, and exits 0 within 10 seconds. `python -m volplane` is the same as `volplane`.
+Exit codes: 0 ok; 1 failed, the reason on stderr as one line `error: …`; 2 wrong usage; 130 Ctrl-C. Results go to
+stdout, progress and warnings to stderr; colour only on a terminal, never with `NO_COLOR`. SIGTERM finishes what runs,
+saves what must be known later, and exits 0 within 10 seconds. `python -m volplane` is the same as `volplane`.
 """
     yield from help_of([])
     for name in frame.COMMANDS:

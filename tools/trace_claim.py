@@ -2,9 +2,10 @@
 
 python -m tools.trace_claim          print the files and functions in the order in which they were first called
 
-A claim of a class with the hostpath backend is made on a cluster in this process, and every call of a function of core is
-noted that is part of its way: in the reflectors, in the workers of the runner of claims, in the operation on the claim, in the
-hooks, and in callbacks of the event loop. docs/explanation/architecture.md describes that way; a test compares the two.
+A claim of a class with the hostpath backend is made on a cluster in this process, and every call of a function of core
+is noted that is part of its way: in the reflectors, in the workers of the runner of claims, in the operation on the
+claim, in the hooks, and in callbacks of the event loop. docs/explanation/architecture.md describes that way; a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "parameters": ("drivers.parameters", "schemas", "secret"),
     "logs": ("controller.logs", "messages"),
     "clock": ("controller.clock",),
-    "metrics": ("assembly._Wiring._hook_ended", "assembly._Wiring._operation_ended", "controller.metrics"),
+    "metrics": ("assembly._Wiring._operation_ended", "controller.metrics"),
     "events": ("kube.events",),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
-    "other duties": ("protection",),
+    "other duties": ("assembly._Wiring._forget_source", "protection"),
 }
 """What a reader need not open to follow a claim: subject -> packages, modules and functions of core."""
 
@@ -133,7 +134,9 @@ def on_the_way() -> bool:
 
 
 def layers() -> Iterator[tuple[str, int]]:
-    """The packages and modules of core with the number of their layer, the highest first, as import-linter checks them."""
+    """The packages and modules of core with the number of their layer, the highest first, as import-linter checks
+    them.
+    """
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
     [contract] = [each for each in linter["contracts"] if each["name"] == "layers"]
     for number, layer in enumerate(contract["layers"]):

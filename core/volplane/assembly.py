@@ -26,6 +26,8 @@ from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.names import PROVISIONED_BY
+from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
 from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
@@ -35,14 +37,15 @@ from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_p
 from volplane.protection.volumes import decide_volume_protection
 from volplane.protection.wakeups import ProtectionWakeups
 from volplane.provision.operation import ProvisionOperation
-from volplane.reclaim.operation import DeleteOperation, RecycleOperation
+from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
 from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
+from volplane.reconcile.claims import ClaimReconciler
 from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
-from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
-from volplane.reconcile.volumes import promised
+from volplane.reconcile.volumes import VolumeReconciler, promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
+from volplane.state.naming import volume_source
 from volplane.state.records import Sealer
 
 __all__ = ["ALL_CONTROLLERS", "CONTROLLERS_BESIDE", "Parts", "build", "parse_controllers"]
@@ -73,7 +76,8 @@ class Parts:
     executor: where hooks run; whoever made it closes it. fence: names the lease, its holder and its term, under which
     hooks run. node_name: of the one node whose storage this process reaches; None = not bound to a node. refresh: reads
     the Kubernetes Secrets of drivers anew. call_hook: what an executor's thread does to call a hook. metrics: where
-    runners and reflectors count; lifecycle_metrics: where it is counted what becomes of claims, volumes, hooks and leaks.
+    runners and reflectors count; lifecycle_metrics: where it is counted what becomes of claims, volumes, hooks and
+    leaks.
     """
 
     client: Client
@@ -111,7 +115,7 @@ class _Wiring:
             cluster_id=settings.cluster_id,
             node_name=parts.node_name,
             changed=self._driver_changed,
-            observe=self._hook_ended,
+            metrics=parts.lifecycle_metrics,
             refresh=parts.refresh,
             call_hook=parts.call_hook,
         )
@@ -221,7 +225,13 @@ class _Wiring:
         self._dispatcher.register("discard", DiscardOperation(deps))
         self._dispatcher.register("delete", DeleteOperation(deps, volumes.enqueue))
         self._dispatcher.register("recycle", RecycleOperation(deps, volumes.enqueue))
+        self._dispatcher.register("identify", IdentifyOperation(deps, self._drivers.identify))
+        self._state.volumes.subscribe(self._forget_source)
         return deps
+
+    def _forget_source(self, old: Volume | None, new: Volume | None) -> None:
+        if new is None and old is not None and old.annotation(PROVISIONED_BY) is None:
+            self._drivers.forget_source(volume_source(old))
 
     def _reflectors(self) -> list[Reflector[Any]]:
         parts = self._parts
@@ -288,7 +298,3 @@ class _Wiring:
             self._parts.lifecycle_metrics.operation_ended(
                 ended.run.driver, ended.run.verb, ended.seconds, failed=failed
             )
-
-    def _hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
-        if self._parts.lifecycle_metrics is not None:
-            self._parts.lifecycle_metrics.hook_ended(driver, hook, seconds, result)

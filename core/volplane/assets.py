@@ -28,7 +28,8 @@ __all__ = [
 
 
 Segment = Mapping[str, str]
-"""A place in the topology: node label keys and values that all hold there, e.g. {"topology.kubernetes.io/zone": "a"}."""
+"""A place in the topology: node label keys and values that all hold there, e.g. {"topology.kubernetes.io/zone":
+"a"}."""
 
 
 class AccessMode(StrEnum):
@@ -59,8 +60,8 @@ class VolumeSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The marks that every asset we make must carry, and that `find`, `delete` and `list_assets` compare. Filled by volplane,
-    kept and given back by the backend.
+    """The marks that every asset we make must carry, and that `find`, `delete` and `list_assets` compare. Filled by
+    volplane, kept and given back by the backend.
     """
 
     cluster_id: str
@@ -177,8 +178,8 @@ class ListedAsset:
     attached_to: tuple[str, ...] = ()
     """Names of the nodes, or ids of the instances, to which it is attached now."""
     source: VolumeSource | None = None
-    """As a PersistentVolume would point at it. Needed where the handle is no part of the source: what a person has made a
-    volume of is then known not to be an orphan."""
+    """As a PersistentVolume would point at it. Needed where the handle is no part of the source: what a person has made
+    a volume of is then known not to be an orphan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,11 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def owns(self, request: OwnsRequest) -> bool:
-        """Say whether a volume that a person made belongs to this driver: a path under my root, my server, my driver."""
+        """Say whether a volume that a person made belongs to this driver: a path under my root, my server, my driver.
+
+        Asked about one source at a time. The answer is kept until the volume is gone or the driver starts anew. A
+        driver that takes longer than a second is not waited for where another driver owns the source.
+        """
         raise AssertionError(request)
 
     @hookspec(firstresult=True)

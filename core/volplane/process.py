@@ -49,6 +49,8 @@ STEP_SECONDS = 1.5
 DRAIN_SECONDS = 3.0
 HOOK_SECONDS = 1.5
 EVENT_SECONDS = 1.0
+START_SECONDS = 2.0
+"""How long the controllers wait for drivers to start, before they report those that have not."""
 COMPLAIN_SECONDS = 30.0
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
@@ -125,8 +127,8 @@ class ControllerProcess:
     def unready(self) -> Sequence[str]:
         """Why /readyz says no; empty = ready. A process that waits for the lease is ready to take over.
 
-        A driver whose hooks all hang is a reason, because only a new process helps. One that is broken or unavailable is
-        none, as long as another can work.
+        A driver whose hooks all hang is a reason, because only a new process helps. One that is broken or unavailable
+        is none, as long as another can work.
         """
         if self._plane is None:
             if trouble := self._trouble or (self._elector.failing if self._elector is not None else ""):
@@ -213,7 +215,7 @@ class ControllerProcess:
         await self._elector.run(work)
 
     async def _prepare(self) -> tuple[str, Sealer]:
-        """Namespace, cluster id and key; waits for an API server that does not answer yet. Raises ConfigurationError."""
+        """Namespace, cluster id and key; waits until the API server answers. Raises ConfigurationError."""
         loop = asyncio.get_running_loop()
         complained = -math.inf
         while True:
@@ -243,10 +245,10 @@ class ControllerProcess:
         plane = self._build(loaded, cluster_id, sealer, leadership, recorder)
         async with asyncio.TaskGroup() as group:
             events = group.create_task(recorder.run(), name="events")
-            await plane.drivers.start_all()
+            keeping = group.create_task(plane.drivers.keep(), name="drivers")
+            await plane.drivers.started(within=START_SECONDS)
             self._plane = plane
             self._planeing.set()
-            keeping = group.create_task(plane.drivers.keep(), name="drivers")
             resync = group.create_task(self._resync(plane), name="resync")
             leaks = group.create_task(plane.leak_check.run(), name="leak check")
             controllers = group.create_task(plane.run(), name="controllers")

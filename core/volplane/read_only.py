@@ -42,7 +42,9 @@ class ReadOnlyControlPlane:
     doubts: tuple[str, ...]
 
     def explain(self, key: str) -> Explanation:
-        """What the controllers would say of the claim `namespace/name` if they had only just started; needs the running loop."""
+        """What the controllers would say of the claim `namespace/name` if they had just started; needs the running
+        loop.
+        """
         return self.plane.explain(key)
 
 

@@ -1,5 +1,5 @@
-"""Requests of hooks: one frozen value a call, filled by volplane. Fields are added, never changed; a backend reads what it
-needs. Sizes are bytes, durations seconds.
+"""Requests of hooks: one frozen value a call, filled by volplane. Fields are added, never changed; a backend reads what
+it needs. Sizes are bytes, durations seconds.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ class FindRequest:
     owner: Ownership
     """As in that request; an asset with other marks is not the one."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """As in that request, where they are known: what volplane finds is deleted or proven absent, for which it needs none."""
+    """As in that request, where they are known: what volplane finds is deleted or proven absent, for which it needs
+    none."""
     segment: Segment | None = None
     """As in that request."""
 
@@ -263,8 +264,8 @@ class ListRequest:
 class AdoptRequest:
     """Take over the asset of this volume from another cluster: replace the marks `former` by those of `volume.owner`.
 
-    A person asked for it, after a restore. An asset that carries the new marks already is `Done`. Refuse (`AlreadyExists`)
-    one that carries neither.
+    A person asked for it, after a restore. An asset that carries the new marks already is `Done`. Refuse
+    (`AlreadyExists`) one that carries neither.
     """
 
     context: Context

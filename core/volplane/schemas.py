@@ -31,8 +31,8 @@ class ParameterKind(StrEnum):
     MAPPING = "mapping"
     """"k=v,k2=v2", handed over as dict[str, str]."""
     SECRET = "secret"  # noqa: S105 - the name of a kind
-    """Only of driver options: a reference (env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY) to a secret, handed over as
-    `volplane.Secret`, never the secret itself. It takes no default, choices, pattern or bounds."""
+    """Only of driver options: a reference (env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY) to a secret, handed over
+    as `volplane.Secret`, never the secret itself. It takes no default, choices, pattern or bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,9 @@ class Secret:
     __slots__ = ("_given", "_revealed", "key", "place", "reference", "where")
 
     def __init__(self, reference: str) -> None:
-        """reference: as in the module's table. Raises ValueError, which does not show it: it may be the secret itself."""
+        """reference: as in the module's table. Raises ValueError, which does not show it: it may be the secret
+        itself.
+        """
         match = next(filter(None, (pattern.fullmatch(reference) for pattern in _PATTERNS)), None)
         if match is None:
             raise ValueError("expected env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY")
@@ -91,7 +93,7 @@ class Secret:
         return type(self), (self.reference,)
 
     def reveal(self) -> str:
-        """The secret as it is now, at least one character. Raises Unavailable that names the place and what is wrong."""
+        """The secret as it is now, not empty. Raises Unavailable that names the place and what is wrong."""
         match self.place:
             case SecretPlace.ENVIRONMENT:
                 text = self._of_environment()
@@ -106,7 +108,7 @@ class Secret:
         return text
 
     def is_in(self, value: object) -> bool:
-        """Whether a value, however nested, holds what was revealed last. Texts below 8 characters are not looked for."""
+        """Whether a value, however nested, holds what was revealed last; False if that is below 8 characters."""
         return len(self._revealed) >= SHORTEST_LINE and _holds(value, self._revealed)
 
     def give(self, text: str) -> None:

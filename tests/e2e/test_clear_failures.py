@@ -117,7 +117,11 @@ def test_a_selector_that_nothing_matches_says_what_to_do_and_takes_a_volume_that
 apiVersion: v1
 kind: PersistentVolume
 metadata: {{name: gold, labels: {{tier: gold}}}}
-spec: {{storageClassName: selected, capacity: {{storage: 1Mi}}, accessModes: [ReadWriteOnce], hostPath: {{path: {directory}}}}}
+spec:
+  storageClassName: selected
+  capacity: {{storage: 1Mi}}
+  accessModes: [ReadWriteOnce]
+  hostPath: {{path: {directory}}}
 """
     kubectl(kubeconfig, "create", "-f", "-", given=volume)
     expect_bound(kubeconfig, "choosy")

@@ -1,4 +1,6 @@
-"""A whole controller process over the embedded server, on real directories and in real time, whose calls are written down."""
+"""A whole controller process over the embedded server, on real directories and in real time, whose calls are written
+down.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +170,9 @@ async def running_process(
     plugins: Iterable[Plugin] = (),
     **options: Any,
 ) -> AsyncIterator[Site]:
-    """Run it until the block ends, with its pages served. plugins: beside hostpath, for drivers of the configuration."""
+    """Run it until the block ends, with its pages served. plugins: beside hostpath, for drivers of the
+    configuration.
+    """
     site = Site(directory)
     driver = DriverSettings(name=DRIVER, backend="hostpath", options={"root": str(site.root), "shared": True})
     configured = configuration or Configuration()

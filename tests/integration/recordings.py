@@ -220,7 +220,9 @@ def _value(expected: Any, actual: Any, path: str) -> Iterator[str]:
 
 SERVED = {
     "": "configmaps events namespaces nodes persistentvolumeclaims persistentvolumes pods secrets serviceaccounts",
-    "storage.k8s.io": "csidrivers csinodes csistoragecapacities storageclasses volumeattachments volumeattributesclasses",
+    "storage.k8s.io": (
+        "csidrivers csinodes csistoragecapacities storageclasses volumeattachments volumeattributesclasses"
+    ),
     "coordination.k8s.io": "leases",
     "events.k8s.io": "events",
     "authorization.k8s.io": "selfsubjectaccessreviews",

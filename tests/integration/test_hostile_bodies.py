@@ -1,4 +1,6 @@
-"""Bodies bent out of shape: whatever is sent, the answer is a Status that says what is wrong, never a failure inside."""
+"""Bodies bent out of shape: whatever is sent, the answer is a Status that says what is wrong, never a failure
+inside.
+"""
 
 from __future__ import annotations
 

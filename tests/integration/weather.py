@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from scenarios.laboratory import Laboratory
+from scenarios.harness import Harness
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Response, Transport
 from volplane_embedded.inprocess import InProcessTransport
@@ -60,7 +60,7 @@ WEATHERS: dict[str, Weather] = {
 }
 
 
-class Outdoors(Laboratory):
+class Outdoors(Harness):
     """`weather` lies between every control plane and the server. Watches end when it turns bad, and none open then."""
 
     def __init__(self, *backends: Any, **more: Any) -> None:

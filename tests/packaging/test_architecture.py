@@ -1,4 +1,6 @@
-"""The page about the architecture describes the way of a claim as it is: every function it names runs, no file is left out."""
+"""The page about the architecture describes the way of a claim as it is: every function it names runs, no file is left
+out.
+"""
 
 import importlib
 import operator

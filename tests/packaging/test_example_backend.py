@@ -1,4 +1,6 @@
-"""A backend of a third party: built as a wheel, installed beside the core's wheel in a clean environment, tested there."""
+"""A backend of a third party: built as a wheel, installed beside the core's wheel in a clean environment, tested
+there.
+"""
 
 from __future__ import annotations
 

@@ -197,9 +197,14 @@ def test_what_others_got_wrong_is_reported_while_the_rest_runs(crowded: CleanEnv
         "quota": "ok",
     }
     reasons = {
-        "raises": "backend raises (somebodys-raises 1.5): importing somebodys_raises raised RuntimeError: no licence found",
+        "raises": (
+            "backend raises (somebodys-raises 1.5): importing somebodys_raises raised RuntimeError: no licence found"
+        ),
         "hangs": "backend hangs (somebodys-hangs 1.5): importing somebodys_hangs did not end within 5 s",
-        "newer": "backend newer (somebodys-newer 1.5): is built for hookspec version 2, this volplane knows 1; upgrade volplane",
+        "newer": (
+            "backend newer (somebodys-newer 1.5): is built for hookspec version 2, this volplane knows 1; "
+            "upgrade volplane"
+        ),
         "elsewhere": "it seems to need another version of volplane",
         "twin": "; uninstall all but one",
     }

@@ -1,4 +1,6 @@
-"""What stands in the repository works on any machine: no index, no host of one, no path of the machine it was made on."""
+"""What stands in the repository works on any machine: no index, no host of one, no path of the machine it was made
+on.
+"""
 
 import re
 import subprocess

@@ -37,7 +37,8 @@ from volplane.schemas import Parameter, ParameterSchema
 
 OK = "ok"
 Answer = Any
-"""`"ok"`, an error text, an exception to raise, or the result itself. A text that starts with `in-use:` is VolumeInUse."""
+"""`"ok"`, an error text, an exception to raise, or the result itself. A text that starts with `in-use:` is
+VolumeInUse."""
 
 
 class ScriptedBackend(BackendSpec):

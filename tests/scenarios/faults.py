@@ -11,7 +11,7 @@ from typing import Any
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Response, Transport
-from volplane_testing.exchange import Mortal, refusal, target_of
+from volplane_testing.transport import KillableTransport, refusal, target_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ def call_of(method: str, path: str, body: bytes | None) -> Call:
 class Fault:
     """What happens to the next `times` calls that match.
 
-    before: answer instead of the server. after: called once the server has acted; the answer is lost if it returns True.
+    before: answer instead of the server. after: called once the server has acted; the answer is lost if it returns
+    True.
     """
 
     matches: Callable[[Call], bool]
@@ -96,7 +97,7 @@ class Rules:
         ]
 
 
-class UnreliableTransport(Mortal):
+class UnreliableTransport(KillableTransport):
     """What one controller process sees of the server."""
 
     def __init__(self, inner: Transport, rules: Rules) -> None:

@@ -1,4 +1,6 @@
-"""The simulation finds mistakes: each known bug, planted into the controllers, breaks an invariant in a recorded seed."""
+"""The simulation finds mistakes: each known bug, planted into the controllers, breaks an invariant in a recorded
+seed.
+"""
 
 from __future__ import annotations
 

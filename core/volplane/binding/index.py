@@ -208,7 +208,7 @@ class WaitingClaims:
         del self._claims[claim_key]
 
     def wake_for(self, volume: Volume, *, passed_over: Iterable[str] = ()) -> str | None:
-        """Key of the waiting claim with the largest request that the volume satisfies, not yet woken; None if nobody."""
+        """Key of the waiting claim with the largest request that the volume satisfies, not yet woken; None: none."""
         capacity, skip = capacity_of(volume), set(passed_over)
         for _, _, key in self._from_largest(place_of(volume), capacity):
             if key in skip or key in self._offers:

@@ -1,7 +1,7 @@
 """The writes of a bind and of an unbind, one at a time, each skipped where its effect is already there. Pure.
 
-Order of a bind: W1 the volume's reference, W2 the volume's phase, W3 the claim's pointer, W4 the claim's status. After a
-crash between any two, the next decision continues at the first write that is still missing.
+Order of a bind: W1 the volume's reference, W2 the volume's phase, W3 the claim's pointer, W4 the claim's status. After
+a crash between any two, the next decision continues at the first write that is still missing.
 Source: reference binder `bind`, `unbindVolume`, `updateClaimStatus`.
 """
 
@@ -151,7 +151,9 @@ def unbind_patch(volume: Volume, *, metadata: Mapping[str, Any] | None = None, w
 
 
 def migration_step(kind: Kind[Any], item: Claim | Volume) -> Patch | None:
-    """Set or remove the annotation `pv.kubernetes.io/migrated-to`, for volumes of in-tree plugins that a CSI driver serves now."""
+    """Set or remove the annotation `pv.kubernetes.io/migrated-to`, for volumes of in-tree plugins that a CSI driver
+    serves now.
+    """
     if isinstance(item, Volume):
         plugin = item.annotation(names.PROVISIONED_BY)
     else:

@@ -38,7 +38,8 @@ def require_answer(answer: Any | None, address: str) -> Any:
     """The answer. Raises VolplaneError if there is none."""
     if answer is None:
         raise VolplaneError(
-            f"no controller answers at {address}: start `volplane run` or `volplane dev`, or name its --http address; in a "
+            f"no controller answers at {address}: start `volplane run` or `volplane dev`, or name its --http "
+            "address; in a "
             "pod, ask there: kubectl -n NAMESPACE exec deploy/volplane -- volplane …"
         )
     return answer

@@ -55,9 +55,9 @@ def drain(
 ) -> None:
     """Show what volplane's finalizers hold, and let it go.
 
-    Without --yes nothing is changed. --release keeps the data: volumes turn to policy Retain and lose our finalizer, claims
-    lose their intent, bound ones go on working. --delete deletes the users' claims with everything in them. Exit code 1
-    if something is still held at the end.
+    Without --yes nothing is changed. --release keeps the data: volumes turn to policy Retain and lose our finalizer,
+    claims lose their intent, bound ones go on working. --delete deletes the users' claims with everything in them. Exit
+    code 1 if something is still held at the end.
     """
     if release and delete:
         raise typer.BadParameter("--release and --delete exclude each other: give one of them")
@@ -121,12 +121,14 @@ async def _refuse_wrong_moment(client: Client, namespace: str, address: str, mod
         holder = address if answer is not None and answer.get("leads") else ""
     if mode == "release" and holder:
         raise VolplaneError(
-            f"a controller is at work ({holder}) and would take its finalizers back: stop it first, as with `kubectl -n "
+            f"a controller is at work ({holder}) and would take its finalizers back: stop it first, as with "
+            "`kubectl -n "
             f"{namespace} scale deployment volplane --replicas=0`"
         )
     if mode == "delete" and not holder:
         raise VolplaneError(
-            f"no controller is at work (by the lease in namespace {namespace}, and at {address}): nobody would delete the "
+            f"no controller is at work (by the lease in namespace {namespace}, and at {address}): nobody would "
+            "delete the "
             "assets. Start it, or use --release"
         )
 

@@ -48,8 +48,8 @@ def explain(
 ) -> None:
     """Tell in plain words where a claim stands, what was tried, and what happens next and when.
 
-    Asks the running controller, whose decision it is. Where none answers, the cluster is read and the same decision made
-    here, as a controller that has just started with these options would make it; nothing is written.
+    Asks the running controller, whose decision it is. Where none answers, the cluster is read and the same decision
+    made here, as a controller that has just started with these options would make it; nothing is written.
     """
     if kind not in KINDS:
         raise ConfigurationError(

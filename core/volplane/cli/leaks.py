@@ -42,8 +42,8 @@ def leaks(
     """Show orphans, ghosts, drifted and foreign assets, as the running controller last found them.
 
     An orphan carries our marks, but no volume and no claim leads to it. A ghost is a volume whose asset is gone. A
-    drifted asset is not as its volume says. Foreign assets are others' and never touched. The controller looks every ten
-    minutes. Exit code 1 if there are orphans or ghosts.
+    drifted asset is not as its volume says. Foreign assets are others' and never touched. The controller looks every
+    ten minutes. Exit code 1 if there are orphans or ghosts.
     """
     report = asyncio.run(_report(Console(), http, {"driver": driver, "handle": handle}, fix=fix))
     if output is Output.JSON:
@@ -147,7 +147,8 @@ def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:
             console.note(f"driver {name} could not be checked yet: {each['error']}")
         elif each["error"]:
             console.note(
-                f"driver {name}: the last check failed: {each['error']}; the last complete one was at {each['checked_at']}"
+                f"driver {name}: the last check failed: {each['error']}; the last complete one was at "
+                f"{each['checked_at']}"
             )
         elif each["checked_at"] is None:
             console.note(f"driver {name} has not been checked yet")

@@ -1,16 +1,18 @@
 """The frame of the command line: which commands there are, and how each of them ends.
 
 A command is one module with a function `register(app: typer.Typer) -> None` that adds it under its name
-(`@app.command("status")`). Its line in `COMMANDS` makes it known. Commands of the core are modules of `volplane.cli`; those of
-`volplane-embedded` and `volplane-testing` are entry points of the group `volplane.commands`. A module is imported only when
-its command is asked for, so it may import what it likes; `volplane --help` imports none. After a change to options:
-`make docs`.
+(`@app.command("status")`). Its line in `COMMANDS` makes it known. Commands of the core are modules of `volplane.cli`;
+those of `volplane-embedded` and `volplane-testing` are entry points of the group `volplane.commands`. A module is
+imported only when its command is asked for, so it may import what it likes; `volplane --help` imports none. After a
+change to options: `make docs`.
 
 How commands end:
-- return, or `raise typer.Exit(0)`: exit code 0. What was asked for and found wrong: `raise typer.Exit(1)` after saying so.
+- return, or `raise typer.Exit(0)`: exit code 0. What was asked for and found wrong: `raise typer.Exit(1)` after saying
+  so.
 - any `VolplaneError`, alone or inside an `ExceptionGroup`: one line `error: …` on stderr, exit code 1.
 - wrong usage (typer says so itself, or `raise typer.BadParameter(…)`): exit code 2. Ctrl-C: 130.
-- SIGTERM before the command handles it itself (`volplane.cli.framework.eventloop`): 0 for those that run until then, else 143.
+- SIGTERM before the command handles it itself (`volplane.cli.framework.eventloop`): 0 for those that run until then,
+  else 143.
 - anything else is a bug of ours: one line that says so, exit code 1. A traceback only with `volplane --debug …`.
 
 Text for people goes through `volplane.cli.framework.console.Console`; options that several commands share stand in
@@ -42,7 +44,9 @@ GROUP: Final = "volplane.commands"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the help shows of a command. extra: of `volplane`, which installs the distribution that brings it; "" = the core."""
+    """What the help shows of a command. extra: of `volplane`, which installs the distribution that brings it; "" = the
+    core.
+    """
 
     summary: str
     extra: str = ""
@@ -66,7 +70,8 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "new-backend": Command("Write a new backend that passes its tests at once", "testing"),
     }
 )
-"""By name, in the order of the help. Entry points carry no summaries, and the help imports nothing: so they stand here."""
+"""By name, in the order of the help. Entry points carry no summaries, and the help imports nothing: so they stand
+here."""
 
 SERVICES = frozenset({"run", "dev", "apiserver"})
 """Commands that run until SIGTERM, for which being stopped is success."""

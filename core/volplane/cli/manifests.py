@@ -54,7 +54,8 @@ def manifests(
         Path | None, typer.Option("--config", metavar="FILE", help="Configuration file to put into the ConfigMap.")
     ] = None,
 ) -> None:
-    """Print a namespace, an account with the least rights that the controllers need, their configuration and Deployment.
+    """Print a namespace, an account with the least rights that the controllers need, their configuration and
+    Deployment.
 
     Read it before you apply it: storage that pods must see mounted (the root of a hostpath driver) is yours to add. Of
     Secrets the account may read those that the options of the configuration file name, also in other namespaces.

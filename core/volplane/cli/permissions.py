@@ -96,7 +96,7 @@ def secret_rule(names: Iterable[str]) -> Rule:
 
 
 def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
-    """Namespace -> names of the Secrets that options of drivers and extensions name, as in secret:NAMESPACE/NAME/KEY."""
+    """Namespace -> names of the Secrets that options of drivers and extensions name, in secret:NAMESPACE/NAME/KEY."""
     named: dict[str, set[str]] = {}
     options = [settings.options for settings in configuration.drivers or ()]
     options += [settings.options for settings in configuration.extensions]

@@ -67,8 +67,8 @@ def run(
 ) -> None:
     """Run the controllers until SIGTERM or Ctrl-C.
 
-    Beside a stock kube-controller-manager the default controllers provision and reclaim the volumes of our drivers; with
-    `--controllers all` nothing else may bind and protect claims.
+    Beside a stock kube-controller-manager the default controllers provision and reclaim the volumes of our drivers;
+    with `--controllers all` nothing else may bind and protect claims.
     """
     logs.configure(log_format.value, verbosity=verbose)
     options = Options(

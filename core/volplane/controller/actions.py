@@ -71,7 +71,8 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 class Create(msgspec.Struct, frozen=True, kw_only=True):
     """Create an object. One that exists already is read into the cache and decided upon; it is not an error.
 
-    failure_event: recorded, with the server's words added, when the server refuses the call or fails at it again and again.
+    failure_event: recorded, with the server's words added, when the server refuses the call or fails at it again and
+    again.
     """
 
     kind: Kind[Any]

@@ -1,4 +1,6 @@
-"""The Kubernetes Secrets that options of drivers name: read in the event loop, before a driver starts and with each probe."""
+"""The Kubernetes Secrets that options of drivers name: read in the event loop, before a driver starts and with each
+probe.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ __all__ = ["ClusterSecrets"]
 
 
 class ClusterSecrets:
-    """Reads them from the API server. Nothing is kept but what the driver's own `Secret` holds."""
+    """Reads them from the API server. Only the driver's own `Secret` keeps a value."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -25,8 +27,8 @@ class ClusterSecrets:
     async def refresh(self, named: Mapping[str, Secret]) -> None:
         """Give each Kubernetes Secret among these its present value; each object is read once. named: by their options.
 
-        Raises Unavailable or PermissionDenied that name option and Secret and say what is missing; a value that was given
-        earlier is then kept.
+        Raises Unavailable or PermissionDenied that name option and Secret and say what is missing; the earlier
+        value is then kept.
         """
         read: dict[str, objects.Secret] = {}
         for option, secret in named.items():
@@ -45,7 +47,8 @@ def _unreadable(option: str, secret: Secret, error: ApiError) -> BackendError:
         return Unavailable(f"{option}: Secret {secret.where} does not exist; create it with the key {secret.key}")
     if error.status == HTTPStatus.FORBIDDEN:
         return PermissionDenied(
-            f"{option}: Secret {secret.where} may not be read; `volplane manifests --config` prints the Role that allows it"
+            f"{option}: Secret {secret.where} may not be read; `volplane manifests --config` prints the Role that "
+            "allows it"
         )
     return Unavailable(f"{option}: Secret {secret.where} cannot be read: {error}")
 

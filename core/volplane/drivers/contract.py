@@ -1,7 +1,7 @@
 """What a plugin must look like before its hooks may be called: its hooks, its schemas and its `DriverInfo`.
 
-The checks read the plugin and run none of its code. pluggy by itself warns, ignores the mistake or fails at the first call;
-volplane refuses the plugin at load, with a message that names the plugin, the hook and what to change.
+The checks read the plugin and run none of its code. pluggy by itself warns, ignores the mistake or fails at the first
+call; volplane refuses the plugin at load, with a message that names the plugin, the hook and what to change.
 """
 
 from __future__ import annotations

@@ -52,10 +52,10 @@ class Installed:
 
 
 class PluginSource(Protocol):
-    """Where plugins come from."""
+    """A source of plugins."""
 
     def names(self, kind: str) -> tuple[str, ...]:
-        """Names of what is there; kind: "backend" or "extension"."""
+        """The names of all plugins of a kind, sorted; kind: "backend" or "extension"."""
         ...
 
     def load(self, kind: str, name: str) -> Plugin:
@@ -64,7 +64,7 @@ class PluginSource(Protocol):
 
 
 class GivenPlugins:
-    """Plugins that are there as objects: for embedding volplane and for simulations."""
+    """Plugins that are given as objects, for embedding volplane and for simulations."""
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
         self._plugins = {(plugin.kind, plugin.name): plugin for plugin in plugins}
@@ -145,7 +145,7 @@ def _entries(kind: str) -> Iterator[Installed]:
             continue
         name = _distribution_name(distribution)
         if re.sub(r"[-_.]+", "-", name).lower() in seen:
-            continue  # shadowed by the same distribution earlier on sys.path, as for imports
+            continue  # the same distribution stands earlier on sys.path and shadows this one, as for imports
         seen.add(re.sub(r"[-_.]+", "-", name).lower())
         for entry_name, value in _section(text, GROUPS[kind]):
             yield Installed(kind=kind, name=entry_name, value=value, distribution=f"{name} {_version(distribution)}")
@@ -170,7 +170,7 @@ def _version(distribution: importlib.metadata.Distribution) -> str:
 
 
 def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
-    """Entries of one group of an entry_points.txt; a line that is none, in whatever group, harms no other."""
+    """Entries of one group of an entry_points.txt; lines that are no entries are skipped."""
     inside = False
     for line in (raw.strip() for raw in text.splitlines()):
         if line.startswith("["):
@@ -232,7 +232,7 @@ os._exit(0)
 
 
 def _try_import(entry: Installed, module: str, deadline: float) -> None:
-    """Import in a child process. Without an interpreter to start (embedded Python) there is nothing to try."""
+    """Import in a child process. Does nothing where there is no interpreter to start (embedded Python)."""
     if not sys.executable:
         return
     argument = json.dumps([sys.path, module])

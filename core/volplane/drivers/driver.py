@@ -1,4 +1,4 @@
-"""A driver: one configured backend behind typed methods. The only module that touches what pluggy leaves untyped."""
+"""A driver: one configured backend behind typed methods. No other module uses pluggy, or sees its untyped values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ __all__ = ["Driver", "Extension"]
 log = logging.getLogger(__name__)
 
 _HARMLESS: Final = frozenset({"describe", "owns"})
-"""Hooks that touch no storage: their outcome is never unknown, a wrong answer is the plugin's fault."""
+"""Hooks that touch no storage: their outcome is never unknown, and a wrong result is an error of the plugin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +74,7 @@ class Extension:
 
 
 class Driver:
-    """The typed face of one backend instance and the extensions around it.
+    """The typed methods of one backend instance and the extensions around it.
 
     Every method calls the hook of its name in the caller's thread, and returns what the contract promises or raises
     BackendError: what the hook raised of it, `OutcomeUnknown` for any other exception and for a result of a wrong type
@@ -92,7 +92,7 @@ class Driver:
         options: ParameterSchema | None = None,
         secrets: Mapping[str, Secret] | None = None,
     ) -> None:
-        """Wire the hooks and ask the backend to describe itself. extensions: the first is the outermost.
+        """Register the hooks with pluggy and call `describe`. extensions: the first is the outermost.
 
         options: schema of the driver's; secrets: option -> secret, of those that are given. Raises PluginError where
         pluggy refuses, or describe fails.
@@ -100,7 +100,7 @@ class Driver:
         self.name = name
         self.plugin = plugin
         self.secrets = {f"option {option}": secret for option, secret in (secrets or {}).items()}
-        """What is named in messages -> secret; those of the extensions too."""
+        """The secrets of the driver and of its extensions, by their names in messages."""
         for extension in extensions:
             self.secrets |= {f"option {o} of {extension.plugin}": secret for o, secret in extension.secrets.items()}
         self._hooks = pluggy.PluginManager(PROJECT)
@@ -240,7 +240,10 @@ class Driver:
     def _shown(self, result: object) -> str | None:
         for option, secret in self.secrets.items():
             if secret.is_in(result):
-                return f"returned {type(result).__name__} with the secret of {option} in it; many may read volumes and logs"
+                return (
+                    f"returned {type(result).__name__} with the secret of {option} in it; many may read volumes "
+                    "and logs"
+                )
         return None
 
     def _fault(self, hook: str, what: str) -> PluginError | OutcomeUnknown:

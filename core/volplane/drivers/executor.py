@@ -27,7 +27,9 @@ SPARE_THREADS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCall:
-    """A hook that has not returned. since: loop time of its start; overrun: its deadline is past, nobody waits for it."""
+    """A hook that has not returned. since: loop time of its start; overrun: its deadline is past and its caller
+    gone.
+    """
 
     driver: str
     what: str
@@ -53,21 +55,21 @@ class HookExecutor(Protocol):
     ) -> T: ...
 
     def hung(self, driver: str) -> bool:
-        """Whether as many hooks as the driver may run at once have overrun: it can do no work."""
+        """Whether as many hooks as the driver may run at once are past their deadlines: it can do no work."""
         ...
 
     def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
-        """Hooks that have not returned, of one driver or of all; those nobody waits for included."""
+        """Hooks that have not returned, of one driver or of all, overrun ones included."""
         ...
 
     def close(self) -> None:
-        """Let idle threads end. Hooks that still run are left alone; they do not hold up the process."""
+        """End idle threads. Hooks that still run are left alone; they do not keep the process from exiting."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """A hook call between its request and its end, for executors. Its futures belong to the loop in which it was made."""
+    """A hook call between its request and its end, for executors. Its futures belong to one loop."""
 
     driver: str
     what: str
@@ -191,7 +193,7 @@ class _Worker:
             try:
                 self._loop.call_soon_threadsafe(self._ready, self, call)
             except RuntimeError:
-                return  # the loop is closed: nobody is left to tell
+                return  # the loop is closed, and with it everything that could use the result
 
 
 class _Pool:
@@ -243,7 +245,7 @@ class _Pool:
 
 
 class ThreadExecutor:
-    """`HookExecutor` with worker threads of each driver's own: a hung driver takes no other's threads."""
+    """`HookExecutor` with worker threads for each driver: one whose hooks hang takes no threads of another."""
 
     def __init__(self, limits: Mapping[str, DriverLimits] | None = None) -> None:
         """limits: per driver name; others get the defaults of `DriverLimits`."""

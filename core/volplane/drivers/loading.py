@@ -1,4 +1,6 @@
-"""From the configuration to drivers: imports the plugins that it needs, makes drivers, keeps the reason for each that fails."""
+"""From the configuration to drivers: imports the plugins that it needs, makes drivers, keeps the reason for each that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ T = TypeVar("T")
 def load_drivers(configuration: Configuration, plugins: PluginSource) -> LoadedDrivers:
     """Make every configured driver, or those of `default_drivers`. Never raises for one that cannot be made.
 
-    A configured extension that cannot be loaded breaks all drivers: a wrapper may be what forbids a deletion.
+    A configured extension that cannot be loaded breaks all drivers: an extension may be what forbids a deletion.
     Blocks while plugins are imported; to be called in a thread where a loop runs.
     """
     settings, unusable = (configuration.drivers, ()) if configuration.drivers is not None else default_drivers(plugins)
@@ -138,7 +140,9 @@ def _build(
 
 
 def _all_within(jobs: Mapping[K, Callable[[], T]], seconds: float, what: str) -> dict[K, T | VolplaneError]:
-    """Do all at once, each in a daemon thread: foreign code that hangs is left behind and reported."""
+    """Run all jobs at once, each in a daemon thread. One that has not ended after `seconds` is left running, and
+    reported.
+    """
     done: dict[K, T | VolplaneError] = {}
 
     def work(key: K, job: Callable[[], T]) -> None:
@@ -146,7 +150,7 @@ def _all_within(jobs: Mapping[K, Callable[[], T]], seconds: float, what: str) ->
             done[key] = job()
         except VolplaneError as error:
             done[key] = error
-        except Exception as error:  # noqa: BLE001 - the plugin's fault, to be reported beside the others
+        except Exception as error:  # noqa: BLE001 - an error of the plugin, reported with the others
             done[key] = PluginError(f"{what} raised {type(error).__name__}: {error}")
 
     threads = [threading.Thread(target=work, args=item, daemon=True, name=f"{what} {item[0]}") for item in jobs.items()]
@@ -185,7 +189,7 @@ def build_driver(
     values = driver_options(schema, options, f"driver {name}")
     backend = _instance(plugin, values)
     flaws = backend_flaws(backend)
-    # Before anything else, because every other complaint about a newer plugin would mislead.
+    # First, because every other message about a newer plugin would mislead.
     if newer := _newer(backend, name):
         raise PluginError(f"{plugin}: {newer}")
     if flaws:
@@ -228,8 +232,8 @@ def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
 
 
 def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
-    """Why a backend that no driver uses could not be used anyway: it is built for a newer volplane. None: it is not, or
-    cannot be asked with these options.
+    """Why a backend that no driver uses could not be used: it is built for a newer volplane. None: it is not, or it
+    cannot be made with these options.
     """
     try:
         backend = _instance(plugin, driver_options(options_schema(plugin), options, str(plugin)))

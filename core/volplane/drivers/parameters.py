@@ -47,7 +47,10 @@ def class_parameters(
     misplaced = {p.name.lower(): p.name for p in secrets_of(options)}
     values, flaws = check(schema, {key: raw for key, raw in given.items() if key.lower() not in misplaced}, "parameter")
     flaws += tuple(
-        f"parameter {key!r} must not stand in a class, which many may read: secrets are options of the driver, by reference"
+        (
+            f"parameter {key!r} must not stand in a class, which many may read: secrets are options of the driver, by "
+            "reference"
+        )
         for key in given
         if key.lower() in misplaced
     )
@@ -113,12 +116,12 @@ def _presence_flaws(schema: ParameterSchema, seen: Mapping[str, str], word: str)
     flaws = [
         f"{word} {p.name!r} is required: {type_text(p)}" for p in schema.parameters if p.required and p.name not in seen
     ]
-    told: set[frozenset[str]] = set()
+    reported: set[frozenset[str]] = set()
     for parameter in schema.parameters:
         for other in parameter.excludes:
             pair = frozenset({parameter.name, other})
-            if parameter.name in seen and other in seen and pair not in told:
-                told.add(pair)
+            if parameter.name in seen and other in seen and pair not in reported:
+                reported.add(pair)
                 flaws.append(f"{word}s {seen[parameter.name]!r} and {seen[other]!r} exclude each other; give one")
     return flaws
 

@@ -1,8 +1,9 @@
-"""The drivers of this process: which there are, which can be used now, and whose a static volume is."""
+"""The drivers of this process: which can be used now, calls of their hooks, their start, probes and stop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -15,20 +16,26 @@ from volplane.backoff import DRIVER_NOT_STARTED
 from volplane.controller import logs
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor
+from volplane.drivers.owners import SourceOwner, SourceOwners
 from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, status_of_broken
 from volplane.drivers.view import DriverView
-from volplane.errors import BackendError, PluginError
+from volplane.errors import BackendError, PluginError, Unavailable
 from volplane.operations import DriverLimits
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
-__all__ = ["CallHook", "DriverRegistry", "HookRequest", "Observe", "Refresh", "call_hook", "no_secrets"]
+__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "HookRequest", "Refresh", "call_hook", "no_secrets"]
 
 log = logging.getLogger(__name__)
 
 START_TIMEOUT: Final = 30.0
 PROBE_TIMEOUT: Final = 10.0
+OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
+
+_ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
+"""Hooks that no operation excludes by its asset. While one hangs it is not called again; `start` and `probe` see to
+that themselves."""
 
 
 class HookRequest(Protocol):
@@ -43,8 +50,13 @@ class HookRequest(Protocol):
 Q = TypeVar("Q", bound=HookRequest)
 T = TypeVar("T")
 
-Observe = Callable[[str, str, float, str], None]
-"""(driver, hook, seconds, result) of every call of a hook; result: "ok", "in_progress", or the class of the error."""
+
+class DriverMetrics(Protocol):
+    """Where hook calls are counted."""
+
+    def hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
+        """Called after every call. result: "ok", "in_progress", "cancelled", or the class of the error."""
+
 
 Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
 """Reads the Kubernetes Secrets among a driver's secrets anew (`ClusterSecrets.refresh`). Raises BackendError."""
@@ -74,9 +86,9 @@ class _Entry:
 
 
 class DriverRegistry:
-    """All configured drivers. Belongs to one event loop; the lookups are plain reads and may be made by decisions.
+    """All configured drivers. Belongs to one event loop. The lookups call no hook, so decisions may use them.
 
-    `start_all` first; `keep` runs until shutdown; `stop_all` last.
+    `keep` starts the drivers and runs until shutdown; `stop_all` comes last.
     """
 
     def __init__(
@@ -87,15 +99,16 @@ class DriverRegistry:
         cluster_id: str = "",
         node_name: str | None = None,
         changed: Callable[[str], None] = lambda _driver: None,
-        observe: Observe = lambda _driver, _hook, _seconds, _result: None,
+        metrics: DriverMetrics | None = None,
         refresh: Refresh = no_secrets,
         call_hook: CallHook = call_hook,
     ) -> None:
-        """changed: called with a driver's name when it becomes usable or stops being so; queue its objects again.
+        """cluster_id, node_name: for the contexts and the start requests of hooks.
 
+        changed: called with a driver's name when it becomes usable or unusable; it queues the driver's objects.
         refresh: awaited before a driver starts and before each probe. call_hook: what the executor's thread does.
         """
-        self._observe = observe
+        self._metrics = metrics
         self._refresh = refresh
         self._call_hook = call_hook
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
@@ -105,6 +118,9 @@ class DriverRegistry:
         self._cluster_id = cluster_id
         self._node_name = node_name
         self._changed = changed
+        self._owners = SourceOwners(self._ask_owns)
+        self._all_started = asyncio.Event()
+        self._note_started()
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -130,31 +146,22 @@ class DriverRegistry:
         """The drivers that can be used now, by name."""
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
-    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
-        """The one driver that says a static volume is its own; else None and the reason ("": all of them say no).
-
-        Asks `owns` in the caller's thread: it must not touch the storage.
-        """
-        context = Context(driver="", cluster_id=self._cluster_id)
-        owners: list[DriverView] = []
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
+        """Whose a static volume's source is, as far as it is known. Calls no hook; `identify` does."""
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
-        for name, entry in sorted(self._entries.items()):
-            if not entry.driver.supports("owns"):
-                continue
-            if entry.state is not DriverState.READY:
-                doubts.append(f"driver {name} may own it but is {entry.state}")
-                continue
-            request = OwnsRequest(context=dataclasses.replace(context, driver=name), source=source)
-            try:
-                if entry.driver.owns(request):
-                    owners.append(entry.driver.view)
-            except (BackendError, PluginError) as error:
-                doubts.append(f"driver {name} cannot tell whether it owns it: {error}")
-        if len(owners) == 1:
-            return owners[0], ""
-        if owners:
-            return None, f"several drivers say it is theirs: {', '.join(d.name for d in owners)}"
-        return None, "; ".join(doubts)
+        doubts += [
+            f"driver {name} may own it but is {entry.state}"
+            for name, entry in sorted(self._entries.items())
+            if entry.driver.supports("owns") and entry.state is not DriverState.READY
+        ]
+        return self._owners.lookup(source, self._possible_owners(), doubts)
+
+    def forget_source(self, source: VolumeSource) -> None:
+        """Drop what drivers said about the source: its volume is gone."""
+        self._owners.forget_source(source)
+
+    def _possible_owners(self) -> tuple[DriverView, ...]:
+        return tuple(driver for driver in self.ready() if driver.supports("owns"))
 
     def limits(self, name: str) -> DriverLimits:
         return self._limits.get(name) or DriverLimits()
@@ -193,22 +200,23 @@ class DriverRegistry:
     ) -> T:
         """Call a hook in the driver's own threads: `await drivers.call(driver, Driver.provision, request)`.
 
-        timeout: seconds, None = the driver's. The request's context gets it, and its `cancelled` is true once the caller
-        has stopped waiting. Raises what the method raises, OutcomeUnknown after the timeout (see `HookExecutor`), and
-        KeyError for a driver that is not of this registry.
+        timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the
+        caller has stopped waiting. Raises what the method of `Driver` raises, OutcomeUnknown after the timeout (see
+        `HookExecutor`), and KeyError for a driver that is not in this registry.
         """
         facade = self._entries[driver.name].driver
+        self._refuse_second_hang(driver.name, hook.__name__)
         seconds = self.limits(driver.name).timeout if timeout is None else timeout
         abandoned = threading.Event()
         context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
-        told = dataclasses.replace(request, context=context)
+        complete = dataclasses.replace(request, context=context)
         clock = asyncio.get_running_loop().time
         began, outcome = clock(), "cancelled"
         try:
             with logs.bound(driver=driver.name):
                 result = await self._executor.call(
                     driver.name,
-                    lambda: self._call_hook(facade, hook, told),
+                    lambda: self._call_hook(facade, hook, complete),
                     seconds,
                     what=hook.__name__,
                     abandoned=abandoned,
@@ -218,30 +226,62 @@ class DriverRegistry:
             outcome = type(error).__name__
             raise
         finally:
-            self._observe(driver.name, hook.__name__, clock() - began, outcome)
+            if self._metrics is not None:
+                self._metrics.hook_ended(driver.name, hook.__name__, clock() - began, outcome)
         return result
+
+    async def identify(self, source: VolumeSource) -> None:
+        """Ask the usable drivers whose a static volume's source is; `owner_of` knows it afterwards.
+
+        Raises BackendError or PluginError of a driver that cannot tell, where the owner is not known without it.
+        """
+        await self._owners.identify(source, self._possible_owners())
+
+    async def _ask_owns(self, name: str, source: VolumeSource) -> bool:
+        entry = self._entries[name]
+        request = OwnsRequest(context=self._context(entry), source=source)
+        return await self.call(entry.driver.view, Driver.owns, request, timeout=OWNS_TIMEOUT)
+
+    def _refuse_second_hang(self, driver: str, hook: str) -> None:
+        """A hook about the driver as a whole that hangs costs it one thread. Raises Unavailable."""
+        if hook in _ABOUT_THE_DRIVER and any(c.overrun and c.what == hook for c in self._executor.running(driver)):
+            raise Unavailable(f"an earlier call of {hook} of driver {driver} has not returned")
 
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 
     def presume_started(self) -> None:
-        """Take every driver for usable without starting it: for who only decides, and never calls."""
+        """Take every driver for usable without starting it; for a process that only reads, and calls no hook."""
         for entry in self._entries.values():
             entry.state = DriverState.READY
 
     async def start_all(self) -> None:
-        """Call `start` of every driver, all at once; one that fails is unavailable, and `keep` tries it again."""
+        """Call `start` of every driver, all at once, and wait for all. A driver whose `start` fails is unavailable
+        until `keep` has started it.
+        """
         await self._each(self._start, self._entries.values())
 
     async def keep(self) -> None:
-        """Start what is unavailable again (after 1 s, doubling to 30 s), probe the others every 30 s, until cancelled."""
+        """Start every driver that has not been started, all at once; start what is unavailable again (`backoff`); probe
+        the others every 30 s. Runs until cancelled.
+        """
         await self._each(self._keep_one, self._entries.values())
 
+    async def started(self, within: float) -> None:
+        """Return once the first `start` of every driver has ended, or after `within` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._all_started.wait()
+
+    def _note_started(self) -> None:
+        if all(entry.state is not DriverState.STARTING for entry in self._entries.values()):
+            self._all_started.set()
+
     async def stop_all(self) -> None:
-        """Call `stop` of every started driver, all at once; errors are logged. Call it when no hook runs any more."""
+        """Call `stop` of every started driver, all at once, when no other hook runs any more. Errors are logged."""
         await self._each(self._stop, [e for e in self._entries.values() if e.state is DriverState.READY])
 
     async def probe(self, name: str) -> str:
-        """Ask a usable driver whether its storage can be used; "" or what is wrong, which `status` shows from then on."""
+        """Call `probe` of a usable driver. Returns "", or what is wrong, which `status` shows until the next probe."""
         entry = self._entries[name]
         await self._probe(entry)
         return entry.error
@@ -257,7 +297,7 @@ class DriverRegistry:
     async def _start(self, entry: _Entry) -> None:
         name = entry.driver.name
         if any(call.what == "start" for call in self._executor.running(name)):
-            return  # an earlier start hangs; two at once would break the promise to backends
+            return  # an earlier start hangs; backends are promised that no two run at once
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         try:
             await self._refresh(entry.driver.secrets)
@@ -268,6 +308,8 @@ class DriverRegistry:
             self._turn(entry, DriverState.READY, "")
 
     async def _keep_one(self, entry: _Entry) -> None:
+        if entry.state is DriverState.STARTING:
+            await self._start(entry)
         failures = 1
         while entry.state is not DriverState.STOPPED:
             if entry.state is DriverState.READY:
@@ -309,6 +351,8 @@ class DriverRegistry:
 
     def _turn(self, entry: _Entry, state: DriverState, error: str) -> None:
         was, entry.state, entry.error = entry.state, state, error
+        self._owners.forget_driver(entry.driver.name)
+        self._note_started()
         if state is DriverState.UNAVAILABLE:
             log.warning("driver %s is unavailable: %s", entry.driver.name, error)
         if was is not state:

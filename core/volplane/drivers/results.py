@@ -1,4 +1,4 @@
-"""What each hook may return. A hook of a third party is checked at run time: types are promises, results are facts."""
+"""What each hook may return, and the check of what it did return. Third-party code is checked at run time."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _asset_flaw(asset: Asset) -> str | None:
 
 
 def _unwritable(asset: Asset) -> str | None:
-    """Whether the volume that will stand for the asset can be written at all."""
+    """Why the asset cannot be written into a volume as JSON; None: it can."""
     try:
         parts = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
         json.dumps([*parts, list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]]).encode()

@@ -14,7 +14,7 @@ __all__ = ["BrokenDriver", "DriverState", "DriverStatus", "LoadedDrivers", "stat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenDriver:
-    """A driver that could not be made. error: one sentence for people."""
+    """A driver that could not be made. error: why, in one sentence."""
 
     name: str
     backend: str
@@ -36,13 +36,13 @@ class DriverState(StrEnum):
     UNAVAILABLE = "unavailable"
     """`start` failed and is tried again."""
     BROKEN = "broken"
-    """Could not be made; nothing but a new process helps."""
+    """It could not be made. Only a restart of the process can change that."""
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStatus:
-    """A driver now, for /readyz, metrics and `volplane status`.
+    """The state of a driver, for /readyz, metrics and `volplane status`.
 
     healthy: ready, its last probe good, and not all its threads hung. error: why not. hung: all threads are.
     """
@@ -58,7 +58,7 @@ class DriverStatus:
 
 
 def status_of_broken(broken: BrokenDriver) -> DriverStatus:
-    """As it is, and will be as long as the process lives."""
+    """The status of a driver that could not be made. It never changes."""
     return DriverStatus(
         name=broken.name,
         backend=broken.backend,

@@ -34,10 +34,10 @@ __all__ = ["Quota"]
 class Quota:
     """Declines what would take a namespace over its limit, before it reaches the backend.
 
-    What was made is kept in a ledger, a JSON file: volume name -> namespace and bytes. An asset counts from before it is
-    made until it is deleted, so that claims racing for the last bytes cannot both have them and an unknown outcome is
-    never free. The ledger belongs to one process: with several replicas put it where the leader finds it, one at a time.
-    Assets made before the extension was turned on, and volumes handed on by recycling, do not count.
+    What was made is kept in a ledger, a JSON file: volume name -> namespace and bytes. An asset counts from before it
+    is made until it is deleted, so that claims racing for the last bytes cannot both have them and an unknown outcome
+    is never free. The ledger belongs to one process: with several replicas put it where the leader finds it, one at a
+    time. Assets made before the extension was turned on, and volumes handed on by recycling, do not count.
     """
 
     options_schema: ClassVar[ParameterSchema] = ParameterSchema(

@@ -1,9 +1,9 @@
 """What is decided beside a stock kube-controller-manager, which binds, protects and writes every phase. Pure.
 
-We are an external provisioner: a claim is served once its annotation asks one of our drivers (and names a node, where its
-class waits for one), and a volume that our driver made is deleted once the binder has released it. Nothing else is
+We are an external provisioner: a claim is served once its annotation asks one of our drivers (and names a node, where
+its class waits for one), and a volume that our driver made is deleted once the binder has released it. Nothing else is
 touched: no status, no annotation but our own, no volume of policy Recycle, no volume or claim that is migrated.
-Source: reference provisioners.md §1, pv-controller.md §9.2-9.3 and §16.
+Source: provisionClaimOperationExternal of pv_controller.go of Kubernetes, and sig-storage-lib-external-provisioner.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def _has(driver: str, cluster: ClusterState) -> bool:
 
 
 def _settle(claim: Claim, cluster: ClusterState) -> Action:
-    """End an intent that leads nowhere any more; one of a driver that we do not have may be another process's to end."""
+    """End an intent that leads nowhere any more; one of a driver that we do not have may be another process's to
+    end.
+    """
     if not settled_metadata(claim):
         return Settled()
     intent = cluster.intent_of(claim)
@@ -67,7 +69,8 @@ def _settle(claim: Claim, cluster: ClusterState) -> Action:
 
 def _class_is_gone(claim: Claim, class_name: str) -> Wait:
     message = (
-        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, and what was '
+        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, and '
+        "what was "
         "made is deleted with the claim"
     )
     return Wait(reason=message, events=(provisioning_failed(claim, message),))

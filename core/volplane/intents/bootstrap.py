@@ -58,7 +58,7 @@ async def ensure_sealer(client: Client, namespace: str) -> Sealer:
 
 
 async def find_sealer(client: Client, namespace: str) -> Sealer | None:
-    """The cluster's sealing key; None if there is none yet. Raises ApiError, and ConfigurationError as `ensure_sealer`."""
+    """The cluster's sealing key; None if there is none. Raises ApiError, and ConfigurationError as `ensure_sealer`."""
     try:
         return Sealer(_key_of(await client.get(SECRETS, f"{namespace}/{SEAL_SECRET}")))
     except ApiNotFound:
@@ -73,7 +73,8 @@ def _key_of(secret: Secret) -> bytes:
         key = b""
     if len(key) < 16:
         raise ConfigurationError(
-            f'secret {secret.key}: data["{_KEY}"] must be at least 16 bytes in base64; restore it, or delete the secret '
+            f'secret {secret.key}: data["{_KEY}"] must be at least 16 bytes in base64; restore it, or delete '
+            "the secret "
             "to have a new one made (open intents are then settled as unknown)"
         )
     return key

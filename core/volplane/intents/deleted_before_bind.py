@@ -1,7 +1,7 @@
 """A volume that a person deleted before the claim it was made for got it: it goes, and another one follows. Pure.
 
-What is made next is another asset, so it must be told apart from this one, by a client token too: the claim's intent says
-the next generation before the first asset is destroyed.
+What is made next is another asset, so it must be told apart from this one, by a client token too: the claim's intent
+says the next generation before the first asset is destroyed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the operations of all duties share: live reads before an asset is touched, and calls of hooks.
 
-An operation may run long after the decision that asked for it. It reads the objects live before it touches an asset, and
-does nothing if they no longer justify it: the object is decided anew when the operation ends.
+An operation may run long after the decision that asked for it. It reads the objects live before it touches an asset,
+and does nothing if they no longer justify it: the object is decided anew when the operation ends.
 """
 
 from __future__ import annotations

@@ -37,7 +37,10 @@ def choose_segment(
         if missing:
             return (
                 None,
-                f'selected node "{selected}" lacks the label {missing[0]}, by which driver "{driver.name}" places volumes',
+                (
+                    f'selected node "{selected}" lacks the label {missing[0]}, by which driver "{driver.name}" '
+                    "places volumes"
+                ),
             )
         if allowed and not any(segment.items() <= labels.items() for segment in allowed):
             return None, f'selected node "{selected}" is outside the allowedTopologies of class "{storage_class.name}"'

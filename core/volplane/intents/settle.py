@@ -70,7 +70,8 @@ def settle(claim: Claim, cluster: ClusterState) -> Action | None:
     if not settled_metadata(claim) or not cluster.settings.provisioner:
         return None
     if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
-        # Record and finalizer are written at once: this one is a tenant's. What one takes from us is for the leak check.
+        # Record and finalizer are written at once: this one is a tenant's. What one takes from us is for the leak
+        # check.
         return None if claim.terminating else _end_intent(claim)
     intent = cluster.intent_of(claim)
     name = intent.driver if intent is not None else driver_of_class(claim, cluster)
@@ -117,7 +118,8 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
     if driver is None:
         reason = cluster.drivers.broken(name) or "it is not configured here"
         message = (
-            f'an asset may be left on driver "{name}", which cannot be asked: {reason}. Configure the driver, or remove '
+            f'an asset may be left on driver "{name}", which cannot be asked: {reason}. Configure the driver, '
+            "or remove "
             f"the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
         )
         return Wait(reason=message, events=(provisioning_failed(claim, message),))

@@ -69,7 +69,8 @@ async def _feed_pages(client: Client, kind: Kind[K], add: Callable[[K], None]) -
     async for page in client.pages(kind, limit=CHUNK):
         if page.unreadable:
             raise VolplaneError(
-                f"{kind.kind} {page.unreadable[0]} cannot be read: it may lead to any asset, so nothing can be called an "
+                f"{kind.kind} {page.unreadable[0]} cannot be read: it may lead to any asset, so nothing can be "
+                "called an "
                 "orphan; repair or delete the object"
             )
         for obj in page.items:

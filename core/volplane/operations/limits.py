@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from volplane.operations.operation import Operation
 
-__all__ = ["DriverLimits", "DriverQueue", "TokenBucket"]
+__all__ = ["UNLIMITED", "DriverLimits", "DriverQueue", "TokenBucket"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,10 @@ class DriverLimits:
     concurrency: int = 10
     rate: float | None = None
     timeout: float = 120.0
+
+
+UNLIMITED: Final = DriverLimits(concurrency=sys.maxsize)
+"""For operations of no driver: they wait for others, and run no hook of their own."""
 
 
 class TokenBucket:

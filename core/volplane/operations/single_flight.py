@@ -12,7 +12,7 @@ from typing import Final
 from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name
 from volplane.errors import OperationError, OperationInProgress
-from volplane.operations.limits import DriverLimits, DriverQueue
+from volplane.operations.limits import UNLIMITED, DriverLimits, DriverQueue
 from volplane.operations.operation import RUNNING, Again, Ended, Operation, OperationState, Phase, Requeue, Work
 from volplane.operations.retries import Pauses, retry_delay
 
@@ -83,7 +83,8 @@ class OperationRegistry:
             self._operations[name].failures = 0
 
     def limits(self, driver: str) -> DriverLimits:
-        return self._limits.get(driver) or DriverLimits()
+        """The limits of a driver; for "" (no driver), none."""
+        return (self._limits.get(driver) or DriverLimits()) if driver else UNLIMITED
 
     def next_delay(self, run: Run, error: BaseException) -> float:
         """Seconds after which the operation would be tried again if it failed with `error` now; for events."""

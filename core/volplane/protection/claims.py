@@ -121,7 +121,8 @@ def decide_claim_protection(key: str, world: ProtectionWorld) -> Action:
         body = {"metadata": {"finalizers": without_finalizer(claim, CLAIM_PROTECTION)}}
         return Patch(kind=CLAIMS, target=claim, body=body, why="no pod uses the claim")
     if (left := world.live.valid_for(claim, world.monotonic())) > 0:
-        # The list found a user that the cache does not show yet, or no more: what the watch brings decides, or a new list.
+        # The list found a user that the cache does not show yet, or no more: what the watch brings decides, or a new
+        # list.
         return Wait(reason="a pod that is not in the cache uses it", seconds=left)
     return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
 

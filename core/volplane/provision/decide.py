@@ -1,9 +1,9 @@
 """Provisioning with the intent protocol: intent, hook, volume, bind, end of the intent. Pure.
 
 1. One patch puts finalizer, intent and provisioner annotations on the claim. 2. The `provision` hook runs; what it
-returns waits in memory. 3. The volume is created with the claim's uid in its reference. 4. The bind's write to the claim
-ends the intent. A crash after any of them repeats at most an idempotent hook call. A claim that is deleted before its
-volume exists never gets one: `settle` deletes the asset, then lets the claim go.
+returns waits in memory. 3. The volume is created with the claim's uid in its reference. 4. The bind's write to the
+claim ends the intent. A crash after any of them repeats at most an idempotent hook call. A claim that is deleted before
+its volume exists never gets one: `settle` deletes the asset, then lets the claim go.
 """
 
 from __future__ import annotations
@@ -85,14 +85,19 @@ def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterS
     if is_in_tree(provisioner):
         message = f"no volume plugin matched name: {provisioner}"
         if provisioner == NO_PROVISIONER:
-            reason = f'class "{storage_class.name}" has no provisioner and no volume of it fits: an administrator must add one'
+            reason = (
+                f'class "{storage_class.name}" has no provisioner and no volume of it fits: an administrator '
+                "must add one"
+            )
             return Wait(reason=reason, events=(provisioning_failed(claim, message),))
         return Wait(reason=message, events=(provisioning_failed(claim, message),))
     if (step := _name_provisioner(claim, provisioner, cluster)) is not None:
         return step
     message = (
-        f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system "
-        "administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
+        f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by "
+        "the system "
+        "administrator. If volume creation is delayed, please verify that the provisioner is running and correctly "
+        "registered."
     )
     return Wait(reason=message, events=(EventRecord(CLAIMS, claim, "Normal", "ExternalProvisioning", message),))
 
@@ -143,7 +148,8 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
         return f'class "{storage_class.name}" has mountOptions, which driver "{driver.name}" does not support'
     if claim.spec.selector is not None:
         return (
-            "spec.selector matches no available volume and cannot be met by provisioning a new one; remove the selector "
+            "spec.selector matches no available volume and cannot be met by provisioning a new one; remove the "
+            "selector "
             "or add a volume with these labels"
         )
     if claim.spec.volume_attributes_class_name and not driver.supports("modify"):

@@ -89,7 +89,10 @@ class ProvisionOperation:
 
     def _record_failure(self, run: Run, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
         delay = self._deps.registry.next_delay(run, error)
-        message = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in {delay:.3g} s'
+        message = (
+            f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in '
+            f"{delay:.3g} s"
+        )
         self._deps.recorder.record(provisioning_failed(claim, message))
 
     async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:

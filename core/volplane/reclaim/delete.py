@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from volplane.binding.steps import volume_phase_step
 from volplane.controller.actions import Action, Delete, Patch, Run, Settled, Wait, warning
+from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.intents.finalizers import held_for_reclaim, without_finalizer
 from volplane.kube import names
@@ -18,30 +19,35 @@ from volplane.state.naming import asset_key, is_in_tree, reclaim_finalizer, volu
 from volplane.state.progress import Deleted, Deleting
 from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
 
-__all__ = ["NO_PLUGIN", "Attribution", "decide_delete", "driver_of", "run_on_asset"]
+__all__ = ["NO_PLUGIN", "decide_delete", "driver_of", "identify", "run_on_asset"]
 
 NO_PLUGIN = "no volume plugin matched"
 
-Attribution = tuple[DriverView | None, str]
-"""The driver that works on a volume's asset; or None and why, "" if the volume is somebody else's on purpose."""
 
+def driver_of(volume: Volume, cluster: ClusterState) -> SourceOwner:
+    """Who deletes or scrubs this volume: the driver that made it, else the one that owns its source.
 
-def driver_of(volume: Volume, cluster: ClusterState) -> Attribution:
-    """Who deletes or scrubs this volume: who made it, else the one driver that owns its source."""
+    reason is "" for a volume that is somebody else's on purpose.
+    """
     provisioner = volume.annotation(names.PROVISIONED_BY)
     if provisioner:
         driver = cluster.drivers.get(provisioner)
         if driver is not None:
-            return driver, ""
+            return SourceOwner(driver=driver)
         if broken := cluster.drivers.broken(provisioner):
-            return None, f'driver "{provisioner}" cannot work: {broken}'
-        if is_in_tree(provisioner):
-            return None, NO_PLUGIN
-        return None, ""
-    driver, why = cluster.drivers.owner_of(volume_source(volume))
-    if driver is None and volume.spec.csi is not None:
-        return None, ""
-    return driver, why or ("" if driver else NO_PLUGIN)
+            return SourceOwner(reason=f'driver "{provisioner}" cannot work: {broken}')
+        return SourceOwner(reason=NO_PLUGIN if is_in_tree(provisioner) else "")
+    owner = cluster.drivers.owner_of(volume_source(volume))
+    if owner.driver is not None:
+        return owner
+    if volume.spec.csi is not None:
+        return SourceOwner(known=owner.known)
+    return owner if owner.reason or not owner.known else SourceOwner(reason=NO_PLUGIN)
+
+
+def identify(volume: Volume) -> Run:
+    """Ask the drivers whose the static volume is. No driver's limits apply to this operation."""
+    return Run(verb="identify", key=volume.key, uid=volume.uid, driver="", asset=asset_key(volume))
 
 
 def run_on_asset(verb: str, volume: Volume, driver: DriverView) -> Run:
@@ -58,9 +64,12 @@ def run_on_asset(verb: str, volume: Volume, driver: DriverView) -> Run:
 
 def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     """The next action for a volume whose asset is to be destroyed; its claim was seen to be gone in this pass."""
-    driver, why_not = driver_of(volume, cluster)
+    owner = driver_of(volume, cluster)
+    if not owner.known:
+        return (_no_deleter(volume, owner.reason) if owner.reason else None) or identify(volume)
+    driver = owner.driver
     if driver is None:
-        return _nobody(volume, why_not)
+        return _nobody(volume, owner.reason)
     if not volume.terminating:
         return _let_nobody_use_it(volume, driver)
     progress = cluster.progress.volume(volume.uid)
@@ -107,7 +116,19 @@ def _nobody(volume: Volume, why_not: str) -> Action:
         return Wait(reason="an external provisioner deletes it") if not volume.terminating else Settled()
     if not why_not:
         made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")
-        why_not = f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset'
-    message = f'error getting deleter volume plugin for volume "{volume.name}": {why_not}'
+        why_not = (
+            f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to '
+            "keep the asset"
+        )
+    return _no_deleter(volume, why_not) or Wait(reason=_no_deleter_message(volume, why_not))
+
+
+def _no_deleter(volume: Volume, why: str) -> Patch | None:
+    """Report on the volume that no driver can delete its asset; None if the volume says so already."""
+    message = _no_deleter_message(volume, why)
     event = warning(VOLUMES, volume, "VolumeFailedDelete", message)
-    return volume_phase_step(volume, "Failed", message, events=(event,)) or Wait(reason=message)
+    return volume_phase_step(volume, "Failed", message, events=(event,))
+
+
+def _no_deleter_message(volume: Volume, why: str) -> str:
+    return f'error getting deleter volume plugin for volume "{volume.name}": {why}'

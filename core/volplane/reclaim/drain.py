@@ -23,7 +23,9 @@ __all__ = ["Held", "driver_of_claim", "held_claims", "held_volumes", "release_cl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """An object that we hold. driver: "" if nothing tells. asset: its handle, or what it would be called. why: for people."""
+    """An object that we hold. driver: "" if nothing tells. asset: its handle, or what it would be called. why: for
+    people.
+    """
 
     kind: str
     key: str

@@ -1,10 +1,13 @@
-"""The operations `delete` and `recycle` of released volumes: the live checks, one call of the hook, its result kept."""
+"""The operations of released volumes.
+
+`delete` and `recycle`: the live checks, one call of the hook, its result kept. `identify`: whose a static volume is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from volplane.assets import Erased, InProgress, PodScrub
+from volplane.assets import Erased, InProgress, PodScrub, VolumeSource
 from volplane.controller.actions import EventRecord, Run, warning
 from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
@@ -17,13 +20,30 @@ from volplane.kube.objects import Volume
 from volplane.operations import Work
 from volplane.reclaim.recycle import recycles
 from volplane.requests import DeleteRequest, RecycleRequest
+from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import epoch_of, read_delete_intent, read_recycle_intent
 
-__all__ = ["DeleteOperation", "RecycleOperation"]
+__all__ = ["DeleteOperation", "IdentifyOperation", "RecycleOperation"]
 
 WakeVolume = Callable[[str], None]
 """Queues a volume, so that its failure is written before the next try."""
+
+
+Identify = Callable[[VolumeSource], Awaitable[None]]
+"""Asks the drivers whose the source is (`DriverRegistry.identify`). Raises BackendError or PluginError."""
+
+
+class IdentifyOperation:
+    """Handler of the verb `identify`."""
+
+    def __init__(self, deps: OperationDeps, identify: Identify) -> None:
+        self._deps = deps
+        self._identify = identify
+
+    def __call__(self, run: Run) -> Work:
+        source = volume_source(self._deps.volume(run))
+        return lambda: self._identify(source)
 
 
 class _VolumeOperation:

@@ -1,8 +1,8 @@
 """Scrubbing a released volume and offering it again. Pure decisions over volume, intent and scrubber pod.
 
-intent -> plan (the `recycle` hook) -> gated pod -> its uid on the volume, after a live re-read -> gate lifted -> erased,
-verified by the pod itself -> pod deleted -> claim reference and intent released in one write. No step trusts that this
-process took an earlier one. A failed attempt is counted on the volume; after the last one a person decides.
+intent -> plan (the `recycle` hook) -> gated pod -> its uid on the volume, after a live re-read -> gate lifted ->
+erased, verified by the pod itself -> pod deleted -> claim reference and intent released in one write. No step trusts
+that this process took an earlier one. A failed attempt is counted on the volume; after the last one a person decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
-from volplane.reclaim.delete import NO_PLUGIN, driver_of, run_on_asset
+from volplane.reclaim.delete import NO_PLUGIN, driver_of, identify, run_on_asset
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
@@ -41,11 +41,9 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
     if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
         message = "Volume is used by pods: " + ",".join(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
-    driver, why_not = driver_of(volume, cluster)
-    if driver is None:
-        return _fail(volume, "No recycler plugin found for the volume!" if why_not in ("", NO_PLUGIN) else why_not)
-    if not driver.supports("recycle"):
-        return _fail(volume, f'driver "{driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
+    driver = _recycler(volume, cluster)
+    if not isinstance(driver, DriverView):
+        return driver
     reference = volume.spec.claim_ref
     intent = read_recycle_intent(volume.annotation(names.INTENT))
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
@@ -119,6 +117,20 @@ def _claim_recreated(volume: Volume, cluster: ClusterState) -> bool:
     """A claim of that name exists again with another volume: the pods are its users, not ours."""
     reference = volume.spec.claim_ref
     return reference is not None and cluster.claims.get(f"{reference.namespace}/{reference.name}") is not None
+
+
+def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
+    """The driver that erases the volume; or the action for a volume that has none, or none that is known yet."""
+    owner = driver_of(volume, cluster)
+    if not owner.known:
+        return (_failed_step(volume, owner.reason) if owner.reason else None) or identify(volume)
+    if owner.driver is None:
+        nobody = owner.reason in ("", NO_PLUGIN)
+        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason)
+    if not owner.driver.supports("recycle"):
+        name = owner.driver.name
+        return _fail(volume, f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
+    return owner.driver
 
 
 def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[EventRecord, ...] = ()) -> Patch:

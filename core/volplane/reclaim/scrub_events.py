@@ -1,6 +1,6 @@
 """Copies what is said about a scrubber pod (by scheduler, node, image puller) to the volume that it scrubs.
 
-Source: reference section 8.3, reason `RecyclerPod`.
+Source: pkg/volume/util/recyclerclient of Kubernetes, reason `RecyclerPod`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ScrubEvents:
         events.subscribe(self.event_changed)
 
     def event_changed(self, old: PodEvent | None, new: PodEvent | None) -> None:
-        """Copy a new event. Those of the first list were copied by the process before, repeated ones once are enough."""
+        """Copy a new event. The process before copied those of the first list; a repeated one is copied once."""
         if new is None or old is not None or not self._events.synced:
             return
         about = new.involved_object

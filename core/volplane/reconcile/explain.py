@@ -22,7 +22,9 @@ __all__ = ["Explanation", "explain_claim"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """situation: where it stands. tried: operations of it, with their last errors. next: what happens next, and when."""
+    """situation: where it stands. tried: operations of it, with their last errors. next: what happens next, and
+    when.
+    """
 
     claim: str
     situation: tuple[str, ...]

@@ -1,6 +1,6 @@
 """The next step for a volume: its phase, its release, its reclaim. Pure.
 
-Source: reference sections 7 and 8; DESIGN §8 (delete and recycle).
+Source: syncVolume and reclaimVolume of pv_controller.go of Kubernetes; docs/explanation/differences.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, re
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import read_recycle_intent
 
-__all__ = ["decide_volume", "promised"]
+__all__ = ["VolumeReconciler", "decide_volume", "promised"]
+
+
+class VolumeReconciler:
+    """Decides volumes."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+
+    def __call__(self, key: str, reads: LiveReads) -> Action:
+        return decide_volume(key, self._cluster, reads)
 
 
 def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -52,7 +62,9 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
 
 
 def promised(claim: Claim, cluster: ClusterState) -> bool:
-    """Whether a static volume refers to the claim, which never pointed back: it is taken back while the claim exists."""
+    """Whether a static volume refers to the claim, which never pointed back: it is taken back while the claim
+    exists.
+    """
     if claim.spec.volume_name or not cluster.settings.binder:
         return False
     volumes = map(cluster.volumes.get, cluster.reserved_for(claim.key))
@@ -171,8 +183,14 @@ def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Live
 def _half_bound(volume: Volume, claim: Claim) -> Action:
     """W1 is written, W3 is not: the claim's side goes on, unless the two can never match."""
     if (claim.spec.volume_mode or "Filesystem") != (volume.spec.volume_mode or "Filesystem"):
-        on_volume = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" due to incompatible volumeMode.'
-        on_claim = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim due to incompatible volumeMode.'
+        on_volume = (
+            f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" due to '
+            "incompatible volumeMode."
+        )
+        on_claim = (
+            f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim due to '
+            "incompatible volumeMode."
+        )
         return Wait(
             reason=on_volume,
             events=(
@@ -184,7 +202,9 @@ def _half_bound(volume: Volume, claim: Claim) -> Action:
 
 
 def _released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
-    """Its claim is gone, or is bound elsewhere. Policy decides; the phase comes first because protection waits for it."""
+    """Its claim is gone, or is bound elsewhere. Policy decides; the phase comes first because protection waits for
+    it.
+    """
     if volume.status.phase not in ("Released", "Failed"):
         step = volume_phase_step(volume, "Released")
         if step is not None:

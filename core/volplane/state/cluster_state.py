@@ -11,6 +11,7 @@ from volplane.assets import VolumeSource
 from volplane.binding.index import FreeVolumes, WaitingClaims
 from volplane.binding.matching import Demand, class_of_claim, class_of_volume
 from volplane.controller.config import ScrubberSettings
+from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
@@ -30,8 +31,8 @@ class Drivers(Protocol):
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
-    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
-        """The one driver that says a static volume is its own; else None and the reason ("": all of them say no)."""
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
+        """The one driver that owns a static volume's source, as far as it is known. Calls no hook."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,8 @@ class Settings:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterState:
-    """Everything that a decision may look at: objects, indexes, views of drivers, progress. It can reach nothing outside.
+    """Everything that a decision may look at: objects, indexes, views of drivers, progress. It can reach nothing
+    outside.
 
     now: wall time; monotonic: loop time; fence: names holder and epoch of our lease. Decisions read; event handlers and
     operations change the caches and the progress.
@@ -100,12 +102,16 @@ class ClusterState:
         return self.free.best(demand, claim_key=claim_key)
 
     def intent_of(self, claim: Claim) -> ClaimIntent | None:
-        """What is being made for the claim: its sealed record, or, where that is damaged, what this process last began."""
+        """What is being made for the claim: its sealed record, or, where that is damaged, what this process last
+        began.
+        """
         written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
         return written if written is not None else self.progress.claim(claim.uid).intent
 
     def flow_of_claim(self, key: str) -> str:
-        """The flow of the claim's key in its queue: its class, so that failing claims of one class do not delay others."""
+        """The flow of the claim's key in its queue: its class, so that failing claims of one class do not delay
+        others.
+        """
         claim = self.claims.get(key)
         return class_of_claim(claim) or "" if claim is not None else ""
 

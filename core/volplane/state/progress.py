@@ -2,8 +2,8 @@
 
 Losing a record costs a repeated, idempotent call, never correctness: what the contract of the hooks promises over a
 restart is written to the object. Records are created, changed and forgotten here only. Decisions read them. The handler
-of an operation takes the record in the turn of the decision and keeps it: if the record is forgotten meanwhile, what the
-operation still writes to it is seen by nobody.
+of an operation takes the record in the turn of the decision and keeps it: if the record is forgotten meanwhile, what
+the operation still writes to it is seen by nobody.
 """
 
 from __future__ import annotations
@@ -202,11 +202,11 @@ class Progress:
         return self._volumes.get(uid) or VolumeProgress()
 
     def track_claim(self, uid: str) -> ClaimProgress:
-        """The record, made if there is none. The claim must be in the cache: its deletion is what forgets the record."""
+        """The record, made if there is none. The claim must be in the cache: its deletion drops the record."""
         return self._claims.setdefault(uid, ClaimProgress())
 
     def track_volume(self, uid: str) -> VolumeProgress:
-        """The record, made if there is none. The volume must be in the cache: its deletion is what forgets the record."""
+        """The record, made if there is none. The volume must be in the cache: its deletion drops the record."""
         return self._volumes.setdefault(uid, VolumeProgress())
 
     def forget_claim(self, uid: str) -> None:

@@ -1,8 +1,8 @@
 """Intents: the durable record that an operation may have had side effects. Pure but for the key.
 
-On a claim the record is sealed, because tenants may write claims: HMAC-SHA-256 over the claim's uid and the content, with
-a key from a Secret of our namespace. A missing or broken seal reads as "outcome unknown", never as "nothing was done".
-Volumes are written by administrators and controllers only; their record carries no seal.
+On a claim the record is sealed, because tenants may write claims: HMAC-SHA-256 over the claim's uid and the content,
+with a key from a Secret of our namespace. A missing or broken seal reads as "outcome unknown", never as "nothing was
+done". Volumes are written by administrators and controllers only; their record carries no seal.
 """
 
 from __future__ import annotations

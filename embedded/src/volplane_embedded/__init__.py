@@ -1,4 +1,6 @@
-"""A Kubernetes-compatible cluster in one process: API server, scheduler, kubelet and sandbox. For development and tests.
+"""A Kubernetes-compatible cluster in one process, for development and tests: API server, scheduler, kubelet, sandbox.
 
-The testing kit and the commands `apiserver`, `dev` and `demo` run it. It never runs in a production cluster.
+The commands `apiserver`, `dev` and `demo`, the testing kit and tests run it. It never runs in a production cluster: the
+API server has one user, keeps everything in memory or in one SQLite file, and the kubelet runs pods as processes of the
+machine it runs on.
 """

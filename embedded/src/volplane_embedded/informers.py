@@ -12,8 +12,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.kube.reflector import Reflector
-from volplane_embedded.objects import PODS, Pod, claim_names, is_finished
-from volplane_embedded.scheduler.scheduling import is_ours
+from volplane_embedded.objects import PODS, Pod, claim_names, is_finished, needs_node
 
 __all__ = ["Informers"]
 
@@ -65,7 +64,7 @@ class Informers:
 
 
 def _pending(pod: Pod) -> list[str]:
-    return ["yes"] if is_ours(pod) else []
+    return ["yes"] if needs_node(pod) else []
 
 
 def _node(pod: Pod) -> list[str]:

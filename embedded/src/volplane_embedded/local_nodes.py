@@ -36,8 +36,8 @@ class LocalNodes:
     """Nodes that are this machine.
 
     count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: where volumes and logs of pods are
-    kept, and found again after a restart; nobody else may use it. hidden: directories and files that no container may see
-    (state_dir never is seen). now: wall time, aware, UTC.
+    kept, and found again after a restart; nobody else may use it. hidden: directories and files that no container may
+    see (state_dir never is seen). now: wall time, aware, UTC.
     """
 
     def __init__(
@@ -129,7 +129,9 @@ class LocalNodes:
     def log_source(
         self, namespace: str, pod: str, container: str | None, follow: bool, query: LogQuery
     ) -> AsyncIterator[bytes]:
-        """What a container wrote: for `ApiServer.log_source`. Raises StatusError: no such pod here, or nothing ran yet."""
+        """What a container wrote: for `ApiServer.log_source`. Raises StatusError: no such pod here, or nothing ran
+        yet.
+        """
         found = self._informers.pods.get(f"{namespace}/{pod}")
         if found is None:
             raise not_found("pods", "", pod)

@@ -1,4 +1,5 @@
-"""Pods, ConfigMaps and conditions as the scheduler and the kubelet read them, fuller than the structs of the controllers.
+"""Pods, ConfigMaps and conditions as the scheduler and the kubelet read them, fuller than the structs of the
+controllers.
 
 Source: core/v1 of Kubernetes 1.36. Fields that are not listed (probes, ports, resources) are ignored.
 """
@@ -35,6 +36,7 @@ __all__ = [
     "claim_names",
     "condition_of",
     "is_finished",
+    "needs_node",
     "timestamp",
     "with_condition",
 ]
@@ -186,12 +188,23 @@ class ConfigMap(KubeObject):
 
 
 PODS = Kind("v1", "Pod", "pods", True, Pod)
+_SCHEDULER = "default-scheduler"
 CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps", True, ConfigMap)
 
 
 def is_finished(pod: Pod) -> bool:
     """Whether all containers have ended for good."""
     return pod.status.phase in {"Succeeded", "Failed"}
+
+
+def needs_node(pod: Pod) -> bool:
+    """Whether the scheduler `default-scheduler` has to find a node for the pod."""
+    return (
+        not pod.spec.node_name
+        and not pod.terminating
+        and not is_finished(pod)
+        and pod.spec.scheduler_name in {_SCHEDULER, ""}
+    )
 
 
 def claim_names(pod: Pod) -> list[str]:

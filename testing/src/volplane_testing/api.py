@@ -25,7 +25,8 @@ _KINDS: Final[Mapping[str, Kind[Any]]] = {
 class Api:
     """Objects as `kubectl get -o json` shows them. Resources are named by their plural: `persistentvolumeclaims`.
 
-    All methods raise the Api errors of `volplane.errors` for what the server refuses. namespace: of namespaced resources.
+    All methods raise the Api errors of `volplane.errors` for what the server refuses. namespace: of namespaced
+    resources.
     """
 
     def __init__(self, server: ApiServer) -> None:

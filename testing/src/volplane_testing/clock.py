@@ -5,8 +5,8 @@ no timer either, nothing can ever happen again: that is `Deadlock`, with what ev
 that are ready together run in a random order that the seed decides.
 
 Worker threads may be used: while calls of `run_in_executor` are out, the loop really waits up to `thread_patience`
-seconds for them before time jumps. Runs with threads are not deterministic. Sockets see timeouts pass in an instant: keep
-to transports in the process.
+seconds for them before time jumps. Runs with threads are not deterministic. Sockets see timeouts pass in an instant:
+keep to transports in the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
-__all__ = ["LIMIT", "Deadlock", "OutOfTime", "VirtualTimeLoop", "now", "run"]
+__all__ = ["LIMIT", "Deadlock", "LoopClock", "OutOfTime", "VirtualTimeLoop", "now", "run"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -51,6 +51,21 @@ def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float =
 def now() -> datetime:
     """The wall time that belongs to the running loop's time: loop second 0 is 2026-01-01T00:00:00Z."""
     return _EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+class LoopClock:
+    """The clock of controllers on the running loop. offset: seconds by which wall time is off; loop time never is."""
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+
+    def now(self) -> datetime:
+        """Wall time."""
+        return now() + timedelta(seconds=self.offset)
+
+    def monotonic(self) -> float:
+        """Loop time in seconds."""
+        return asyncio.get_running_loop().time()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

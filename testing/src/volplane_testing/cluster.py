@@ -12,8 +12,8 @@
 
     volplane_testing.run(main())
 
-In the virtual time of `run` hours of retries pass in milliseconds, and always the same way. Hooks run in the loop itself,
-one at a time; delays come from `FaultyBackend`, hooks that really block hold up everything.
+In the virtual time of `run` hours of retries pass in milliseconds, and always the same way. Hooks run in the loop
+itself, one at a time; delays come from `FaultyBackend`, hooks that really block hold up everything.
 """
 
 from __future__ import annotations
@@ -32,9 +32,18 @@ from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
 from volplane_testing.api import Api, Json
-from volplane_testing.control_plane import Controllers, Plan
+from volplane_testing.control_plane import Controllers, ControllerSpec, reasons_of
 from volplane_testing.memory import MemoryBackend
-from volplane_testing.wire import Request, Wire, WireFault
+from volplane_testing.transport import (
+    FaultScript,
+    FaultTransport,
+    Request,
+    answer_lost,
+    delay,
+    refuse,
+    requests,
+    unanswered,
+)
 
 __all__ = ["Cluster"]
 
@@ -63,15 +72,14 @@ class Cluster:
         """
         given = [MemoryBackend()] if backends is None else backends
         self._random = Random(seed)  # noqa: S311 - names and jitter, no secrets
-        self._plan = Plan(
+        self._spec = ControllerSpec(
             backends=given if isinstance(given, Mapping) else _named(given),
             extensions=extensions,
             controllers=controllers,
             limits=limits or {},
             scrubber=scrubber or ScrubberSettings(),
         )
-        self._faults: list[WireFault] = []
-        self._requests: list[Request] = []
+        self._script = FaultScript()
         self._newest: dict[str, int] = {}
         self._changed: asyncio.Event
         self.server: ApiServer
@@ -100,7 +108,7 @@ class Cluster:
     @property
     def driver(self) -> str:
         """Name of the first driver."""
-        return next(iter(self._plan.backends))
+        return next(iter(self._spec.backends))
 
     # --- people -------------------------------------------------------------------------------------------------
 
@@ -138,7 +146,9 @@ class Cluster:
         selected_node: str = "",
         **spec: Any,
     ) -> Json:
-        """Create a PersistentVolumeClaim. storage_class: None = the default class. selected_node: as by the scheduler."""
+        """Create a PersistentVolumeClaim. storage_class: None = the default class. selected_node: as by the
+        scheduler.
+        """
         annotations = {"volume.kubernetes.io/selected-node": selected_node} if selected_node else {}
         body: Json = {
             "metadata": {"name": name, "annotations": annotations},
@@ -198,7 +208,9 @@ class Cluster:
     # --- time ---------------------------------------------------------------------------------------------------
 
     async def wait_for(self, truth: Callable[[], Any], seconds: float, what: str) -> Any:
-        """What `truth` returns once that is not None or false. TimeoutError, with every known reason, after `seconds`."""
+        """What `truth` returns once that is not None or false. TimeoutError, with every known reason, after
+        `seconds`.
+        """
         deadline = asyncio.get_running_loop().time() + seconds
         while not (found := truth()):
             self.controllers.check()
@@ -238,7 +250,9 @@ class Cluster:
         await self.settle()
 
     async def restart(self) -> None:
-        """Kill the controllers at this very moment, as by SIGKILL, and start them anew: only server and storage remain."""
+        """Kill the controllers at this very moment, as by SIGKILL, and start them anew: only server and storage
+        remain.
+        """
         await self.controllers.kill()
         await self._start()
 
@@ -250,11 +264,12 @@ class Cluster:
         verb: get, list, watch, create, patch, delete or *. resource: plural, with `/status` for the subresource, or *.
         after: the server has acted by then: the answer is lost, not the request.
         """
-        self._faults.append(WireFault(verb, resource, times, status=status, after=after))
+        lost = answer_lost if after else unanswered
+        self._script.add(requests(verb, resource), refuse(status, after=after) if status else lost, times=times)
 
     def delay(self, verb: str, resource: str, seconds: float, times: int = 1) -> None:
         """Let the next `times` requests of the controllers arrive so much later."""
-        self._faults.append(WireFault(verb, resource, times, seconds=seconds))
+        self._script.add(requests(verb, resource), delay(seconds), times=times)
 
     def drop_watches(self) -> None:
         """End every watch, as a server does that is restarted or overloaded."""
@@ -267,13 +282,13 @@ class Cluster:
     @property
     def requests(self) -> Sequence[Request]:
         """What the controllers have asked of the server so far."""
-        return tuple(self._requests)
+        return tuple(self._script.requests)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        wire = Wire(InProcessTransport(self.server), self._faults, self._requests)
-        self.controllers = Controllers(self._plan, self.server, wire, self._random)
+        transport = FaultTransport(InProcessTransport(self.server), self._script)
+        self.controllers = Controllers(self._spec, self.server, transport, self._random)
         await self.controllers.start()
         for plural, cache in self.controllers.plane.caches.items():
             if plural not in self._newest:
@@ -294,7 +309,7 @@ class Cluster:
         return all(cache.reached >= self._newest[plural] for plural, cache in caches.items())
 
     def _reasons(self) -> str:
-        waiting = [f"{where}: {reason}" for where, reason in self.controllers.reasons().items()]
+        waiting = [f"{where}: {reason}" for where, reason in reasons_of(self.controllers.plane).items()]
         running = [f"{state.name} is {state.phase}" for state in self.controllers.plane.operations.snapshot()]
         behind = [] if self._caught_up() else ["caches are behind the server"]
         return "; ".join([*waiting, *running, *behind]) or "nothing is known to wait"

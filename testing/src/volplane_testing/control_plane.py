@@ -1,4 +1,7 @@
-"""The controllers of a test cluster: one process's worth, built afresh by every start, killed without a farewell."""
+"""A control plane in virtual time: how one is run, and the one controller process of a test cluster.
+
+`run_plane` is the only place of the kit that starts the drivers and controllers of a plane; the simulation uses it too.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from random import Random
 from typing import Any
 
 from volplane.assembly import Parts, build
 from volplane.controller.config import ScrubberSettings
+from volplane.controlplane import ControlPlane
 from volplane.drivers.contract import Plugin
 from volplane.drivers.loading import build_driver, build_extension
 from volplane.drivers.status import LoadedDrivers
@@ -24,27 +27,33 @@ from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
 from volplane_testing.executor import InlineExecutor
 from volplane_testing.faults import FaultyBackend
-from volplane_testing.wire import Wire
+from volplane_testing.transport import FaultTransport
 
-__all__ = ["Controllers", "Plan", "Time"]
+__all__ = ["ControllerSpec", "Controllers", "reasons_of", "run_plane"]
 
 NAMESPACE = "volplane-system"
 
 
-class Time:
-    """The clock of the running loop, real or virtual."""
+async def run_plane(plane: ControlPlane, started: Callable[[], object] = lambda: None) -> None:
+    """Start the drivers, then run the controllers until cancelled. started: called between the two."""
+    await plane.drivers.start_all()
+    started()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(plane.drivers.keep(), name="drivers")
+        group.create_task(plane.run(), name="controllers")
 
-    def now(self) -> datetime:
-        """Wall time."""
-        return clock.now()
 
-    def monotonic(self) -> float:
-        """Loop time."""
-        return asyncio.get_running_loop().time()
+def reasons_of(plane: ControlPlane) -> dict[str, str]:
+    """Why objects wait: "claims default/data" -> reason."""
+    return {
+        f"{runner} {key}": reason
+        for runner, waiting in plane.reasons().items()
+        for key, reason in sorted(waiting.items())
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ControllerSpec:
     """What to build. backends: driver name -> instance, or what makes one at every start."""
 
     backends: Mapping[str, object]
@@ -55,15 +64,15 @@ class Plan:
 
 
 class Controllers:
-    """A control plane at work. Belongs to the loop in which it is started."""
+    """The controller process of a `Cluster`. It is built anew at every start, and belongs to the running loop."""
 
-    def __init__(self, plan: Plan, server: Server, wire: Wire, random: Random) -> None:
-        self.wire = wire
-        self._plan = plan
+    def __init__(self, spec: ControllerSpec, server: Server, transport: FaultTransport, random: Random) -> None:
+        self.transport = transport
+        self._spec = spec
         self._random = random
-        self._client = Client(wire)
+        self._client = Client(transport)
         self._bootstrap = Client(InProcessTransport(server))
-        self._executor = InlineExecutor(plan.limits, self._latency)
+        self._executor = InlineExecutor(spec.limits, self._latency)
         self.backends: dict[str, object] = {}
         self._ends: list[float] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -78,7 +87,7 @@ class Controllers:
         sealer = await ensure_sealer(self._bootstrap, NAMESPACE)
         self.recorder = EventRecorder(self._client, instance="test-cluster", now=clock.now)
         settings = Settings.of(
-            self._plan.controllers, cluster_id=cluster_id, namespace=NAMESPACE, scrub=self._plan.scrubber
+            self._spec.controllers, cluster_id=cluster_id, namespace=NAMESPACE, scrub=self._spec.scrubber
         )
         parts = Parts(
             client=self._client,
@@ -86,18 +95,19 @@ class Controllers:
             executor=self._executor,
             recorder=self.recorder,
             sealer=sealer,
-            clock=Time(),
+            clock=clock.LoopClock(),
             random=self._random,
         )
         self.plane = build(settings, parts)
         self._begin("events", self.recorder.run())
-        await self.plane.drivers.start_all()
-        self._begin("drivers", self.plane.drivers.keep())
-        self._begin("controllers", self.plane.run())
-        await self.plane.wait_synced()
+        running = self._begin("control plane", run_plane(self.plane))
+        synced = asyncio.create_task(self.plane.wait_synced())
+        await asyncio.wait((running, synced), return_when=asyncio.FIRST_COMPLETED)
+        synced.cancel()
+        self.check()
 
     async def stop(self) -> None:
-        """End in order, as by SIGTERM: hooks that run are waited for, drivers are stopped."""
+        """End in order, as after SIGTERM: wait for running hooks, stop the drivers."""
         self.plane.stop()
         await self.plane.operations.drain(4.0)
         await self.plane.drivers.stop_all()
@@ -105,8 +115,8 @@ class Controllers:
         await self._end()
 
     async def kill(self) -> None:
-        """End at once, as by SIGKILL: nothing that is under way reaches the server or the storage any more."""
-        self.wire.dead = True
+        """End at once, as after SIGKILL: no request reaches the server and no hook takes effect any more."""
+        self.transport.dead = True
         if self._tasks:
             await self._end()
             await self.plane.operations.drain(0.0)
@@ -122,7 +132,9 @@ class Controllers:
 
     @property
     def running(self) -> tuple[OperationState, ...]:
-        """Operations that are queued or run; not those that wait for their next try, or for a hook that never returns."""
+        """Operations that are queued or run; not those that wait for their next try, or for a hook that never
+        returns.
+        """
         now = asyncio.get_running_loop().time()
         return tuple(
             state
@@ -144,26 +156,20 @@ class Controllers:
             if task.done() and not task.cancelled():
                 task.result()
 
-    def reasons(self) -> dict[str, str]:
-        """Why objects wait: "claims default/data" -> reason."""
-        return {
-            f"{runner.name} {key}": reason for runner in self.plane.runners for key, reason in runner.reasons.items()
-        }
-
     # --- building -----------------------------------------------------------------------------------------------
 
     def _load(self) -> LoadedDrivers:
         extensions = tuple(
             build_extension(Plugin(kind="extension", name=type(each).__name__, factory=_giving(each)), {})
-            for each in self._plan.extensions
+            for each in self._spec.extensions
         )
         drivers = []
-        for name, given in self._plan.backends.items():
+        for name, given in self._spec.backends.items():
             backend = given() if callable(given) else given
             self.backends[name] = backend
             plugin = Plugin(kind="backend", name=type(backend).__name__, factory=_giving(backend))
             drivers.append(build_driver(name, plugin, {}, extensions))
-        return LoadedDrivers(drivers=tuple(drivers), limits=self._plan.limits)
+        return LoadedDrivers(drivers=tuple(drivers), limits=self._spec.limits)
 
     def _latency(self, driver: str, hook: str) -> tuple[float, float]:
         backend = self.backends.get(driver)
@@ -175,8 +181,10 @@ class Controllers:
             self._ends.append(end)
         return before, after
 
-    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.create_task(work, name=name))
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        return task
 
     async def _end(self) -> None:
         for task in self._tasks:

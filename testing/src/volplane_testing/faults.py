@@ -2,8 +2,9 @@
 
     FaultyBackend(backend, {"provision": [FailBefore(Throttled("slow down")), FailAfter()], "delete": {2: Hang()}})
 
-The first `provision` is throttled, the second makes the asset but its answer is lost; the second `delete` hangs. What the
-script does not name goes through. Works with every driver, and in a `Cluster`, where its delays pass in virtual time.
+The first `provision` is throttled, the second makes the asset but its answer is lost; the second `delete` hangs. What
+the script does not name goes through. Works with every driver, and in a `Cluster`, where its delays pass in virtual
+time.
 """
 
 from __future__ import annotations
@@ -184,7 +185,8 @@ class FaultyBackend:
         return [call.error for call in self.calls if call.hook == hook and call.error is not None]
 
     def plan(self, hook: str) -> tuple[float, float]:
-        """Begin a call that this task will make, and whose delays it makes itself: seconds before the effect and after it.
+        """Begin a call that this task will make, and whose delays it makes itself: seconds before the effect and after
+        it.
 
         For executors in virtual time (`InlineExecutor.latency`): hooks may not block there.
         """

@@ -27,7 +27,9 @@ def claim(name: str = "c", **fields: Any) -> Claim:
 
 
 def volume(name: str = "v", **fields: Any) -> Volume:
-    """The same for a volume; `size` is its capacity, `claim` a claim that it is bound to, `reserved` one without uid."""
+    """The same for a volume; `size` is its capacity, `claim` a claim that it is bound to, `reserved` one without
+    uid.
+    """
     meta, spec, status = _sorted(fields)
     metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": "1", **meta}
     if (bound := spec.pop("claim", None)) is not None:

@@ -104,7 +104,10 @@ def test_what_is_broken_is_reported_once_beside_what_works(
     assert [row(out, name)[3] for name in ("fake", "bad", "sloppy")] == ["ok", "broken", "broken"]
     assert sorted(line for line in err.splitlines() if line.startswith("error:")) == [
         "error: backend bad (dist-fakeplugin_bad 1.0): importing fakeplugin_bad raised RuntimeError: no licence",
-        "error: backend sloppy (dist-fakeplugin_sloppy 1.0): hook delete: argument 'volume' is unknown; hooks take 'request'",
+        (
+            "error: backend sloppy (dist-fakeplugin_sloppy 1.0): hook delete: argument 'volume' is unknown; hooks take "
+            "'request'"
+        ),
     ]
     assert "Traceback" not in err
 

@@ -183,7 +183,8 @@ def test_the_configuration_is_refused_with_every_reason_and_its_place() -> None:
         parse_configuration(text, "v.yaml")
     assert str(refused.value) == (
         "v.yaml: scrubber.template.spec.hostNetwork: is True, which weakens the sandbox; refused unless "
-        "scrubber.allowUnsafe is true; v.yaml: scrubber.template.spec.hostPID: is True, which weakens the sandbox; refused "
+        "scrubber.allowUnsafe is true; v.yaml: scrubber.template.spec.hostPID: is True, which weakens the sandbox; "
+        "refused "
         "unless scrubber.allowUnsafe is true"
     )
     allowed = parse_configuration(text.replace("scrubber: {", "scrubber: {allowUnsafe: true, "), "v.yaml")

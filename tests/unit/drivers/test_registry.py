@@ -1,4 +1,4 @@
-"""Which drivers can be used: starting, healing, probing, stopping; and whose a static volume is."""
+"""Which drivers can be used: starting, healing, probing, stopping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from volplane import Done, Unavailable, VolumeSource, hookimpl
+from volplane import Done, Unavailable, hookimpl
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
 from volplane.drivers.registry import DriverRegistry
@@ -32,7 +32,12 @@ class World:
 
 
 def registry(
-    kit: Any, world: World, *names: str, broken: tuple[BrokenDriver, ...] = (), base: Any = None
+    kit: Any,
+    world: World,
+    *names: str,
+    broken: tuple[BrokenDriver, ...] = (),
+    base: Any = None,
+    executor: InlineExecutor | None = None,
 ) -> DriverRegistry:
     class Backend(base or kit.Memory):  # type: ignore[misc]
         @hookimpl
@@ -56,7 +61,7 @@ def registry(
 
     drivers = tuple(build_driver(name, kit.backend(Backend), {}) for name in names or ("d",))
     limits = {d.name: DriverLimits(concurrency=2, timeout=50.0) for d in drivers}
-    executor = InlineExecutor(limits, latency=lambda _driver, what: (world.latency.get(what, 0.0), 0.0))
+    executor = executor or InlineExecutor(limits, latency=lambda _driver, what: (world.latency.get(what, 0.0), 0.0))
     loaded = LoadedDrivers(drivers=drivers, broken=broken, limits=limits)
     return DriverRegistry(loaded, executor, cluster_id="c", changed=world.changed.append)
 
@@ -211,48 +216,18 @@ async def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_m
     assert seen == [(50.0, False), (5.0, True)]
 
 
-# --- static volumes ---------------------------------------------------------------------------------------------
-
-MINE = VolumeSource(kind="hostPath", fields={"path": "/memory/x"})
-OTHER = VolumeSource(kind="nfs", fields={"server": "filer", "path": "/x"})
-
-
-async def test_a_static_volume_belongs_to_the_one_driver_that_says_so(kit: Any) -> None:
+async def test_a_start_that_hangs_delays_no_other_driver(kit: Any) -> None:
     world = World()
-    drivers = registry(kit, world)
-    await drivers.start_all()
-    assert drivers.owner_of(MINE) == (drivers.get("d"), "")
-    assert drivers.owner_of(OTHER) == (None, "")
-
-
-async def test_a_volume_that_several_drivers_claim_belongs_to_none(kit: Any) -> None:
-    world = World()
-    drivers = registry(kit, world, "a", "b")
-    await drivers.start_all()
-    assert drivers.owner_of(MINE) == (None, "several drivers say it is theirs: a, b")
-
-
-async def test_a_driver_that_cannot_be_asked_is_named_among_the_reasons(kit: Any) -> None:
-    broken = BrokenDriver(name="b", backend="nfs", error="cannot be made")
-
-    world = World()
-    world.start_error = Unavailable("down")
-    drivers = registry(kit, world, broken=(broken,))
-    await drivers.start_all()
-    owner, reason = drivers.owner_of(MINE)
-    assert owner is None
-    assert reason == ("driver b may own it but is broken: cannot be made; driver d may own it but is unavailable")
-
-
-async def test_a_driver_whose_owns_fails_is_named_among_the_reasons(kit: Any) -> None:
-    class Backend(kit.Memory):  # type: ignore[misc, name-defined]
-        @hookimpl
-        def owns(self, request: Any) -> Any:
-            raise KeyError("path")
-
-    driver = build_driver("d", kit.backend(Backend), {})
-    drivers = DriverRegistry(LoadedDrivers(drivers=(driver,)), InlineExecutor())
-    await drivers.start_all()
-    owner, reason = drivers.owner_of(OTHER)
-    assert owner is None
-    assert "driver d cannot tell whether it owns it: hook owns of backend memory raised KeyError" in reason
+    executor = InlineExecutor(latency=lambda driver, what: (20.0 if (driver, what) == ("a", "start") else 0.0, 0.0))
+    drivers = registry(kit, world, "a", "b", executor=executor)
+    keeping = asyncio.ensure_future(drivers.keep())
+    began = asyncio.get_running_loop().time()
+    await drivers.started(within=2.0)
+    assert asyncio.get_running_loop().time() - began == 2.0
+    assert [driver.name for driver in drivers.ready()] == ["b"]
+    assert drivers.broken("a") == "driver a is starting"
+    await drivers.started(within=60.0)
+    assert asyncio.get_running_loop().time() - began == 20.0
+    assert [driver.name for driver in drivers.ready()] == ["a", "b"]
+    assert world.changed == ["b", "a"]
+    keeping.cancel()

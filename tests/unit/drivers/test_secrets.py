@@ -1,4 +1,6 @@
-"""Secrets of drivers: named by options, refused in classes, read late, shown nowhere, whatever a backend does with them."""
+"""Secrets of drivers: named by options, refused in classes, read late, shown nowhere, whatever a backend does with
+them.
+"""
 
 from __future__ import annotations
 

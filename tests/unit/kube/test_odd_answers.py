@@ -1,4 +1,6 @@
-"""Whatever a server, or a proxy before it, sends instead of what it should: nothing breaks, and what follows is read."""
+"""Whatever a server, or a proxy before it, sends instead of what it should: nothing breaks, and what follows is
+read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A control plane in virtual time over the embedded server, with a backend of shelves, for what a running controller does."""
+"""A control plane in virtual time over the embedded server, with a backend of shelves, for what a running controller
+does.
+"""
 
 from __future__ import annotations
 

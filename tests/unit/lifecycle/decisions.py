@@ -10,6 +10,7 @@ from scenarios.backends import ScriptedBackend
 from volplane.assets import VolumeSource
 from volplane.controller.actions import LiveReads
 from volplane.drivers.driver import Driver
+from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
@@ -36,11 +37,15 @@ class Drivers:
     def broken(self, name: str) -> str:
         return self._broken.get(name, "")
 
-    def owner_of(self, source: VolumeSource) -> tuple[DriverView | None, str]:
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
         for name, driver in self._drivers.items():
             if driver.owns(OwnsRequest(context=Context(driver=name, cluster_id=""), source=source)):
-                return driver.view, ""
-        return None, ""
+                return SourceOwner(driver=driver.view)
+        return SourceOwner()
+
+    async def identify(self, source: VolumeSource) -> None: ...
+
+    def forget_source(self, source: VolumeSource) -> None: ...
 
     async def call(self, driver: DriverView, hook: Callable[[Driver, Any], Any], request: Any) -> Any:
         return hook(self._drivers[driver.name], request)

@@ -1,4 +1,4 @@
-"""The next step of a scrub, whatever intent and pod it finds: DESIGN section 8."""
+"""The next step of a scrub, whatever intent and pod it finds."""
 
 from __future__ import annotations
 
@@ -240,7 +240,9 @@ def test_an_intent_is_kept_small() -> None:
 
 
 def test_a_pod_that_nobody_seems_to_wait_for_is_removed_only_after_a_live_look_at_its_volume() -> None:
-    """Found by the simulation: a leader whose cache was behind removed the pods of another one, attempt after attempt."""
+    """Found by the simulation: a leader whose cache was behind removed the pods of another one, attempt after
+    attempt.
+    """
     pod = pod_of(dirty())
     clean = volume(claim=GONE, persistentVolumeReclaimPolicy="Recycle", status={"phase": "Released"})
     asks = decided(clean, pod)

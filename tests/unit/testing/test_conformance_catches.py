@@ -1,4 +1,6 @@
-"""The conformance suite, judged: a correct backend keeps every rule, and each planted bug breaks the one that it should."""
+"""The conformance suite, judged: a correct backend keeps every rule, and each planted bug breaks the one that it
+should.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["HttpAddress", "serving"]
 
 @asynccontextmanager
 async def serving(address: HttpAddress, process: ControllerProcess) -> AsyncIterator[str]:
-    """Serve health, metrics, /status, /explain, /leaks and /adopt of the process until the block ends; yields the URL."""
+    """Serve health, metrics, /status, /explain, /leaks and /adopt until the block ends; yields the URL."""
 
     async def status(_: Mapping[str, str]) -> Any:
         return {

@@ -90,8 +90,8 @@ def check_kind(resource: Resource, value: Json) -> None:
 def check_fields(resource: Resource, obj: Json, level: str, body: bytes | None) -> Sequence[str]:
     """Check the types of an object in place and drop its unknown fields; gives the warnings to send.
 
-    `level` is fieldValidation; `body` the JSON text, in which fields may stand twice. Raises StatusError (400) for a wrong
-    type, and under Strict for a field that is unknown or stands twice.
+    `level` is fieldValidation; `body` the JSON text, in which fields may stand twice. Raises StatusError (400) for a
+    wrong type, and under Strict for a field that is unknown or stands twice.
     """
     report = check(resource, obj, None if level == "Ignore" else body)
     if report.error or (report.problems and level == "Strict"):

@@ -90,7 +90,9 @@ class Deletion:
         return Deleted(data, uid, gone=not waits)
 
     def _waits(self, resource: Resource, obj: Json, options: DeleteOptions) -> bool | None:
-        """Begin the deletion of `obj` in place: whether it has to wait; None when it already waits and nothing changes."""
+        """Begin the deletion of `obj` in place: whether it has to wait; None when it already waits and nothing
+        changes.
+        """
         meta, now = obj["metadata"], self.objects.now()
         if resource.graceful:
             pending = "deletionTimestamp" in meta and bool(meta.get("deletionGracePeriodSeconds"))

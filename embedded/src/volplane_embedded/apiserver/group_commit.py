@@ -20,14 +20,17 @@ class Committing(Protocol):
         ...
 
     def commit(self) -> None:
-        """Return when all that was recorded is on disk. Raises OSError; then none of it is, and the next call tries again."""
+        """Return when all that was recorded is on disk. Raises OSError; then none of it is, and the next call tries
+        again.
+        """
         ...
 
 
 class Commits:
     """Commits what was recorded once per turn of the event loop, after every request of that turn was dealt with.
 
-    While the disk is busy requests pile up at the sockets, so the next turn, and with it the next commit, has more of them.
+    While the disk is busy requests pile up at the sockets, so the next turn, and with it the next commit, has more of
+    them.
     """
 
     def __init__(self, journal: Committing) -> None:
@@ -36,7 +39,9 @@ class Commits:
         self._due = False
 
     def recorded(self) -> None:
-        """Something was: it is committed soon, whoever waits for it. Without a running loop the caller has to `flush`."""
+        """Something was: it is committed soon, whoever waits for it. Without a running loop the caller has to
+        `flush`.
+        """
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

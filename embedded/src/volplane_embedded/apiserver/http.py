@@ -25,7 +25,8 @@ MAX_BODY_BYTES: Final = 3 * 1024 * 1024
 _OPEN_PATHS: Final = ("/healthz", "/livez", "/readyz", "/version")
 _FALSE: Final = ("false", "0")
 _GATHER_SECONDS: Final = 0.005
-"""Between two pieces of a watch: under load a piece holds many events, which costs both sides a tenth; else none waits."""
+"""Between two pieces of a watch: under load a piece holds many events, which costs both sides a tenth; else none
+waits."""
 
 
 class HttpHandler:

@@ -78,7 +78,9 @@ class SqliteJournal:
         return bool(self._recorded)
 
     def commit(self) -> None:
-        """Return when all that was recorded is on disk. Raises OSError; then none of it is, and the next call tries again."""
+        """Return when all that was recorded is on disk. Raises OSError; then none of it is, and the next call tries
+        again.
+        """
         if not self._recorded:
             return
         self._failed = True
@@ -89,7 +91,9 @@ class SqliteJournal:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Go on with the open transaction, or begin one with what the last one lost. Raises OSError, and leaves none open."""
+        """Go on with the open transaction, or begin one with what the last one lost. Raises OSError, and leaves none
+        open.
+        """
         try:
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -111,7 +115,9 @@ class SqliteJournal:
         execute("UPDATE counters SET value = ? WHERE name = 'version'", (version,))
 
     def close(self) -> None:
-        """Commit, and give the directory back. May be called again. Raises OSError if the disk refuses what is pending."""
+        """Commit, and give the directory back. May be called again. Raises OSError if the disk refuses what is
+        pending.
+        """
         if self._lock < 0:
             return
         try:

@@ -112,7 +112,10 @@ def qualified_name_faults(key: str) -> tuple[str, ...]:
 def _faults(key: str) -> Iterator[str]:
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
-        yield f"a qualified name {_NOT_QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        yield (
+            f"a qualified name {_NOT_QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. "
+            "'example.com/MyName')"
+        )
         return
     if slash and not prefix:
         yield "prefix part must be non-empty"

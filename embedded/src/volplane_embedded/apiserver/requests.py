@@ -89,7 +89,9 @@ class Routes:
             self._by_version.setdefault((resource.group, resource.version), {})[resource.plural] = resource
 
     def find(self, path: str, query: Query, headers: Mapping[str, str]) -> Request | None:
-        """None for a path that is not below a served group version. Raises StatusError (404) where one is unknown there."""
+        """None for a path that is not below a served group version. Raises StatusError (404) where one is unknown
+        there.
+        """
         parts = path.strip("/").split("/")
         if "%" in path:
             parts = [unquote(part) for part in parts]

@@ -60,7 +60,9 @@ class Strategy:
         return ()
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
-        """Put back what this endpoint does not write: status on "", everything but status (and metadata) on "status"."""
+        """Put back what this endpoint does not write: status on "", everything but status (and metadata) on
+        "status".
+        """
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
         """Every refused change."""
@@ -106,7 +108,8 @@ class Resource:
     generation: bool = False
     """Whether metadata.generation is kept (1 at creation, +1 when spec changes)."""
     storage: str = ""
-    """Key of the store that holds the objects, where two resources show the same ones (events); default plural.group."""
+    """Key of the store that holds the objects, where two resources show the same ones (events); default
+    plural.group."""
     to_stored: Callable[[Json], Json] | None = None
     """Where the stored shape is another one: turns a request's object into it. Strategies see only the stored shape."""
     from_stored: Callable[[Json], Json] | None = None
@@ -116,7 +119,8 @@ class Resource:
     graceful: bool = False
     """Whether a delete is first an update that sets deletionTimestamp, even with a grace of 0 seconds (pods)."""
     returns_deleted: bool = True
-    """Whether a finished delete answers with the object, else with a Status (leases, events, configmaps, secrets...)."""
+    """Whether a finished delete answers with the object, else with a Status (leases, events, configmaps,
+    secrets...)."""
     unconditional_update: bool = True
     """Whether a PUT may leave out metadata.resourceVersion (not leases, volumeattachments, csinodes, csidrivers...)."""
 

@@ -38,7 +38,9 @@ class ObjectStorage:
         return stored
 
     def put(self, resource: Resource, obj: Json) -> Stored:
-        """Write an object in its stored shape. Raises StatusError (500) where the disk refuses; nothing is written then."""
+        """Write an object in its stored shape. Raises StatusError (500) where the disk refuses; nothing is written
+        then.
+        """
         meta = obj["metadata"]
         try:
             return self.store.put(storage_of(resource), key_of(meta.get("namespace", ""), meta["name"]), obj)

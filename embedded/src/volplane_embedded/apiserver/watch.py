@@ -44,8 +44,8 @@ class _Event:
 class Watch:
     """The lines of one watch: an async iterator of encoded events, each with its newline.
 
-    It ends at its timeout, on `close`, and when its reader is too slow: more than `limit` events or 64 MiB waiting. Nothing is
-    encoded before it is read. Needs a running event loop from the start; its timers are the loop's.
+    It ends at its timeout, on `close`, and when its reader is too slow: more than `limit` events or 64 MiB waiting.
+    Nothing is encoded before it is read. Needs a running event loop from the start; its timers are the loop's.
     """
 
     def __init__(self, encode: Callable[[_Event, bool], bytes], *, limit: int, timeout: float) -> None:

@@ -146,7 +146,8 @@ def _credentials(settings: ServerSettings, directory: Path) -> tuple[str, Certif
 def _why_not_listening(settings: ServerSettings, refused: OSError) -> str:
     if refused.errno == errno.EADDRINUSE:
         return (
-            f"port {settings.port} on {settings.host} is in use: stop what listens there, or take another one with --port "
+            f"port {settings.port} on {settings.host} is in use: stop what listens there, or take another one "
+            "with --port "
             "(--port 0 takes a free one)"
         )
     if refused.errno in (errno.EACCES, errno.EPERM):

@@ -30,7 +30,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What all workers share. root: directory of the pods' files. hidden: directories and files that no container sees."""
+    """What all workers share. root: directory of the pods' files. hidden: directories and files that no container
+    sees.
+    """
 
     client: Client
     informers: Informers

@@ -6,6 +6,7 @@ Source: kubelet 1.36, `pkg/kubelet/kuberuntime/logs`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
@@ -129,20 +130,18 @@ class _Position:
         return older + self._read(self._log, most=-1)
 
     def read_on(self) -> bytes:
-        """Some of what came after the last read, of whole lines. Blocks."""
-        if self._log.exists() and self._log.stat().st_ino != self._inode:
-            rest = self._read(self._old, most=-1) if self._is_old() else b""
+        """Some of what came after the last read, in whole lines. Blocks."""
+        inode = _inode(self._log)
+        if inode is not None and inode != self._inode:
+            rest = self._read(self._old, most=-1) if _inode(self._old) == self._inode else b""
             self._inode, self._offset = 0, 0
             return rest + self._read(self._log, most=_CHUNK)
         return self._read(self._log, most=_CHUNK)
 
-    def _is_old(self) -> bool:
-        return self._old.exists() and self._old.stat().st_ino == self._inode
-
     def _read(self, path: Path, *, most: int) -> bytes:
         try:
             with path.open("rb") as file:
-                self._inode = path.stat().st_ino
+                self._inode = os.fstat(file.fileno()).st_ino
                 file.seek(self._offset)
                 data = file.read(most)
         except FileNotFoundError:
@@ -150,3 +149,11 @@ class _Position:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return whole
+
+
+def _inode(path: Path) -> int | None:
+    """None while there is no such file: the log is moved away before a new one is made."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None

@@ -1,7 +1,7 @@
 """What the node agent does next about one pod. Pure.
 
-Source: kubelet 1.36, `syncPod`, `computePodActions`, `getPhase`, and the pod life cycle of the Kubernetes documentation.
-Differences: a container counts as ready while it runs (no probes), hooks are not run.
+Source: kubelet 1.36, `syncPod`, `computePodActions`, `getPhase`, and the pod life cycle of the Kubernetes
+documentation. Differences: a container counts as ready while it runs (no probes), hooks are not run.
 """
 
 from __future__ import annotations

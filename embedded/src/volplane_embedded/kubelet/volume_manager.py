@@ -20,8 +20,8 @@ from volplane_embedded.kubelet.container_config import MountedVolume
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing
 from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, mount_nfs, set_volume_ownership
 from volplane_embedded.kubelet.projected_volumes import is_projection, projected_files, referenced_objects, write_files
+from volplane_embedded.node_affinity import volume_allows
 from volplane_embedded.objects import CONFIG_MAPS, Pod, PodVolume
-from volplane_embedded.scheduler.volume_binding import volume_allows
 
 __all__ = ["ClaimUse", "VolumeManager", "claim_error"]
 

@@ -1,1 +1,6 @@
-"""Runs one command in its own namespaces: `spec` says what, `spawner` is the process that starts it."""
+"""Runs one command in namespaces of its own, with its volumes mounted and the rest of the host read-only.
+
+The kubelet starts `python -m volplane_embedded.sandbox` once (`spawner`); it forks a `monitor` for each command, which
+starts the command's `init`. They talk in the structs of `spec`. It never runs a command without a sandbox: where the
+kernel refuses the namespaces, it reports that and nothing runs.
+"""

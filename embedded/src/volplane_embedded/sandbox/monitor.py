@@ -156,7 +156,10 @@ class _Monitor:
     def _fail(self, stage: Stage, message: str) -> None:
         self._failed = True
         if stage == "namespaces":
-            message = f"no sandbox can be had on this machine ({message}{_hint(self._euid)}); containers do not run without one"
+            message = (
+                f"no sandbox can be had on this machine ({message}{_hint(self._euid)}); containers do not run "
+                "without one"
+            )
         self._send(Report(event="failed", stage=stage, message=message, at=time.time()))
 
     def _send(self, report: Report) -> None:

@@ -1,8 +1,8 @@
 """The file system a sandboxed command sees: the host's, read-only, with its volumes in their places.
 
-Built in a fresh mount namespace, in this order: a tmpfs becomes the root and the host's tree moves to /old below it; the
-new root is a second tmpfs at /new with the host's top-level directories bound read-only; volumes are bound on top; the
-host's tree is let go. Paths that belong to the command are resolved with /new as their root and never through magic
+Built in a fresh mount namespace, in this order: a tmpfs becomes the root and the host's tree moves to /old below it;
+the new root is a second tmpfs at /new with the host's top-level directories bound read-only; volumes are bound on top;
+the host's tree is let go. Paths that belong to the command are resolved with /new as their root and never through magic
 links, so that no symlink in a volume reaches the host.
 """
 
@@ -239,7 +239,8 @@ def _overlay(root: int, path: str, fd: int, places: list[tuple[str, bool]], skel
     except OSError as failure:
         names = ", ".join(f"{path.removeprefix('/new')}/{place}" for place, _ in places)
         raise MountFailure(
-            f"{names} does not exist on this host, and no place for it can be made without overlayfs: {failure.strerror}"
+            f"{names} does not exist on this host, and no place for it can be made without overlayfs: "
+            f"{failure.strerror}"
         ) from failure
     os.close(fd)
     for inside, tree in inner:

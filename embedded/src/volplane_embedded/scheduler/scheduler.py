@@ -12,8 +12,8 @@ from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.objects import Claim
 from volplane_embedded.informers import Informers
-from volplane_embedded.objects import PODS, Now, Pod, claim_names, is_finished, timestamp
-from volplane_embedded.scheduler.scheduling import Bind, SchedulerState, decide, is_ours
+from volplane_embedded.objects import PODS, Now, Pod, claim_names, is_finished, needs_node, timestamp
+from volplane_embedded.scheduler.scheduling import Bind, SchedulerState, decide
 from volplane_embedded.scheduler.volume_binding import StorageState
 
 __all__ = ["Scheduler"]
@@ -73,7 +73,7 @@ class Scheduler:
                 self._runner.enqueue(pod.key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if new is not None and is_ours(new):
+        if new is not None and needs_node(new):
             self._runner.enqueue(new.key)
             return
         gone = old is not None and (new is None or (is_finished(new) and not is_finished(old)))
@@ -91,7 +91,7 @@ class Scheduler:
 
     def _decide(self, key: str, _reads: LiveReads) -> Action:
         pod = self._informers.pods.get(key)
-        if pod is None or not is_ours(pod) or self._binding.get(key) == pod.uid:
+        if pod is None or not needs_node(pod) or self._binding.get(key) == pod.uid:
             return Settled()
         placement = decide(pod, self._state())
         if placement.node:

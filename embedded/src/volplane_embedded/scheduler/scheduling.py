@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from volplane.controller.actions import EventRecord, Patch, Settled, Wait
 from volplane.kube.objects import Claim, Node, Taint
-from volplane_embedded.objects import PODS, Pod, condition_of, is_finished, with_condition
-from volplane_embedded.scheduler.node_affinity import pod_allows, preference, untolerated
+from volplane_embedded.node_affinity import pod_allows, preference, untolerated
+from volplane_embedded.objects import PODS, Pod, condition_of, is_finished, needs_node, with_condition
 from volplane_embedded.scheduler.volume_binding import (
     ClaimBinding,
     PodVolumeClaims,
@@ -27,9 +27,8 @@ from volplane_embedded.scheduler.volume_binding import (
     pod_volume_claims,
 )
 
-__all__ = ["Bind", "Placement", "SchedulerState", "decide", "is_ours"]
+__all__ = ["Bind", "Placement", "SchedulerState", "decide"]
 
-SCHEDULER = "default-scheduler"
 _GATED = "Scheduling is blocked due to non-empty scheduling gates"
 _ONE_POD = "ReadWriteOncePod"
 _TAKEN = f"node(s) unavailable due to PersistentVolumeClaim with {_ONE_POD} access mode already in-use by another pod"
@@ -70,19 +69,9 @@ class SchedulerState:
     assumed: Mapping[str, str] = field(default_factory=dict)
 
 
-def is_ours(pod: Pod) -> bool:
-    """Whether this scheduler has to find a node for the pod."""
-    return (
-        not pod.spec.node_name
-        and not pod.terminating
-        and not is_finished(pod)
-        and pod.spec.scheduler_name in {SCHEDULER, ""}
-    )
-
-
 def decide(pod: Pod, state: SchedulerState) -> Placement:
     """The next step towards a node for the pod."""
-    if not is_ours(pod):
+    if not needs_node(pod):
         return Placement(Settled())
     if pod.spec.scheduling_gates:
         return _waits(pod, state, "SchedulingGated", _GATED)

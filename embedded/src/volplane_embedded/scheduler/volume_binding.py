@@ -13,8 +13,8 @@ from volplane.controller.actions import Patch
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane_embedded.node_affinity import in_topology, volume_allows
 from volplane_embedded.objects import Pod, claim_names
-from volplane_embedded.scheduler.node_affinity import in_topology, selector_matches
 
 __all__ = [
     "ClaimBinding",
@@ -25,7 +25,6 @@ __all__ = [
     "conflict",
     "match_claims",
     "pod_volume_claims",
-    "volume_allows",
 ]
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
@@ -59,7 +58,9 @@ class Unschedulable:
 
 @dataclass(frozen=True, slots=True)
 class PodVolumeClaims:
-    """The claims of a pod: bound ones, those that are bound once a node is chosen, and those somebody else must bind."""
+    """The claims of a pod: bound ones, those that are bound once a node is chosen, and those somebody else must
+    bind.
+    """
 
     bound: list[Claim]
     unbound: list[Claim]
@@ -136,12 +137,6 @@ def conflict(bound: Iterable[Claim], node: Node, storage: StorageState) -> str:
         if not volume_allows(volume, node):
             return _ELSEWHERE
     return ""
-
-
-def volume_allows(volume: Volume, node: Node) -> bool:
-    """The node affinity of a volume; none admits every node."""
-    affinity = volume.spec.node_affinity
-    return affinity is None or affinity.required is None or selector_matches(affinity.required, node)
 
 
 def match_claims(unbound: Iterable[Claim], node: Node, storage: StorageState) -> list[ClaimBinding] | Unschedulable:

@@ -71,7 +71,8 @@ OPTIONS = ParameterSchema(
         Parameter(name="sts_endpoint", doc="URL of the STS API instead of the region's own.", pattern=_URL, default=""),
         Parameter(
             name="attach",
-            doc="Declare that volplane attaches the volumes. Only where the controller of the official driver does not run, "
+            doc="Declare that volplane attaches the volumes. Only where the controller of the official driver does "
+            "not run, "
             "because its attacher serves the same VolumeAttachments. No controller of volplane serves them yet.",
             kind=ParameterKind.BOOLEAN,
             default=False,

@@ -54,8 +54,8 @@ def check(
 ) -> None:
     """Judge a backend by the rules that every backend keeps; exit code 1 if one is violated.
 
-    This makes and deletes assets on the storage that the options name, dozens of them, and kills processes in the middle
-    of that: use a storage for tests.
+    This makes and deletes assets on the storage that the options name, dozens of them, and kills processes in the
+    middle of that: use a storage for tests.
     """
     console = Console()
     rules = _chosen(rule or [])

@@ -48,14 +48,18 @@ Nodes = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A backend by name. options: of the driver; changes: of other fields of its subject. Can be sent to other processes."""
+    """A backend by name. options: of the driver; changes: of other fields of its subject. Can be sent to other
+    processes.
+    """
 
     backend: str
     options: Mapping[str, object]
     changes: Mapping[str, Any]
 
     def subject(self) -> Subject | MakeSubject:
-        """A subject, or what gives one with a storage of its own each time. Raises ConfigurationError or PluginError."""
+        """A subject, or what gives one with a storage of its own each time. Raises ConfigurationError or
+        PluginError.
+        """
         if ":" not in self.backend:
             plugin = InstalledPlugins().load("backend", self.backend)
             return self._changed(Subject(plugin.factory, real_crashes=True))

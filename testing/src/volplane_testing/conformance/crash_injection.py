@@ -142,7 +142,9 @@ def crash_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float |
 
 
 def die_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | None) -> bool:
-    """Run `call` in a child process that ends without a trace at the `step`-th line of own code; whether it got there."""
+    """Run `call` in a child process that ends without a trace at the `step`-th line of own code; whether it got
+    there.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; the child uses none of them
         child = os.fork()

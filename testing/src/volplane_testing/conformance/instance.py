@@ -103,7 +103,9 @@ class Instance:
         self._calls.append(Call(self.number, hook, about, outcome))
 
     def finish(self, hook: str, request: Any) -> Any:
-        """Call until it is over: while it is in progress with the state of the last answer, later when it asks for that."""
+        """Call until it is over: while it is in progress with the state of the last answer, later when it asks for
+        that.
+        """
         for attempt in range(1, _MOST_ROUNDS):
             result = self.patiently(hook, request)
             if not isinstance(result, InProgress):

@@ -20,7 +20,9 @@ class Violation(AssertionError):
 
 
 class NotApplicable(Exception):
-    """The rule says nothing about this backend, for the reason given: it lacks the ability, or the subject the means."""
+    """The rule says nothing about this backend, for the reason given: it lacks the ability, or the subject the
+    means.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ def run_rules(
 ) -> Report:
     """Judge the rules in their order; `told` hears of each result at once. Raises what building the backend raises.
 
-    make: the subject, or what gives a fresh one for each rule. Rules clean up behind themselves, so that one storage can
-    serve all of them.
+    make: the subject, or what gives a fresh one for each rule. Rules clean up behind themselves, so that one storage
+    can serve all of them.
     """
     results: dict[str, RuleResult] = {}
     for rule in rules:

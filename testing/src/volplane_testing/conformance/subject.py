@@ -22,7 +22,8 @@ class Subject:
     """A backend on a storage of its own. `factory(options)` makes an instance, as for a driver; every instance that is
     made works on the same storage, so a fresh one is what a restart leaves.
 
-    Only the first two fields are needed; each of the others lets more rules say something. Sizes are bytes, times seconds.
+    Only the first two fields are needed; each of the others lets more rules say something. Sizes are bytes, times
+    seconds.
     """
 
     factory: Callable[[Mapping[str, Any]], object]
@@ -71,7 +72,8 @@ class Subject:
     use: Callable[[Asset], AbstractContextManager[object]] | None = None
     """Hold the asset in use (mounted, open) while the block runs."""
     trouble: Callable[[Random], AbstractContextManager[object]] | None = None
-    """Let the storage fail and dawdle while the block runs, as the random numbers say; only the simulation asks for it."""
+    """Let the storage fail and dawdle while the block runs, as the random numbers say; only the simulation asks for
+    it."""
 
     real_crashes: bool = False
     """The storage is outside of this process (files, a server): crashes are those of a child process (fork), which is
@@ -81,7 +83,8 @@ class Subject:
     storage_modules: tuple[str, ...] = ()
     """Modules that play the storage (a fake cloud): no crash happens inside of them or beneath."""
     patience: float | None = 60.0
-    """Real seconds a single hook call may take. None: any; hooks then run in the caller's thread, where a debugger stops."""
+    """Real seconds a single hook call may take. None: any; hooks then run in the caller's thread, where a debugger
+    stops."""
 
 
 MakeSubject = Callable[[], Subject | AbstractContextManager[Subject]]

@@ -1,4 +1,5 @@
-"""Users, tenants and administrators: what an action of a schedule does to the cluster, and what they thereby take upon them.
+"""Users, tenants and administrators: what an action of a schedule does to the cluster, and what they thereby take upon
+them.
 
 A person who gives a volume away with what is on it, or strips what protects it, has waived what follows: the asset's
 `waived` and `kept` say so.
@@ -224,7 +225,9 @@ class Actors:
         self._patch(_CLAIMS, found, {"metadata": {"finalizers": kept or None}})
 
     def restore(self, claim: str, variant: str) -> None:
-        """Claim and volume vanish by force and come back from a backup, with new uids of their own and old ones inside."""
+        """Claim and volume vanish by force and come back from a backup, with new uids of their own and old ones
+        inside.
+        """
         found = self._view.claims.get(f"default/{claim}")
         volume = self._view.volumes.get(found["spec"].get("volumeName", "")) if found is not None else None
         if found is None or volume is None or names.BIND_COMPLETED not in annotations_of(found):

@@ -49,11 +49,11 @@ ZONE: Final = "topology.kubernetes.io/zone"
 class BackendTraits:
     """How this storage system is.
 
-    finds: `find` is implemented. settle: seconds for which a request may still take effect. steps: share of provisions and
-    deletions that answer InProgress first. full: share of zones that have no room for an asset. erases: `recycle` erases
-    by itself instead of asking for a scrubber pod. fenced: a call with an older fence than the last is refused. tokens: a
-    client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0 then).
-    sees_mounts: an asset in use is not deleted.
+    finds: `find` is implemented. settle: seconds for which a request may still take effect. steps: share of provisions
+    and deletions that answer InProgress first. full: share of zones that have no room for an asset. erases: `recycle`
+    erases by itself instead of asking for a scrubber pod. fenced: a call with an older fence than the last is refused.
+    tokens: a client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0
+    then). sees_mounts: an asset in use is not deleted.
     """
 
     zones: tuple[str, ...] = ()
@@ -82,7 +82,9 @@ class Stored:
 
 @dataclass(slots=True)
 class Listeners:
-    """Who is told of effects and trouble, as they happen; `mounted` says whether somebody uses the asset of a handle."""
+    """Who is told of effects and trouble, as they happen; `mounted` says whether somebody uses the asset of a
+    handle.
+    """
 
     made: Callable[[str, Ownership], None] = lambda _handle, _owner: None
     unmade: Callable[[str], None] = lambda _handle: None

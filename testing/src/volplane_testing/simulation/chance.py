@@ -1,7 +1,7 @@
 """Chance as a function of the seed and of what it is asked about, not of how often somebody asked before.
 
-So a schedule from which one action or fault was dropped stays the same everywhere else: that is what makes a failing one
-shrink.
+So a schedule from which one action or fault was dropped stays the same everywhere else: that is what makes a failing
+one shrink.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def is_mark(text: str) -> bool:
 class Chance:
     """What happens by draw in one run.
 
-    only: marks of the faults that may happen; None = any. `fired` lists the marks of those that did, in order. Once `calm`
-    is set there are none any more. Needs a running loop.
+    only: marks of the faults that may happen; None = any. `fired` lists the marks of those that did, in order. Once
+    `calm` is set there are none any more. Needs a running loop.
     """
 
     def __init__(self, seed: int, *, only: Collection[str] | None = None) -> None:

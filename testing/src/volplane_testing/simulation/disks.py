@@ -1,4 +1,6 @@
-"""What is on the assets: whose data, who has them mounted. Kept beside the backends, so that it holds for any of them."""
+"""What is on the assets: whose data, who has them mounted. Kept beside the backends, so that it holds for any of
+them.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ class Disk:
     """One asset.
 
     made_for: claim uid, "" for one that a person made. data: uids of claims whose pods wrote and nobody erased since.
-    waived: whose data a person gave away. mounts: uid of pod -> uid of its claim, "" for scrubber pods. kept: why it may stay without an owner.
+    waived: whose data a person gave away. mounts: uid of pod -> uid of its claim, "" for scrubber pods. kept: why it
+    may stay without an owner.
     """
 
     key: str

@@ -1,4 +1,6 @@
-"""A real backend in the place of a simulated one: its own storage, its own clock, its hooks run inline in virtual time."""
+"""A real backend in the place of a simulated one: its own storage, its own clock, its hooks run inline in virtual
+time.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class ExternalBackend:
     """One backend under test in one run. role: the driver's name."""
 
     def __init__(self, role: str, subject: Subject, run_context: RunContext) -> None:
-        """Build it once, to see what it is. Raises what building it raises, ConfigurationError for what cannot be simulated."""
+        """Build it once, to see what it is. Raises what building it raises, ConfigurationError for what cannot be
+        simulated.
+        """
         self.role = role
         self.subject = replace(subject, driver_name=role, cluster_id=CLUSTER_ID, patience=None)
         self._run_context = run_context

@@ -62,7 +62,8 @@ class HookFaults:
 class FaultInjector:
     """Wraps every hook of every driver. `down` holds the drivers that answer nothing now.
 
-    crash: kills the calling process for the reason given, and says whether it did. externals: by driver; simulated backends report their effects themselves.
+    crash: kills the calling process for the reason given, and says whether it did. externals: by driver; simulated
+    backends report their effects themselves.
     """
 
     def __init__(self, run_context: RunContext, faults: HookFaults, crash: Callable[[str, str], bool]) -> None:
@@ -193,6 +194,8 @@ def latency_of(who: str, run_context: RunContext, faults: HookFaults) -> Callabl
         name = f"{who} {driver} {what} latency {counts[f'{driver} {what}']}"
         share = chance.number(name)
         usual = (0.001 + 0.05 * (share * 1e4 % 1), 0.001 + 0.05 * (share * 1e6 % 1))
+        if what == "owns":
+            usual = (0.0, 0.0)  # it touches no storage
         if chance.strikes(f"{name} hang", faults.hangs):
             trace.strike("hook: hangs", f"{name}: hangs")
             long = chance.between(TIMEOUT * 0.5, TIMEOUT * 3, f"{name} long")

@@ -14,8 +14,8 @@ from volplane.errors import ApiUnavailable
 from volplane.kube.objects import Claim
 from volplane.kube.transport import LineStream, Response
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_testing.exchange import Mortal, refusal
 from volplane_testing.simulation.run_context import RunContext
+from volplane_testing.transport import KillableTransport, refusal
 
 __all__ = ["Network", "NetworkFaults"]
 
@@ -63,7 +63,7 @@ class _Call:
         return self.method == "POST" and self.path.endswith("/pods")
 
 
-class Network(Mortal):
+class Network(KillableTransport):
     """A `Transport` of one process. Once it is `dead`, what is on the wire may still arrive."""
 
     def __init__(

@@ -28,7 +28,9 @@ _JSON: Final = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFaults:
-    """Shares of scrubber pods that fail, are slow; and seconds after which a node notices that a pod was removed, at most."""
+    """Shares of scrubber pods that fail, are slow; and seconds after which a node notices that a pod was removed, at
+    most.
+    """
 
     failing: float = 0.0
     slow: float = 0.0

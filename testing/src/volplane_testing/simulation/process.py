@@ -7,7 +7,6 @@ import contextvars
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from random import Random
 
 from volplane.assembly import Parts, build
@@ -20,31 +19,19 @@ from volplane.kube.client import Client
 from volplane.operations import DriverLimits
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
-from volplane_testing import clock
+from volplane_testing.clock import LoopClock
+from volplane_testing.control_plane import reasons_of, run_plane
 from volplane_testing.simulation.hooks import TIMEOUT, FaultInjector, TimedExecutor
 from volplane_testing.simulation.loop import WHO, ScheduleLoop
 from volplane_testing.simulation.network import Network
 from volplane_testing.simulation.run_context import CLUSTER_ID, NAMESPACE
 from volplane_testing.simulation.trace import FirstViolation
 
-__all__ = ["Process", "ProcessParts", "WallClock"]
+__all__ = ["Process", "ProcessParts"]
 
 ATTEMPTS = 3
 MOST_PASSES = 20_000
 SEALING_KEY = b"a key for simulations, known to all"
-
-
-class WallClock:
-    """Wall time that can be set forth and back; the loop's time cannot."""
-
-    def __init__(self) -> None:
-        self.offset = 0.0
-
-    def now(self) -> datetime:
-        return clock.now() + timedelta(seconds=self.offset)
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 class Meter:
@@ -92,7 +79,7 @@ class ProcessParts:
     injector: FaultInjector
     network: Network
     latency: Callable[[str, str], tuple[float, float]]
-    wall: WallClock
+    wall: LoopClock
     violations: FirstViolation
     record: Callable[[str, EventRecord], None]
     fence: str
@@ -150,8 +137,7 @@ class Process:
 
     def reasons(self) -> dict[str, str]:
         """Why keys wait, by runner and key."""
-        runners = self.plane.runners if self.plane is not None else ()
-        return {f"{runner.name} {key}": why for runner in runners for key, why in sorted(runner.reasons.items())}
+        return {} if self.plane is None else reasons_of(self.plane)
 
     def record(self, event: EventRecord) -> None:
         if not self.network.dead:
@@ -181,12 +167,12 @@ class Process:
                 call_hook=parts.injector.call_hook,
             ),
         )
-        await plane.drivers.start_all()
-        self.plane = plane
-        self.network.knows = self.plane.claims.get
-        async with asyncio.TaskGroup() as group:
-            group.create_task(plane.drivers.keep())
-            group.create_task(plane.run())
+
+        def started() -> None:
+            self.plane = plane
+            self.network.knows = plane.claims.get
+
+        await run_plane(plane, started)
 
     def _pass_failed(self, runner: str, result: str) -> None:
         why = [text for key, text in self.reasons().items() if key.startswith(runner)]

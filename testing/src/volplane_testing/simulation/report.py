@@ -19,7 +19,9 @@ __all__ = ["SeedReport", "judge_seed", "run_seed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedReport:
-    """What a seed showed. trace and kept: of the shortest failing run found, or of the whole one; plain and picklable."""
+    """What a seed showed. trace and kept: of the shortest failing run found, or of the whole one; plain and
+    picklable.
+    """
 
     seed: int
     scenario: str
@@ -66,7 +68,8 @@ def judge_seed(
     traced: bool = False,
     run: Callable[[Trial], TrialResult] = simulate,
 ) -> SeedReport:
-    """Run a seed. only: `SeedReport.kept` of an earlier report, None = everything. trials: runs that shortening may take.
+    """Run a seed. only: `SeedReport.kept` of an earlier report, None = everything. trials: runs that shortening may
+    take.
 
     traced: give the trace of a run that went well too. Raises KeyError for a scenario that there is not.
     """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane.controller.actions import EventRecord
+from volplane_testing import clock
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
 from volplane_testing.simulation.actors import Actors
@@ -18,7 +19,7 @@ from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.network import Network
 from volplane_testing.simulation.nodes import Nodes
-from volplane_testing.simulation.process import Process, ProcessParts, WallClock
+from volplane_testing.simulation.process import Process, ProcessParts
 from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.schedule import Action, Schedule
 from volplane_testing.simulation.storages import Storages
@@ -39,7 +40,9 @@ CAUGHT_UP: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A schedule to run. actions: numbers of those that happen; faults: marks of those that may; None = all of the schedule's."""
+    """A schedule to run. actions: numbers of those that happen; faults: marks of those that may; None = all of the
+    schedule's.
+    """
 
     schedule: Schedule
     actions: frozenset[int] | None = None
@@ -48,7 +51,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """How a trial ended. violation: None = well. done: numbers of the actions; fired: marks of the faults that struck."""
+    """How a trial ended. violation: None = well. done: numbers of the actions; fired: marks of the faults that
+    struck.
+    """
 
     trial: Trial
     violation: InvariantViolation | None
@@ -62,9 +67,9 @@ class TrialResult:
 def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> TrialResult:
     """Run a trial. The same trial always runs the same way.
 
-    backends: real ones, at most two, in the places of the simulated ones. What gives a fresh storage for each run needs no
-    cleaning; a `Subject` itself is one storage for all runs, and is left empty. Raises ConfigurationError for a backend
-    that cannot be simulated, or that leaves something behind.
+    backends: real ones, at most two, in the places of the simulated ones. What gives a fresh storage for each run needs
+    no cleaning; a `Subject` itself is one storage for all runs, and is left empty. Raises ConfigurationError for a
+    backend that cannot be simulated, or that leaves something behind.
     """
     with ExitStack() as stack:
         subjects = [stack.enter_context(opened(make)) for make in backends]
@@ -103,7 +108,7 @@ class _Simulation:
         self._actors = Actors(run_context, self._storages.simulated, self._storages.externals)
         self._nodes = Nodes(run_context, schedule.pods, self._storages.labels)
         self._prepare()
-        self._wall = WallClock()
+        self._wall = clock.LoopClock()
         self._living: list[Process] = []
         self._epoch = 0
         self._crashes = 0

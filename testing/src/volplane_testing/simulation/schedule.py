@@ -168,7 +168,8 @@ class _Writer:
                 slow=random.choice((0.0, 0.2)),
                 hangs=random.choice((0.0, 0.0, 0.05)),
                 crashes=random.choice((0.0, 0.0, 0.1)),
-                # A hook of a former leader that takes effect after its successor looked would be its backend's to refuse.
+                # A hook of a former leader that takes effect after its successor looked would be its backend's to
+                # refuse.
                 longest=4.0 if leaders else 60.0,
             ),
             pods=PodFaults(
@@ -260,7 +261,9 @@ class _Writer:
             at += self._gap() if self._sometimes(0.7) else 0.0
 
     def _write_pod(self, claim: str, at: float) -> float:
-        """A pod that uses the claim, from a little before or after its creation; the time at which it was told to go."""
+        """A pod that uses the claim, from a little before or after its creation; the time at which it was told to
+        go.
+        """
         pod = f"p-{claim}-{len(self._actions)}"
         begun = max(0.0, at + self._random.choice((-0.01, 0.0, self._gap())))
         lifetime = round(self._random.uniform(0.1, 5.0), 2) if self._sometimes(0.3) else 0.0

@@ -10,7 +10,8 @@ from volplane_testing.simulation.run import Trial, TrialResult, simulate
 __all__ = ["MOST_TRIALS", "shrink"]
 
 MOST_TRIALS: Final = 200
-"""Runs that a search for a shorter schedule may take: bounded in number, not in time, so that it ends alike everywhere."""
+"""Runs that a search for a shorter schedule may take: bounded in number, not in time, so that it ends alike
+everywhere."""
 
 Item = int | str
 """An action by number, a fault by its mark."""

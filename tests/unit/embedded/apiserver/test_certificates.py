@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from volplane_embedded.apiserver.certificates import Certificate, ensure_certificate, make_certificate, server_context
 
@@ -62,3 +63,16 @@ def test_a_certificate_is_kept_for_the_same_hosts_and_made_anew_for_others(tmp_p
 def test_loading_leaves_no_key_behind(tmp_path: Path) -> None:
     server_context(make_certificate(HOSTS, NOW), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_names_its_own_key_as_the_authoritys_as_strict_clients_want() -> None:
+    made = x509.load_pem_x509_certificate(make_certificate(HOSTS, NOW).certificate.encode())
+    own = made.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    authority = made.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    assert authority.key_identifier == own.digest
+
+
+def test_a_kept_file_that_cannot_be_read_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "server.pem").write_text("no certificate")
+    made = ensure_certificate(tmp_path, HOSTS, NOW)
+    assert ensure_certificate(tmp_path, HOSTS, NOW) == made

@@ -206,7 +206,10 @@ POD_COLUMNS: Final = (
     Column("Status", "The aggregate status of the containers in this pod.", lambda pod: _summarize(pod).reason),
     Column(
         "Restarts",
-        "The number of times the containers in this pod have been restarted and when the last container in this pod has restarted.",
+        (
+            "The number of times the containers in this pod have been restarted and when the last container in this "
+            "pod has restarted."
+        ),
         _restarts,
     ),
     AGE,

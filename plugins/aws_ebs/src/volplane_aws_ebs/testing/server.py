@@ -104,7 +104,8 @@ class Exchange:
         return (
             f"<Credentials><AccessKeyId>{escape(key)}</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>"
             f"<SessionToken>token</SessionToken><Expiration>{expires}</Expiration></Credentials>"
-            f"<AssumedRoleUser><Arn>{escape(role)}/{escape(session)}</Arn><AssumedRoleId>AROA:x</AssumedRoleId></AssumedRoleUser>"
+            f"<AssumedRoleUser><Arn>{escape(role)}/{escape(session)}</Arn>"
+            "<AssumedRoleId>AROA:x</AssumedRoleId></AssumedRoleUser>"
         )
 
 

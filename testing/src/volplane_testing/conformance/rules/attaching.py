@@ -56,7 +56,9 @@ def attach_again_is_the_same_attachment(bench: Bench) -> None:
 
 @rule("attach", "detach", waivable=False, after=(attach_and_detach_work,))
 def attach_elsewhere_is_refused(bench: Bench) -> None:
-    """An asset for one node that is attached to another is `AttachedElsewhere`, naming that node: two writers ruin it."""
+    """An asset for one node that is attached to another is `AttachedElsewhere`, naming that node: two writers ruin
+    it.
+    """
     made, (one, two) = _made_for_one_node(bench), bench.nodes()
     bench.instance.attach(bench.attachment(made, one))
     error = bench.require_refused(
@@ -204,7 +206,9 @@ def _drop(bench: Bench, handle: str) -> None:
     "delete_snapshot",
     waivable=False,
     after=(provision_makes_an_asset,),
-    sanity="CreateSnapshot should succeed when requesting to create a snapshot with already existing name and same source",
+    sanity=(
+        "CreateSnapshot should succeed when requesting to create a snapshot with already existing name and same source"
+    ),
 )
 def a_snapshot_is_made_once(bench: Bench) -> None:
     """An equal demand for a snapshot, in this process or the next, answers with the one that exists."""
@@ -221,7 +225,10 @@ def a_snapshot_is_made_once(bench: Bench) -> None:
     "create_snapshot",
     "delete_snapshot",
     after=(a_snapshot_is_made_once,),
-    sanity="CreateSnapshot should fail when requesting to create a snapshot with already existing name and different source",
+    sanity=(
+        "CreateSnapshot should fail when requesting to create a snapshot with already existing name and "
+        "different source"
+    ),
 )
 def a_snapshot_of_another_asset_is_refused(bench: Bench) -> None:
     """The name of an existing snapshot for another asset is `AlreadyExists`."""

@@ -31,7 +31,9 @@ def describe_is_constant(bench: Bench) -> None:
 
 @rule("describe")
 def describe_touches_nothing(bench: Bench) -> None:
-    """Making an instance and calling `describe` changes nothing on the storage; both happen when nobody asked for work."""
+    """Making an instance and calling `describe` changes nothing on the storage; both happen when nobody asked for
+    work.
+    """
     with bench.unchanged("building a backend and describing it"):
         instance = bench.another(start=False)
         instance.once("describe", DescribeRequest(context=instance.context()))

@@ -22,7 +22,9 @@ _FAR = 1000.0
 
 @rule("provision", waivable=False, after=(provision_again_gives_the_same_asset,))
 def a_crash_after_provision_is_survived(bench: Bench) -> None:
-    """The process dies after the effect and before the answer was kept: the next one gets the same asset, the only one."""
+    """The process dies after the effect and before the answer was kept: the next one gets the same asset, the only
+    one.
+    """
     made = bench.make()
     bench.restart()
     bench.require_same(bench.instance.provision(made.demand), made.asset, "an equal demand after a crash")
@@ -57,7 +59,9 @@ def a_crash_after_delete_is_survived(bench: Bench) -> None:
 
 @rule("delete", waivable=False, after=(a_crash_after_delete_is_survived,))
 def a_lost_answer_of_delete_is_resolved(bench: Bench) -> None:
-    """One call of `delete` whose answer nobody heard, and with it any state: the same call in the next process ends it."""
+    """One call of `delete` whose answer nobody heard, and with it any state: the same call in the next process ends
+    it.
+    """
     made = bench.make()
     bench.instance.patiently("delete", bench.deletion(made))
     bench.restart()

@@ -127,7 +127,9 @@ def _recycled(bench: Bench, made: Made) -> PodScrub | Erased:
 
 @rule("recycle", after=(provision_again_gives_the_same_asset,))
 def recycle_keeps_the_asset(bench: Bench) -> None:
-    """`recycle` may be repeated and leaves the asset what it is: the same handle, size and place, for the next claim."""
+    """`recycle` may be repeated and leaves the asset what it is: the same handle, size and place, for the next
+    claim.
+    """
     made = bench.make()
     for _ in range(2):
         answer = _recycled(bench, made)

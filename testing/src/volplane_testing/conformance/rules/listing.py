@@ -66,7 +66,7 @@ def owns_survives_any_source(bench: Bench) -> None:
 
 @rule("owns", after=(owns_its_own_sources,))
 def owns_touches_nothing(bench: Bench) -> None:
-    """`owns` changes nothing and needs no `start`: it is asked in the event loop, for every volume."""
+    """`owns` changes nothing and needs no `start`: it may be asked about any volume, at any time."""
     source = bench.make().asset.source
     with bench.unchanged("owns"):
         answers = {_owns(bench.instance, source), _owns(bench.another(start=False), source)}
@@ -116,7 +116,10 @@ def list_shows_the_marks(bench: Bench) -> None:
 @rule(
     "list_assets",
     after=(list_shows_what_is_there,),
-    sanity="ListVolumes pagination should detect volumes added between pages and accept tokens when the last volume from a page is deleted",
+    sanity=(
+        "ListVolumes pagination should detect volumes added between pages and accept tokens when the last "
+        "volume from a page is deleted"
+    ),
 )
 def list_is_complete_over_pages(bench: Bench) -> None:
     """Every asset is on exactly one page."""
@@ -169,7 +172,9 @@ def capacity_is_a_size(bench: Bench) -> None:
 
 @rule("get_capacity", "delete", after=(delete_removes_the_asset, capacity_is_a_size))
 def capacity_is_used_and_given_back(bench: Bench) -> None:
-    """An asset takes its size from the capacity, at least half of it (others use the storage too); deletion gives it back."""
+    """An asset takes its size from the capacity, at least half of it (others use the storage too); deletion gives it
+    back.
+    """
     before = bench.instance.available_bytes(segment=bench.segment())
     made = bench.make()
     between = bench.instance.available_bytes(segment=bench.segment())

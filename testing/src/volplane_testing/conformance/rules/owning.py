@@ -128,7 +128,9 @@ def _adoption(bench: Bench, made: Made, former: Ownership) -> AdoptRequest:
 
 @rule("adopt", waivable=False, after=(provision_again_gives_the_same_asset,))
 def adopt_replaces_the_marks_of_the_former_cluster(bench: Bench) -> None:
-    """After `adopt`, twice, the asset is this cluster's and no longer the former one's: found, listed, deleted as such."""
+    """After `adopt`, twice, the asset is this cluster's and no longer the former one's: found, listed, deleted as
+    such.
+    """
     demand = bench.demand()
     former = replace(demand.owner, cluster_id=_OTHER_CLUSTER)
     made = bench.make(replace(demand, owner=former))
@@ -147,7 +149,9 @@ def adopt_replaces_the_marks_of_the_former_cluster(bench: Bench) -> None:
 
 @rule("adopt", waivable=False, after=(provision_again_gives_the_same_asset,))
 def adopt_refuses_what_is_not_the_former_owners(bench: Bench) -> None:
-    """`adopt` of an asset that carries neither the former nor the new marks is `AlreadyExists`, and it stays as it is."""
+    """`adopt` of an asset that carries neither the former nor the new marks is `AlreadyExists`, and it stays as it
+    is.
+    """
     made = bench.make()
     stranger = _of_another_claim(made.demand).owner
     former = replace(stranger, cluster_id=_OTHER_CLUSTER)

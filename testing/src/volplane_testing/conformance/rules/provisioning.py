@@ -85,7 +85,9 @@ def provision_makes_an_asset(bench: Bench) -> None:
     "provision",
     waivable=False,
     after=(provision_makes_an_asset,),
-    sanity="CreateVolume should not fail when requesting to create a volume with already existing name and same capacity",
+    sanity=(
+        "CreateVolume should not fail when requesting to create a volume with already existing name and same capacity"
+    ),
 )
 def provision_again_gives_the_same_asset(bench: Bench) -> None:
     """An equal demand gets the asset that exists: a repeated call never makes a second one."""
@@ -106,7 +108,9 @@ def every_claim_gets_its_own_asset(bench: Bench) -> None:
 @rule(
     "provision",
     after=(provision_again_gives_the_same_asset,),
-    sanity="CreateVolume should fail when requesting to create a volume with already existing name and different capacity",
+    sanity=(
+        "CreateVolume should fail when requesting to create a volume with already existing name and different capacity"
+    ),
 )
 def another_size_is_refused(bench: Bench) -> None:
     """The same name with another size is `AlreadyExists`, and the asset stays as it is."""
@@ -118,7 +122,9 @@ def another_size_is_refused(bench: Bench) -> None:
 
 @rule("provision", after=(provision_again_gives_the_same_asset,))
 def other_parameters_are_refused(bench: Bench) -> None:
-    """The same name with other parameters is `AlreadyExists`: a class that was made anew never gets half of its wish."""
+    """The same name with other parameters is `AlreadyExists`: a class that was made anew never gets half of its
+    wish.
+    """
     if bench.subject.other_parameters is None:
         raise NotApplicable("Subject.other_parameters names none")
     made = bench.make()
@@ -187,7 +193,9 @@ def an_unknown_source_volume_is_refused(bench: Bench) -> None:
 
 @rule("provision", "delete", after=(provision_makes_an_asset,))
 def a_late_duplicate_of_provision_can_be_undone(bench: Bench) -> None:
-    """A duplicate of `provision` that arrives after the deletion carries its owner's marks: it is found, listed, deleted."""
+    """A duplicate of `provision` that arrives after the deletion carries its owner's marks: it is found, listed,
+    deleted.
+    """
     made = bench.make()
     bench.remove(made)
     try:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from volplane.kube.objects import Node, NodeSelector, NodeSelectorTerm, Requirement, Taint, TopologyTerm
+from volplane.kube.objects import Node, NodeSelector, NodeSelectorTerm, Requirement, Taint, TopologyTerm, Volume
 from volplane_embedded.objects import Pod, Toleration
 
-__all__ = ["in_topology", "pod_allows", "preference", "selector_matches", "untolerated"]
+__all__ = ["in_topology", "pod_allows", "preference", "selector_matches", "untolerated", "volume_allows"]
 
 
 def selector_matches(selector: NodeSelector, node: Node) -> bool:
@@ -50,6 +50,12 @@ def _compares(label: str | None, values: list[str], *, greater: bool) -> bool:
     except (ValueError, IndexError):
         return False
     return have > bound if greater else have < bound
+
+
+def volume_allows(volume: Volume, node: Node) -> bool:
+    """The node affinity of a volume; none admits every node."""
+    affinity = volume.spec.node_affinity
+    return affinity is None or affinity.required is None or selector_matches(affinity.required, node)
 
 
 def pod_allows(pod: Pod, node: Node) -> bool:

@@ -12,8 +12,8 @@ from volplane.kube.objects import (
     Taint,
     TopologyTerm,
 )
+from volplane_embedded.node_affinity import in_topology, selector_matches, untolerated
 from volplane_embedded.objects import Toleration
-from volplane_embedded.scheduler.node_affinity import in_topology, selector_matches, untolerated
 
 NODE = Node(metadata=Metadata(name="node-1", labels={"zone": "a", "cores": "8"}))
 

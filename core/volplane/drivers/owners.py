@@ -1,0 +1,216 @@
+"""Whose a static volume's source is: asks the hook `owns` in the drivers' threads, and keeps the answers per source.
+
+A static volume belongs to the one driver whose `owns` returns True. Each driver is asked about one source at a time, so
+an `owns` that hangs costs its driver one thread. A driver whose call takes longer than `GRACE` is slow until a call of
+it returns sooner: where another driver's answer is True, a slow one is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from volplane.assets import VolumeSource
+from volplane.drivers.view import DriverView
+from volplane.errors import BackendError, PluginError
+
+__all__ = ["SourceOwner", "SourceOwners"]
+
+GRACE: Final = 1.0
+"""Seconds after which a driver that has not answered holds up only the sources that no other driver owns."""
+MOST_SOURCES: Final = 10_000
+"""Sources whose answers are kept; the oldest is forgotten first, and asked about again when it is needed."""
+
+Ask = Callable[[str, VolumeSource], Awaitable[bool]]
+"""(driver, source) -> what `owns` returned. Raises BackendError or PluginError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOwner:
+    """Who works on the asset behind a static volume.
+
+    driver: its owner. reason: why there is none, "" if every driver answered no. known: False while drivers are still
+    to be asked (`DriverRegistry.identify`); reason is then why those that were asked could not answer, or "".
+    """
+
+    driver: DriverView | None = None
+    reason: str = ""
+    known: bool = True
+
+
+class SourceOwners:
+    """The answers of all drivers. Belongs to one event loop."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.context = contextvars.copy_context()
+        self._ask = ask
+        self._answers: OrderedDict[str, dict[str, bool | str]] = OrderedDict()
+        """Source -> driver -> its answer, or the text of the error instead of one."""
+        self._searches: dict[str, _Search] = {}
+        self._askers: dict[str, _Asker] = {}
+
+    def lookup(self, source: VolumeSource, drivers: Sequence[DriverView], doubts: Sequence[str]) -> SourceOwner:
+        """What is known now, without asking. drivers: those that can be asked. doubts: why others cannot."""
+        answers = self._answers.get(_key(source), {})
+        owners = [driver for driver in drivers if answers.get(driver.name) is True]
+        if len(owners) > 1:
+            return SourceOwner(reason=f"several drivers say it is theirs: {', '.join(d.name for d in owners)}")
+        missing = [driver.name for driver in drivers if driver.name not in answers]
+        if owners:
+            return SourceOwner(driver=owners[0]) if all(map(self._slow, missing)) else SourceOwner(known=False)
+        failures = [
+            f"driver {driver.name} cannot tell whether it owns it: {answer}"
+            for driver in drivers
+            if isinstance(answer := answers.get(driver.name), str)
+        ]
+        if failures:
+            return SourceOwner(reason="; ".join([*doubts, *failures]), known=False)
+        return SourceOwner(known=False) if missing else SourceOwner(reason="; ".join(doubts))
+
+    async def identify(self, source: VolumeSource, drivers: Sequence[DriverView]) -> None:
+        """Ask the drivers that have not answered; return once `lookup` knows the owner, or a driver was forgotten.
+
+        Raises the error of a driver that could not answer, if the owner is not known without its answer.
+        """
+        key = _key(source)
+        if (other := self._searches.get(key)) is not None:
+            await asyncio.shield(other.ended)
+            return
+        answers = self._answers.get(key, {})
+        missing = [driver.name for driver in drivers if not isinstance(answers.get(driver.name), bool)]
+        if not missing:
+            return
+        search = _Search(source, drivers, set(missing), asyncio.get_running_loop().create_future())
+        self._searches[key] = search
+        for name in missing:
+            asker = self._askers.get(name)
+            if asker is None:
+                asker = self._askers[name] = _Asker(name, self)
+            asker.submit(key, source)
+        try:
+            await search.ended
+        finally:
+            search.end()
+            del self._searches[key]
+            for name in search.missing:
+                if (asker := self._askers.get(name)) is not None:
+                    asker.withdraw(key)
+
+    def forget_driver(self, name: str) -> None:
+        """Drop all answers of the driver: it was started anew, or cannot be asked any more."""
+        self._askers.pop(name, None)
+        for answers in self._answers.values():
+            answers.pop(name, None)
+        for search in list(self._searches.values()):
+            if name in search.missing:
+                search.missing.discard(name)
+                search.end()
+
+    def forget_source(self, source: VolumeSource) -> None:
+        """Drop all answers about the source: its volume is gone."""
+        self._answers.pop(_key(source), None)
+
+    async def ask(self, asker: _Asker, key: str, source: VolumeSource) -> bool:
+        """Make one call of `owns`, and end the search if the owner is known now. Returns whether the driver
+        answered.
+        """
+        error: Exception | None = None
+        try:
+            answer: bool | str = await self._ask(asker.driver, source)
+        except (BackendError, PluginError) as failure:
+            error, answer = failure, str(failure)
+        if self._askers.get(asker.driver) is asker:  # else the driver was forgotten meanwhile
+            self._answers.setdefault(key, {})[asker.driver] = answer
+            while len(self._answers) > MOST_SOURCES:
+                self._answers.popitem(last=False)
+            if (search := self._searches.get(key)) is not None:
+                search.missing.discard(asker.driver)
+                search.error = search.error or error
+                self._check(search)
+        return error is None
+
+    def slowed(self) -> None:
+        """A driver has become slow: some searches need not wait for it."""
+        for search in list(self._searches.values()):
+            self._check(search)
+
+    def _slow(self, driver: str) -> bool:
+        asker = self._askers.get(driver)
+        return asker is not None and asker.slow
+
+    def _check(self, search: _Search) -> None:
+        if self.lookup(search.source, search.drivers, ()).known:
+            search.end()
+        elif not search.missing:
+            search.end(search.error)
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """An `identify` that waits."""
+
+    source: VolumeSource
+    drivers: Sequence[DriverView]
+    missing: set[str]
+    """Drivers that have not answered this search."""
+    ended: asyncio.Future[None]
+    error: Exception | None = None
+
+    def end(self, error: Exception | None = None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
+
+
+@dataclass(slots=True, eq=False)
+class _Asker:
+    """Asks one driver about one source after the other."""
+
+    driver: str
+    owners: SourceOwners
+    slow: bool = False
+    _waiting: dict[str, VolumeSource] = field(default_factory=dict)
+    _task: asyncio.Task[None] | None = None
+
+    def submit(self, key: str, source: VolumeSource) -> None:
+        self._waiting[key] = source
+        if self._task is None:
+            # In the context of the registry: the calls are no part of the operation that happens to be the first to
+            # ask.
+            self._task = asyncio.get_running_loop().create_task(
+                self._work(), name=f"owns {self.driver}", context=self.owners.context.copy()
+            )
+
+    def withdraw(self, key: str) -> None:
+        self._waiting.pop(key, None)
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                key = next(iter(self._waiting))
+                began, late = loop.time(), loop.call_later(GRACE, self._overdue)
+                try:
+                    answered = await self.owners.ask(self, key, self._waiting.pop(key))
+                finally:
+                    late.cancel()
+                if answered and loop.time() - began < GRACE:
+                    self.slow = False
+        finally:
+            self._task = None
+
+    def _overdue(self) -> None:
+        if not self.slow:
+            self.slow = True
+            self.owners.slowed()
+
+
+def _key(source: VolumeSource) -> str:
+    return f"{source.kind}:{sorted(source.fields.items())}"

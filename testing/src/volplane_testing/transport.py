@@ -1,0 +1,332 @@
+"""A transport that fails as a script says: refusals, lost answers, delays, hidden objects, the death of its process.
+
+`FaultTransport` stands between one client and its server. What happens to each request is decided by a `FaultScript`,
+which outlives the transports that use it and keeps every request.
+
+    script = FaultScript()
+    script.add(requests("delete", "persistentvolumes"), refuse(409), times=2)
+    client = Client(FaultTransport(InProcessTransport(server), script))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from volplane.errors import ApiUnavailable
+from volplane.kube.transport import LineStream, Response, Transport
+
+__all__ = [
+    "VERBS",
+    "Ask",
+    "Behaviour",
+    "FaultScript",
+    "FaultTransport",
+    "KillableTransport",
+    "Request",
+    "RequestFault",
+    "Target",
+    "answer_lost",
+    "delay",
+    "refusal",
+    "refuse",
+    "requests",
+    "target_of",
+    "unanswered",
+]
+
+VERBS: Final[Mapping[str, str]] = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+"""HTTP method -> verb; GET is `get` or `list`."""
+_REASONS: Final = {
+    409: "Conflict",
+    404: "NotFound",
+    403: "Forbidden",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
+
+
+class Target(NamedTuple):
+    """What a request is about. resource: plural, with `/status` for the subresource."""
+
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+
+
+def target_of(method: str, path: str, body: bytes | None) -> Target:
+    """Read a request; the name of an object to be created is taken from the body."""
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    namespace = ""
+    if len(parts) > 2 and parts[0] == "namespaces":
+        namespace, parts = parts[1], parts[2:]
+    resource, name = parts[0], parts[1] if len(parts) > 1 else ""
+    verb = VERBS.get(method) or ("get" if name else "list")
+    if verb == "create" and not name and body:
+        name = str((json.loads(body).get("metadata") or {}).get("name", ""))
+    return Target(verb, "/".join([resource, *parts[2:3]]), namespace, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One exchange. resource: plural, with `/status` for the subresource. status: HTTP code, 0 = there was no
+    answer.
+    """
+
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    status: int = 0
+    method: str = ""
+    path: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = field(default=b"", repr=False)
+    seconds: float = 0.0
+    """The deadline of the caller."""
+
+
+Ask = Callable[[], Awaitable[Response]]
+"""Sends the request to the server and returns its answer. For a watch: status 200, and the watch is opened
+afterwards."""
+
+Behaviour = Callable[[Request, Ask], Awaitable[Response]]
+"""What happens to a request. Raises ApiUnavailable where the caller gets no answer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestFault:
+    """What happens to the next `times` requests that match, after the first `skip` of them."""
+
+    matches: Callable[[Request], bool]
+    behaviour: Behaviour
+    times: float = 1
+    skip: int = 0
+
+
+@dataclass(slots=True)
+class FaultScript:
+    """Faults that are left to happen, and the requests that were made, over any number of transports.
+
+    The first fault that matches a request decides alone. latency: seconds that a request takes to the server, and its
+    answer back. shows: whether lists of all namespaces and watches contain an object (its JSON); None: they show all.
+    """
+
+    faults: list[RequestFault] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    latency: float = 0.0
+    shows: Callable[[Request, Mapping[str, Any]], bool] | None = None
+    open_watches: int = 0
+
+    def add(
+        self, matches: Callable[[Request], bool], behaviour: Behaviour, *, times: float = 1, skip: int = 0
+    ) -> RequestFault:
+        """Add a fault behind those that are there."""
+        fault = RequestFault(matches=matches, behaviour=behaviour, times=times, skip=skip)
+        self.faults.append(fault)
+        return fault
+
+    def take(self, request: Request) -> Behaviour | None:
+        """The behaviour for this request, counted as used; None: the server answers."""
+        for fault in self.faults:
+            if fault.times > 0 and fault.matches(request):
+                if fault.skip > 0:
+                    fault.skip -= 1
+                    continue
+                fault.times -= 1
+                return fault.behaviour
+        return None
+
+
+def requests(verb: str = "*", resource: str = "*", name: str = "*") -> Callable[[Request], bool]:
+    """Match requests of a verb (get, list, watch, create, patch, update, delete), a resource and a name; * = any."""
+
+    def matches(request: Request) -> bool:
+        return verb in (request.verb, "*") and resource in (request.resource, "*") and name in (request.name, "*")
+
+    return matches
+
+
+def refusal(status: int, message: str, *, reason: str = "", headers: Mapping[str, str] | None = None) -> Response:
+    """The answer with which an API server refuses. reason: "" = the usual one of the status."""
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "reason": reason or _REASONS.get(status, HTTPStatus(status).phrase.replace(" ", "")),
+        "message": message,
+        "code": status,
+    }
+    return Response(status, dict(headers or {}), json.dumps(body).encode())
+
+
+def refuse(status: int, message: str = "", *, reason: str = "", after: bool = False) -> Behaviour:
+    """Answer with this status. after: the server has performed the request by then."""
+
+    async def behaviour(request: Request, ask: Ask) -> Response:
+        if after:
+            await ask()
+        return refusal(status, message or f"{request.verb} {request.resource} was made to fail", reason=reason)
+
+    return behaviour
+
+
+async def unanswered(request: Request, _ask: Ask) -> Response:
+    """A `Behaviour`: the request is lost on its way to the server."""
+    await asyncio.sleep(0)
+    raise ApiUnavailable(f"{request.method} {request.path}: the answer was lost", status=0)
+
+
+async def answer_lost(request: Request, ask: Ask) -> Response:
+    """A `Behaviour`: the server performs the request, and its answer is lost."""
+    await ask()
+    raise ApiUnavailable(f"{request.method} {request.path}: the answer was lost", status=0)
+
+
+def delay(seconds: float) -> Behaviour:
+    """Send the request so much later; past the caller's deadline it is never sent."""
+
+    async def behaviour(request: Request, ask: Ask) -> Response:
+        await asyncio.sleep(min(seconds, request.seconds))
+        if seconds > request.seconds:
+            raise ApiUnavailable(f"{request.verb} {request.resource} took longer than {request.seconds:g} s", status=0)
+        return await ask()
+
+    return behaviour
+
+
+class KillableTransport:
+    """The transport of a process that can be killed: once it is `dead`, every call waits for ever."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.dead = False
+        self.inner = inner
+
+    async def close(self) -> None:
+        """As of `Transport`."""
+        await self.inner.close()
+
+    async def unless_dead(self) -> None:
+        """Return at once, or never."""
+        if self.dead:
+            await asyncio.get_running_loop().create_future()
+
+
+class FaultTransport(KillableTransport):
+    """A `Transport` over another one, with the faults of a script."""
+
+    def __init__(self, inner: Transport, script: FaultScript | None = None) -> None:
+        """script: None = one of its own."""
+        super().__init__(inner)
+        self.script = FaultScript() if script is None else script
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None,
+        seconds: float,
+    ) -> Response:
+        """As of `Transport`."""
+        await self.unless_dead()
+        request = Request(
+            *target_of(method, path, body), method=method, path=path, query=query, body=body or b"", seconds=seconds
+        )
+
+        async def ask() -> Response:
+            await self._travel()
+            answer = await self.inner.request(method, path, query=query, headers=headers, body=body, seconds=seconds)
+            await self._travel()
+            return answer
+
+        answer = await self._answer(request, ask)
+        if request.verb == "list" and not request.namespace and answer.status < 300:
+            return Response(answer.status, answer.headers, self._shown(request, answer.body))
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
+    ) -> AsyncIterator[LineStream]:
+        """As of `Transport`. A behaviour that refuses a watch makes it unavailable."""
+        await self.unless_dead()
+        target = target_of("GET", path, None)._replace(verb="watch")
+        request = Request(*target, method="WATCH", path=path, query=query, seconds=quiet)
+        answer = await self._answer(request, _opened)
+        if answer.status >= 300:
+            raise ApiUnavailable(f"GET {path}: no watch was opened", status=answer.status)
+        async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
+            self.script.open_watches += 1
+            try:
+                yield lines if self.script.shows is None else _ShownLines(lines, request, self.script.shows)
+            finally:
+                self.script.open_watches -= 1
+
+    async def _answer(self, request: Request, ask: Ask) -> Response:
+        behaviour = self.script.take(request)
+        try:
+            answer = await (ask() if behaviour is None else behaviour(request, ask))
+        except ApiUnavailable:
+            await self.unless_dead()
+            self.script.requests.append(request)
+            raise
+        await self.unless_dead()
+        self.script.requests.append(replace(request, status=answer.status))
+        return answer
+
+    async def _travel(self) -> None:
+        if self.script.latency:
+            await asyncio.sleep(self.script.latency)
+        await self.unless_dead()
+
+    def _shown(self, request: Request, body: bytes) -> bytes:
+        shows = self.script.shows
+        if shows is None:
+            return body
+        listing = json.loads(body)
+        listing["items"] = [item for item in listing["items"] if shows(request, item)]
+        return json.dumps(listing).encode()
+
+
+async def _opened() -> Response:
+    return Response(200, {}, b"")
+
+
+class _ShownLines:
+    """A watch without the events of hidden objects."""
+
+    def __init__(
+        self, lines: LineStream, request: Request, shows: Callable[[Request, Mapping[str, Any]], bool]
+    ) -> None:
+        self._lines = lines
+        self._request = request
+        self._shows = shows
+
+    @property
+    def status(self) -> int:
+        return self._lines.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._lines.headers
+
+    async def read(self) -> bytes:
+        return await self._lines.read()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for line in self._lines:
+            event = json.loads(line)
+            if event["type"] in {"BOOKMARK", "ERROR"} or self._shows(self._request, event["object"]):
+                yield line
