@@ -103,7 +103,7 @@ async def test_the_state_of_a_long_scrub_survives_a_restart() -> None:
     backend = ScriptedBackend(DRIVER)
     backend.script("recycle", InProgress(retry_after=20.0, state={"part": 1}), OK)
 
-    async with Laboratory(backend) as lab:
+    async with Harness(backend) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await asyncio.sleep(10.0)

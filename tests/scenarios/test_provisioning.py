@@ -277,7 +277,7 @@ async def test_the_state_of_a_long_discard_survives_a_restart() -> None:
     backend = SearchableBackend(DRIVER)
     backend.script("delete", InProgress(retry_after=20.0, state={"job": 5}), OK)
 
-    async with Laboratory(backend, latency=slow_provisioning) as lab:
+    async with Harness(backend, latency=slow_provisioning) as lab:
         await create_class(lab)
         await lab.start()
         await ask(lab)
@@ -296,7 +296,7 @@ async def test_a_discard_that_was_begun_goes_on_though_the_class_switches_back(r
     backend, other = SearchableBackend(DRIVER), SearchableBackend("other.example.com")
     backend.script("delete", InProgress(retry_after=20.0, state={"job": 5}), OK)
 
-    async with Laboratory(backend, other, latency=slow_provisioning) as lab:
+    async with Harness(backend, other, latency=slow_provisioning) as lab:
         await create_class(lab)
         await lab.start()
         uid = await ask(lab)
@@ -321,7 +321,7 @@ def deletions(backend: ScriptedBackend) -> list[DeleteRequest]:
     return [request for request in backend.requests if isinstance(request, DeleteRequest)]
 
 
-async def switch_class(lab: Laboratory, driver: str) -> None:
+async def switch_class(lab: Harness, driver: str) -> None:
     """A provisioner is immutable: the class is made again."""
     await lab.delete("classes", "fast")
     await create_class(lab, provisioner=driver)
