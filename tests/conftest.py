@@ -1,5 +1,6 @@
 """Fixtures that tests of every kind share."""
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,11 @@ def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Secrets that a test reveals are hidden from it alone, not from the rest of the process."""
     monkeypatch.setattr("volplane.secret._hidden", ())
     monkeypatch.setattr("volplane.secret._revealed", {})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let logs with bytes that are no text pass from a worker of pytest-xdist, which takes only what is valid UTF-8."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report

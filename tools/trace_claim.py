@@ -50,10 +50,10 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "parameters": ("drivers.parameters", "schemas", "secret"),
     "logs": ("controller.logs", "messages"),
     "clock": ("controller.clock",),
-    "metrics": ("assembly._Wiring._hook_ended", "assembly._Wiring._operation_ended", "controller.metrics"),
+    "metrics": ("assembly._Wiring._operation_ended", "controller.metrics"),
     "events": ("kube.events",),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
-    "other duties": ("protection",),
+    "other duties": ("assembly._Wiring._forget_source", "protection"),
 }
 """What a reader need not open to follow a claim: subject -> packages, modules and functions of core."""
 

@@ -39,9 +39,9 @@ from volplane.protection.wakeups import ProtectionWakeups
 from volplane.provision.operation import ProvisionOperation
 from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
 from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
+from volplane.reconcile.claims import ClaimReconciler
 from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
-from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
-from volplane.reconcile.volumes import promised
+from volplane.reconcile.volumes import VolumeReconciler, promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod

@@ -1,4 +1,4 @@
-"""A laboratory in which volplane only provisions and reclaims, and stock controllers do the rest."""
+"""A harness in which volplane only provisions and reclaims, and stock controllers do the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from integration.stock_neighbours import StockCluster
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call
-from scenarios.laboratory import Json, Laboratory
+from scenarios.harness import Harness, Json
 from scenarios.stories import DRIVER, claim, storage_class
 
 PROVISIONER = "volume.kubernetes.io/storage-provisioner"
@@ -17,7 +17,7 @@ LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
 WRITES = frozenset({"create", "update", "delete"})
 
 
-class Beside(Laboratory):
+class Beside(Harness):
     """controllers: ours. `stock` is not started by itself."""
 
     def __init__(

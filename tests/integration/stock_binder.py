@@ -1,7 +1,8 @@
 """A stand-in for the persistent-volume controller of a stock kube-controller-manager (1.36), without plugins.
 
-It does what the reference's sections 3 to 10 and 16 say, in that order of writes: one worker for claims and one for
-volumes, own caches with the version rule, PUT of whole objects, a resync every 15 s, no wake-ups of its own invention.
+It does what pkg/controller/volume/persistentvolume of Kubernetes does, in the same order of writes (pv_controller.go,
+pv_controller_base.go): one worker for claims and one for volumes, own caches with the version rule, PUT of whole
+objects, a resync every 15 s, no wake-ups of its own invention.
 Provisioners with external names are asked by annotation; volumes whose maker has an external name are left to it.
 """
 
@@ -113,7 +114,7 @@ class StockBinder:
     def _event(self, reason: str) -> None:
         self.events[reason] += 1
 
-    # --- dispatch (section 4) -------------------------------------------------------------------------------------
+    # --- dispatch (pv_controller_base.go) ---------------------------------------------------------------------------
 
     async def _claim_key(self, key: str) -> None:
         claim = self._informers[CLAIMS].items.get(key)
@@ -135,7 +136,7 @@ class StockBinder:
         if gone is not None and (reference := gone["spec"].get("claimRef")) is not None:
             self._claim_queue.add(f"{reference.get('namespace')}/{reference['name']}")
 
-    # --- claims (section 5) ---------------------------------------------------------------------------------------
+    # --- claims (syncClaim) ---------------------------------------------------------------------------------------
 
     async def _sync_claim(self, claim: Json) -> None:
         maker = note(claim, PROVISIONER) or note(claim, PROVISIONER_BETA)
@@ -258,7 +259,7 @@ class StockBinder:
         if status != (claim.get("status") or {}):
             self._claims.store(await self._api.put(CLAIMS, {**claim, "status": status}, "status"))
 
-    # --- bind and unbind (section 6) ------------------------------------------------------------------------------
+    # --- bind and unbind ------------------------------------------------------------------------------
 
     async def _bind(self, volume: Json, claim: Json) -> None:
         volume = await self._reserve(volume, claim)
@@ -360,7 +361,7 @@ class StockBinder:
             self._event("VolumeFailedDelete")
             await self._phase(volume, "Failed")
 
-    # --- provisioning (section 9) and migration (section 16) ------------------------------------------------------
+    # --- provisioning and migration ------------------------------------------------------
 
     async def _provision(self, claim: Json, storage_class: Json | None) -> None:
         if storage_class is None:

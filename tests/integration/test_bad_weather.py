@@ -20,17 +20,17 @@ MOST_REQUESTS = 500
 second."""
 
 
-async def _crowd(lab: Outdoors) -> None:
+async def _crowd(harness: Outdoors) -> None:
     """Half of the claims find a volume, for half one is made."""
-    await lab.create("classes", storage_class())
+    await harness.create("classes", storage_class())
     for number in range(MANY):
-        await lab.create("volumes", volume(f"v{number}"))
-        await lab.create("claims", claim(f"static-{number}"))
-        await lab.create("claims", claim(f"made-{number}", storageClassName="fast"))
+        await harness.create("volumes", volume(f"v{number}"))
+        await harness.create("claims", claim(f"static-{number}"))
+        await harness.create("claims", claim(f"made-{number}", storageClassName="fast"))
 
 
-async def _phases(lab: Outdoors) -> set[str]:
-    return {item["status"]["phase"] for item in await lab.everything("claims")}
+async def _phases(harness: Outdoors) -> set[str]:
+    return {item["status"]["phase"] for item in await harness.everything("claims")}
 
 
 def _tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -45,13 +45,13 @@ async def test_a_minute_of_bad_weather_while_claims_are_served(
     caplog.set_level(logging.INFO)
     backend = ScriptedBackend(DRIVER)
 
-    async with Outdoors(backend) as lab:
-        await _crowd(lab)
-        await lab.start()
+    async with Outdoors(backend) as harness:
+        await _crowd(harness)
+        await harness.start()
         await asyncio.sleep(moment)
-        assert await lab.storm(WEATHERS[kind], MINUTE) < MOST_REQUESTS
-        await lab.settle()
-        assert await _phases(lab) == {"Bound"}
+        assert await harness.storm(WEATHERS[kind], MINUTE) < MOST_REQUESTS
+        await harness.settle()
+        assert await _phases(harness) == {"Bound"}
         assert len(backend.assets) == MANY
         assert backend.calls["delete"] == 0
     assert _tracebacks(caplog) == []
@@ -62,18 +62,18 @@ async def test_a_minute_of_bad_weather_while_volumes_go(kind: str, caplog: pytes
     caplog.set_level(logging.INFO)
     backend = ScriptedBackend(DRIVER)
 
-    async with Outdoors(backend) as lab:
-        await _crowd(lab)
-        await lab.start()
-        await lab.settle()
+    async with Outdoors(backend) as harness:
+        await _crowd(harness)
+        await harness.start()
+        await harness.settle()
         for number in range(MANY):
-            await lab.delete("claims", f"made-{number}")
-            await lab.delete("claims", f"static-{number}")
+            await harness.delete("claims", f"made-{number}")
+            await harness.delete("claims", f"static-{number}")
         await asyncio.sleep(0.03)
-        assert await lab.storm(WEATHERS[kind], MINUTE) < MOST_REQUESTS
-        await lab.settle()
-        assert await lab.everything("claims") == []
-        volumes = await lab.everything("volumes")
+        assert await harness.storm(WEATHERS[kind], MINUTE) < MOST_REQUESTS
+        await harness.settle()
+        assert await harness.everything("claims") == []
+        volumes = await harness.everything("volumes")
         assert {item["metadata"]["name"] for item in volumes} == {f"v{number}" for number in range(MANY)}
         assert {item["status"]["phase"] for item in volumes} == {"Released"}
         assert backend.assets == {}
@@ -84,15 +84,15 @@ async def test_a_minute_of_bad_weather_while_volumes_go(kind: str, caplog: pytes
 async def test_a_start_in_bad_weather_waits_for_better(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    async with Outdoors(ScriptedBackend(DRIVER)) as lab:
-        await _crowd(lab)
-        starting = asyncio.create_task(lab.start())
-        assert await lab.storm(WEATHERS[kind], MINUTE) < 150
-        assert not lab.plane.synced
-        assert len(lab.plane.failing) > 0
+    async with Outdoors(ScriptedBackend(DRIVER)) as harness:
+        await _crowd(harness)
+        starting = asyncio.create_task(harness.start())
+        assert await harness.storm(WEATHERS[kind], MINUTE) < 150
+        assert not harness.plane.synced
+        assert len(harness.plane.failing) > 0
         await starting
-        await lab.settle()
-        assert await _phases(lab) == {"Bound"}
-        assert lab.plane.failing == ()
+        await harness.settle()
+        assert await _phases(harness) == {"Bound"}
+        assert harness.plane.failing == ()
     assert _tracebacks(caplog) == []
     assert "trying again in" in caplog.text

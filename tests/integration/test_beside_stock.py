@@ -55,49 +55,49 @@ NODE = {"metadata": {"name": "node-1"}}
 async def test_nothing_is_made_written_or_said_for_a_claim_that_is_not_ours_to_serve(
     storage_class: dict, body: dict
 ) -> None:
-    async with Beside() as lab:
-        await lab.create("classes", storage_class)
-        await lab.create("claims", body)
-        await lab.start()
-        await lab.settle()
-        assert lab.our_writes() == []
-        assert lab.recorded == []
-        assert not lab.backend.calls["provision"]
+    async with Beside() as harness:
+        await harness.create("classes", storage_class)
+        await harness.create("claims", body)
+        await harness.start()
+        await harness.settle()
+        assert harness.our_writes() == []
+        assert harness.recorded == []
+        assert not harness.backend.calls["provision"]
 
 
 @pytest.mark.parametrize("key", [PROVISIONER, PROVISIONER_BETA])
 async def test_either_annotation_starts_us_and_we_do_not_touch_it(key: str) -> None:
-    async with Beside() as lab:
-        await lab.create("classes", fast())
-        await lab.create("claims", asked(ours(), key=key))
-        await lab.start()
-        await lab.settle()
-        found = await lab.see("claims", "c")
-        assert list(lab.backend.assets) == [f"pvc-{found['metadata']['uid']}"]
+    async with Beside() as harness:
+        await harness.create("classes", fast())
+        await harness.create("claims", asked(ours(), key=key))
+        await harness.start()
+        await harness.settle()
+        found = await harness.see("claims", "c")
+        assert list(harness.backend.assets) == [f"pvc-{found['metadata']['uid']}"]
         assert found["metadata"]["annotations"] == {key: DRIVER}
         assert found["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
 
 
 async def test_a_selected_node_starts_us_where_the_class_waits_for_the_first_consumer() -> None:
-    async with Beside() as lab:
-        await lab.create("nodes", NODE)
-        await lab.create("classes", fast(**LATE))
-        await lab.create("claims", asked(ours(), **{SELECTED_NODE: "node-1"}))
-        await lab.start()
-        await lab.settle()
-        assert lab.backend.calls["provision"] == 1
+    async with Beside() as harness:
+        await harness.create("nodes", NODE)
+        await harness.create("classes", fast(**LATE))
+        await harness.create("claims", asked(ours(), **{SELECTED_NODE: "node-1"}))
+        await harness.start()
+        await harness.settle()
+        assert harness.backend.calls["provision"] == 1
 
 
 # --- what we make -------------------------------------------------------------------------------------------------
 
 
 async def test_the_volume_carries_what_an_external_provisioner_writes_and_our_marks_only() -> None:
-    async with Beside() as lab:
-        await lab.create("classes", fast())
-        made = await lab.create("claims", ours())
-        await lab.start_both()
-        await lab.settle()
-        found = await lab.bound_volume("c")
+    async with Beside() as harness:
+        await harness.create("classes", fast())
+        made = await harness.create("claims", ours())
+        await harness.start_both()
+        await harness.settle()
+        found = await harness.bound_volume("c")
         uid = made["metadata"]["uid"]
         assert found["metadata"]["name"] == f"pvc-{uid}"
         assert sorted(found["metadata"]["finalizers"]) == ["kubernetes.io/pv-protection", "volplane.dev/reclaim"]
@@ -108,18 +108,18 @@ async def test_the_volume_carries_what_an_external_provisioner_writes_and_our_ma
         ]
         wanted = {"namespace": "default", "name": "c", "uid": uid, "kind": "PersistentVolumeClaim", "apiVersion": "v1"}
         assert wanted.items() <= found["spec"]["claimRef"].items()
-        theirs = await lab.see("claims", "c")
+        theirs = await harness.see("claims", "c")
         assert theirs["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
         assert not [name for name in theirs["metadata"]["annotations"] if name.startswith("volplane.dev/")]
 
 
 async def test_three_writes_serve_a_claim() -> None:
-    async with Beside() as lab:
-        await lab.create("classes", fast())
-        await lab.create("claims", ours())
-        await lab.start_both()
-        await lab.settle()
-        assert [call.what for call in lab.our_writes() if call.status < 300] == [
+    async with Beside() as harness:
+        await harness.create("classes", fast())
+        await harness.create("claims", ours())
+        await harness.start_both()
+        await harness.settle()
+        assert [call.what for call in harness.our_writes() if call.status < 300] == [
             "update persistentvolumeclaims",
             "create persistentvolumes",
             "update persistentvolumeclaims",
@@ -127,38 +127,38 @@ async def test_three_writes_serve_a_claim() -> None:
 
 
 async def test_status_is_left_to_the_binder_even_when_deleting_fails() -> None:
-    async with Beside() as lab:
-        await lab.create("classes", fast())
-        await lab.create("claims", ours())
-        await lab.start_both()
-        await lab.settle()
-        lab.backend.script("delete", *["the filer is away"] * 4, "ok")
-        await lab.delete("claims", "c")
-        await lab.settle()
-        await lab.nothing_left()
-        assert not [call.what for call in lab.our_writes() if call.resource.endswith("/status")]
-        assert lab.events["Warning VolumeFailedDelete"] >= 4
-        assert "the filer is away; next attempt in" in lab.messages("VolumeFailedDelete")[0]
+    async with Beside() as harness:
+        await harness.create("classes", fast())
+        await harness.create("claims", ours())
+        await harness.start_both()
+        await harness.settle()
+        harness.backend.script("delete", *["the filer is away"] * 4, "ok")
+        await harness.delete("claims", "c")
+        await harness.settle()
+        await harness.nothing_left()
+        assert not [call.what for call in harness.our_writes() if call.resource.endswith("/status")]
+        assert harness.events["Warning VolumeFailedDelete"] >= 4
+        assert "the filer is away; next attempt in" in harness.messages("VolumeFailedDelete")[0]
 
 
 async def test_a_claim_and_its_volume_go_through_their_whole_life() -> None:
-    async with Beside() as lab:
-        await lab.create("nodes", NODE)
-        await lab.create("classes", fast(**LATE))
-        await lab.create("claims", ours())
-        await lab.start_both()
-        await lab.settle()
-        assert not lab.backend.assets
-        await lab.create("pods", pod("p", "c"))
-        await lab.settle()
-        await lab.bound_volume("c")
-        assert (await lab.see("pods", "p"))["spec"]["nodeName"] == "node-1"
-        await lab.delete("claims", "c")
-        await lab.settle()
-        assert lab.backend.assets, "the pod still uses it"
-        await lab.delete("pods", "p", grace=0)
-        await lab.settle()
-        await lab.nothing_left()
+    async with Beside() as harness:
+        await harness.create("nodes", NODE)
+        await harness.create("classes", fast(**LATE))
+        await harness.create("claims", ours())
+        await harness.start_both()
+        await harness.settle()
+        assert not harness.backend.assets
+        await harness.create("pods", pod("p", "c"))
+        await harness.settle()
+        await harness.bound_volume("c")
+        assert (await harness.see("pods", "p"))["spec"]["nodeName"] == "node-1"
+        await harness.delete("claims", "c")
+        await harness.settle()
+        assert harness.backend.assets, "the pod still uses it"
+        await harness.delete("pods", "p", grace=0)
+        await harness.settle()
+        await harness.nothing_left()
 
 
 async def test_a_full_segment_gives_the_claim_back_to_the_scheduler() -> None:
@@ -168,16 +168,16 @@ async def test_a_full_segment_gives_the_claim_back_to_the_scheduler() -> None:
 
     from scenarios.backends import ScriptedBackend
 
-    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("kubernetes.io/hostname",)})) as lab:
+    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("kubernetes.io/hostname",)})) as harness:
         for name in ("node-1", "node-2"):
-            await lab.create("nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
-        lab.backend.script("provision", full, "ok")
-        await lab.create("classes", fast(**LATE))
-        await lab.create("claims", ours())
-        await lab.create("pods", pod("p", "c"))
-        await lab.start_both()
-        await lab.settle()
-        await lab.bound_volume("c")
-        assert lab.stock.scheduler.selected == ["node-1", "node-2"]
-        segments = [request.segment["kubernetes.io/hostname"] for request in lab.backend.requests]
+            await harness.create("nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
+        harness.backend.script("provision", full, "ok")
+        await harness.create("classes", fast(**LATE))
+        await harness.create("claims", ours())
+        await harness.create("pods", pod("p", "c"))
+        await harness.start_both()
+        await harness.settle()
+        await harness.bound_volume("c")
+        assert harness.stock.scheduler.selected == ["node-1", "node-2"]
+        segments = [request.segment["kubernetes.io/hostname"] for request in harness.backend.requests]
         assert segments == ["node-1", "node-2"]

@@ -15,24 +15,24 @@ from volplane.drivers.status import BrokenDriver
 GIB = 2**30
 
 
-async def served(lab: Beside, body: dict[str, Any], *classes: dict[str, Any]) -> dict[str, Any]:
+async def served(harness: Beside, body: dict[str, Any], *classes: dict[str, Any]) -> dict[str, Any]:
     """Its volume, once all is quiet."""
     for item in classes or (fast(),):
-        await lab.create("classes", item)
-    await lab.create("claims", body)
-    await lab.start_both()
-    await lab.settle()
-    return await lab.bound_volume(body["metadata"]["name"])
+        await harness.create("classes", item)
+    await harness.create("claims", body)
+    await harness.start_both()
+    await harness.settle()
+    return await harness.bound_volume(body["metadata"]["name"])
 
 
 # --- demands ------------------------------------------------------------------------------------------------------
 
 
 async def test_mode_access_modes_and_mount_options_reach_the_hook_and_the_volume() -> None:
-    async with Beside(ScriptedBackend(DRIVER, info={"supports_mount_options": True})) as lab:
+    async with Beside(ScriptedBackend(DRIVER, info={"supports_mount_options": True})) as harness:
         demand = ours(volumeMode="Block", accessModes=["ReadWriteOnce", "ReadOnlyMany"])
-        found = await served(lab, demand, fast(mountOptions=["noatime"]))
-        request = lab.backend.requests[0]
+        found = await served(harness, demand, fast(mountOptions=["noatime"]))
+        request = harness.backend.requests[0]
         assert request.volume_mode is VolumeMode.BLOCK
         assert request.access_modes == (AccessMode.READ_WRITE_ONCE, AccessMode.READ_ONLY_MANY)
         assert request.mount_options == ("noatime",)
@@ -64,14 +64,14 @@ async def test_mode_access_modes_and_mount_options_reach_the_hook_and_the_volume
 async def test_what_the_driver_cannot_do_is_said_on_the_claim_and_nothing_is_begun(
     info: dict[str, Any], demand: dict[str, Any], more: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    async with Beside(ScriptedBackend(DRIVER, info=info, parameters=("type",))) as lab:
-        await lab.create("classes", fast(**more))
-        await lab.create("claims", asked(ours(**demand)))
-        await lab.start()
-        await lab.settle()
-        assert not lab.backend.calls["provision"]
-        assert lab.our_writes() == []
-        (message,) = set(lab.messages("ProvisioningFailed"))
+    async with Beside(ScriptedBackend(DRIVER, info=info, parameters=("type",))) as harness:
+        await harness.create("classes", fast(**more))
+        await harness.create("claims", asked(ours(**demand)))
+        await harness.start()
+        await harness.settle()
+        assert not harness.backend.calls["provision"]
+        assert harness.our_writes() == []
+        (message,) = set(harness.messages("ProvisioningFailed"))
         assert [word for word in words if word not in message] == []
 
 
@@ -80,65 +80,65 @@ async def test_what_the_driver_cannot_do_is_said_on_the_claim_and_nothing_is_beg
     [("0.5", 1, "1"), ("1e3", 4096, "4Ki"), ("1500M", 2 * GIB, "2Gi"), ("1Gi", GIB, "1Gi"), ("100Ei", 100 * 2**60, "")],
 )
 async def test_the_capacity_that_was_made_is_recorded(asked_for: str, made: int, shown: str) -> None:
-    async with Beside() as lab:
+    async with Beside() as harness:
         source = VolumeSource(kind="hostPath", fields={"path": "/assets/a"})
-        lab.backend.script("provision", Asset(handle="/assets/a", source=source, capacity_bytes=made))
-        found = await served(lab, ours(size=asked_for))
-        assert 0 < lab.backend.requests[0].capacity_bytes <= made
+        harness.backend.script("provision", Asset(handle="/assets/a", source=source, capacity_bytes=made))
+        found = await served(harness, ours(size=asked_for))
+        assert 0 < harness.backend.requests[0].capacity_bytes <= made
         assert not shown or found["spec"]["capacity"]["storage"] == shown
-        theirs = await lab.see("claims", "c")
+        theirs = await harness.see("claims", "c")
         assert theirs["status"]["capacity"] == found["spec"]["capacity"]
 
 
 async def test_an_asset_smaller_than_asked_for_never_becomes_a_volume() -> None:
-    async with Beside() as lab:
+    async with Beside() as harness:
         source = VolumeSource(kind="hostPath", fields={"path": "/assets/a"})
-        lab.backend.script("provision", Asset(handle="/assets/a", source=source, capacity_bytes=GIB - 1), "ok")
-        found = await served(lab, ours())
+        harness.backend.script("provision", Asset(handle="/assets/a", source=source, capacity_bytes=GIB - 1), "ok")
+        found = await served(harness, ours())
         assert found["spec"]["hostPath"]["path"].startswith("/assets/pvc-")
-        assert "1073741823 bytes where 1073741824 were asked for" in lab.messages("ProvisioningFailed")[0]
+        assert "1073741823 bytes where 1073741824 were asked for" in harness.messages("ProvisioningFailed")[0]
 
 
 async def test_allowed_topologies_choose_the_segment_of_an_immediate_class() -> None:
     zones = [{"matchLabelExpressions": [{"key": "zone", "values": ["a", "b"]}]}]
 
-    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})) as lab:
-        await served(lab, ours(), fast(allowedTopologies=zones))
-        (request,) = lab.backend.requests
+    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})) as harness:
+        await served(harness, ours(), fast(allowedTopologies=zones))
+        (request,) = harness.backend.requests
         assert request.segment in request.allowed_segments == ({"zone": "a"}, {"zone": "b"})
 
 
 async def test_a_selected_node_outside_the_allowed_topologies_is_refused_with_both_named() -> None:
     zones = [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]
 
-    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})) as lab:
-        await lab.create("nodes", {"metadata": {"name": "node-1", "labels": {"zone": "b"}}})
-        await lab.create("classes", fast(allowedTopologies=zones, **LATE))
-        await lab.create("claims", ours())
-        await lab.create("pods", pod("p", "c"))
-        await lab.start_both()
-        await lab.settle()
-        assert not lab.backend.calls["provision"]
-        assert "node-1" in lab.messages("ProvisioningFailed")[0]
-        assert "allowedTopologies" in lab.messages("ProvisioningFailed")[0]
+    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})) as harness:
+        await harness.create("nodes", {"metadata": {"name": "node-1", "labels": {"zone": "b"}}})
+        await harness.create("classes", fast(allowedTopologies=zones, **LATE))
+        await harness.create("claims", ours())
+        await harness.create("pods", pod("p", "c"))
+        await harness.start_both()
+        await harness.settle()
+        assert not harness.backend.calls["provision"]
+        assert "node-1" in harness.messages("ProvisioningFailed")[0]
+        assert "allowedTopologies" in harness.messages("ProvisioningFailed")[0]
 
 
 async def test_a_claim_whose_selected_node_is_gone_goes_back_to_the_scheduler() -> None:
-    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})) as lab:
+    async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("zone",)})) as harness:
         for name in ("node-1", "node-2"):
-            await lab.create("nodes", {"metadata": {"name": name, "labels": {"zone": name}}})
-        await lab.create("classes", fast(**LATE))
-        await lab.create("claims", ours())
-        await lab.create("pods", pod("p", "c"))
-        await lab.stock.start()
-        await lab.settle()
-        assert lab.stock.scheduler.selected == ["node-1"]
-        await lab.request("DELETE", lab.path("nodes", "node-1"))
-        await lab.start()
-        await lab.settle()
-        await lab.bound_volume("c")
-        assert lab.backend.requests[0].segment == {"zone": "node-2"}
-        (message,) = lab.messages("ProvisioningFailed")
+            await harness.create("nodes", {"metadata": {"name": name, "labels": {"zone": name}}})
+        await harness.create("classes", fast(**LATE))
+        await harness.create("claims", ours())
+        await harness.create("pods", pod("p", "c"))
+        await harness.stock.start()
+        await harness.settle()
+        assert harness.stock.scheduler.selected == ["node-1"]
+        await harness.request("DELETE", harness.path("nodes", "node-1"))
+        await harness.start()
+        await harness.settle()
+        await harness.bound_volume("c")
+        assert harness.backend.requests[0].segment == {"zone": "node-2"}
+        (message,) = harness.messages("ProvisioningFailed")
         assert message == 'selected node "node-1" does not exist; another one is asked for'
 
 
@@ -148,85 +148,87 @@ async def test_a_claim_whose_selected_node_is_gone_goes_back_to_the_scheduler() 
 async def test_of_two_default_classes_the_binders_choice_is_served() -> None:
     default = {"storageclass.kubernetes.io/is-default-class": "true"}
 
-    async with Beside() as lab:
-        await lab.create("claims", {**ours(), "spec": {k: v for k, v in ours()["spec"].items() if "Class" not in k}})
-        await lab.start_both()
-        await lab.settle()
-        assert not lab.backend.calls["provision"]
+    async with Beside() as harness:
+        await harness.create(
+            "claims", {**ours(), "spec": {k: v for k, v in ours()["spec"].items() if "Class" not in k}}
+        )
+        await harness.start_both()
+        await harness.settle()
+        assert not harness.backend.calls["provision"]
         for name in ("fast", "quick"):
             made = storage_class(name)
             made["metadata"]["annotations"] = default
-            await lab.create("classes", made)
-        await lab.settle()
-        found = await lab.bound_volume("c")
-        assert found["spec"]["storageClassName"] == (await lab.see("claims", "c"))["spec"]["storageClassName"]
-        assert lab.backend.calls["provision"] == 1
+            await harness.create("classes", made)
+        await harness.settle()
+        found = await harness.bound_volume("c")
+        assert found["spec"]["storageClassName"] == (await harness.see("claims", "c"))["spec"]["storageClassName"]
+        assert harness.backend.calls["provision"] == 1
 
 
-async def _in_the_making(lab: Beside) -> None:
+async def _in_the_making(harness: Beside) -> None:
     """A claim whose asset exists although its volume does not: the answer of the hook was lost."""
-    lab.backend.script("provision", *["the answer was lost"] * 3, "ok")
-    await lab.create("classes", fast())
-    await lab.create("claims", ours())
-    await lab.start_both()
-    await lab.until(lambda: _tried(lab), what="the first call")
-    lab.backend.assets["pvc-" + (await lab.see("claims", "c"))["metadata"]["uid"]] = Asset(
+    harness.backend.script("provision", *["the answer was lost"] * 3, "ok")
+    await harness.create("classes", fast())
+    await harness.create("claims", ours())
+    await harness.start_both()
+    await harness.until(lambda: _tried(harness), what="the first call")
+    harness.backend.assets["pvc-" + (await harness.see("claims", "c"))["metadata"]["uid"]] = Asset(
         handle="h", source=VolumeSource(kind="hostPath", fields={"path": "/h"}), capacity_bytes=GIB
     )
 
 
-async def _tried(lab: Beside) -> bool:
-    return lab.backend.calls["provision"] >= 1
+async def _tried(harness: Beside) -> bool:
+    return harness.backend.calls["provision"] >= 1
 
 
 async def test_a_class_deleted_meanwhile_stops_the_claim_in_words_and_its_return_finishes_it() -> None:
-    async with Beside() as lab:
-        await _in_the_making(lab)
-        await lab.request("DELETE", lab.path("classes", "fast"))
-        await lab.settle()
-        calls = len(lab.rules.calls)
-        await lab.settle()
-        assert len(lab.rules.calls) == calls, "it asks the server again and again"
-        assert any("is gone while a volume is made by it" in text for text in lab.messages("ProvisioningFailed"))
-        await lab.create("classes", fast())
-        await lab.settle()
-        await lab.bound_volume("c")
+    async with Beside() as harness:
+        await _in_the_making(harness)
+        await harness.request("DELETE", harness.path("classes", "fast"))
+        await harness.settle()
+        calls = len(harness.rules.calls)
+        await harness.settle()
+        assert len(harness.rules.calls) == calls, "it asks the server again and again"
+        assert any("is gone while a volume is made by it" in text for text in harness.messages("ProvisioningFailed"))
+        await harness.create("classes", fast())
+        await harness.settle()
+        await harness.bound_volume("c")
 
 
 async def test_a_claim_deleted_after_its_class_leaves_nothing_once_the_class_is_back() -> None:
-    async with Beside() as lab:
-        await _in_the_making(lab)
-        await lab.request("DELETE", lab.path("classes", "fast"))
-        await lab.delete("claims", "c")
-        await lab.settle()
-        assert "create the class again" in lab.messages("ProvisioningCleanupFailed")[0]
-        await lab.create("classes", fast())
-        await lab.settle()
-        await lab.nothing_left()
+    async with Beside() as harness:
+        await _in_the_making(harness)
+        await harness.request("DELETE", harness.path("classes", "fast"))
+        await harness.delete("claims", "c")
+        await harness.settle()
+        assert "create the class again" in harness.messages("ProvisioningCleanupFailed")[0]
+        await harness.create("classes", fast())
+        await harness.settle()
+        await harness.nothing_left()
 
 
 async def test_a_class_that_turns_to_another_of_our_drivers_frees_what_the_first_made() -> None:
-    async with Beside(ScriptedBackend(DRIVER), ScriptedBackend("second.example.com")) as lab:
-        await _in_the_making(lab)
-        await lab.request("DELETE", lab.path("classes", "fast"))
-        await lab.create("classes", fast(provisioner="second.example.com"))
-        await lab.settle()
-        found = await lab.bound_volume("c")
+    async with Beside(ScriptedBackend(DRIVER), ScriptedBackend("second.example.com")) as harness:
+        await _in_the_making(harness)
+        await harness.request("DELETE", harness.path("classes", "fast"))
+        await harness.create("classes", fast(provisioner="second.example.com"))
+        await harness.settle()
+        found = await harness.bound_volume("c")
         assert found["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] == "second.example.com"
-        assert not lab.backend.assets
-        await lab.delete("claims", "c")
-        await lab.settle()
-        await lab.nothing_left()
+        assert not harness.backend.assets
+        await harness.delete("claims", "c")
+        await harness.settle()
+        await harness.nothing_left()
 
 
 async def test_a_class_that_turns_to_somebody_elses_driver_frees_what_ours_made_and_lets_the_claim_go() -> None:
-    async with Beside() as lab:
-        await _in_the_making(lab)
-        await lab.request("DELETE", lab.path("classes", "fast"))
-        await lab.create("classes", fast(provisioner="other.example.com"))
-        await lab.settle()
-        assert not lab.backend.assets
-        found = await lab.see("claims", "c")
+    async with Beside() as harness:
+        await _in_the_making(harness)
+        await harness.request("DELETE", harness.path("classes", "fast"))
+        await harness.create("classes", fast(provisioner="other.example.com"))
+        await harness.settle()
+        assert not harness.backend.assets
+        found = await harness.see("claims", "c")
         assert found["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
         assert not [name for name in found["metadata"]["annotations"] if name.startswith("volplane.dev/")]
 
@@ -235,83 +237,83 @@ async def test_a_class_that_turns_to_somebody_elses_driver_frees_what_ours_made_
 
 
 async def test_a_driver_that_appears_serves_the_claims_that_waited_for_it() -> None:
-    async with Beside() as lab:
-        backend = lab.backends.pop(DRIVER)
-        lab.broken = (BrokenDriver(name=DRIVER, backend="scripted", error="the backend is not installed"),)
-        await lab.create("classes", fast())
-        await lab.create("claims", ours())
-        await lab.start_both()
-        await lab.settle()
-        assert "the backend is not installed" in lab.messages("ProvisioningFailed")[0]
-        assert lab.our_writes() == []
-        await lab.kill()
-        lab.backends[DRIVER], lab.broken = backend, ()
-        await lab.start()
-        await lab.settle()
-        await lab.bound_volume("c")
+    async with Beside() as harness:
+        backend = harness.backends.pop(DRIVER)
+        harness.broken = (BrokenDriver(name=DRIVER, backend="scripted", error="the backend is not installed"),)
+        await harness.create("classes", fast())
+        await harness.create("claims", ours())
+        await harness.start_both()
+        await harness.settle()
+        assert "the backend is not installed" in harness.messages("ProvisioningFailed")[0]
+        assert harness.our_writes() == []
+        await harness.kill()
+        harness.backends[DRIVER], harness.broken = backend, ()
+        await harness.start()
+        await harness.settle()
+        await harness.bound_volume("c")
 
 
 @pytest.mark.parametrize("known", ["as a broken one", "not at all"])
 async def test_a_released_volume_waits_in_words_for_its_driver_and_goes_when_it_appears(known: str) -> None:
-    async with Beside() as lab:
-        backend = lab.backend
-        await served(lab, ours())
-        await lab.kill()
-        del lab.backends[DRIVER]
+    async with Beside() as harness:
+        backend = harness.backend
+        await served(harness, ours())
+        await harness.kill()
+        del harness.backends[DRIVER]
         if known == "as a broken one":
-            lab.broken = (BrokenDriver(name=DRIVER, backend="scripted", error="the backend is not installed"),)
-        await lab.start()
-        await lab.delete("claims", "c")
-        await lab.settle()
-        (volume,) = await lab.everything("volumes")
+            harness.broken = (BrokenDriver(name=DRIVER, backend="scripted", error="the backend is not installed"),)
+        await harness.start()
+        await harness.delete("claims", "c")
+        await harness.settle()
+        (volume,) = await harness.everything("volumes")
         assert volume["status"]["phase"] == "Released"
-        (message,) = set(lab.messages("VolumeFailedDelete"))
+        (message,) = set(harness.messages("VolumeFailedDelete"))
         assert DRIVER in message
-        assert ("not installed" if lab.broken else "is not configured here") in message
-        await lab.kill()
-        lab.backends[DRIVER], lab.broken = backend, ()
-        await lab.start()
-        await lab.settle()
-        await lab.nothing_left()
+        assert ("not installed" if harness.broken else "is not configured here") in message
+        await harness.kill()
+        harness.backends[DRIVER], harness.broken = backend, ()
+        await harness.start()
+        await harness.settle()
+        await harness.nothing_left()
 
 
 async def test_a_renamed_driver_is_another_driver_until_its_former_name_is_configured_too() -> None:
-    async with Beside() as lab:
-        await served(lab, ours())
-        former = lab.backends.pop(DRIVER)
-        await lab.kill()
-        lab.backends["new.example.com"] = ScriptedBackend("new.example.com")
-        lab.backends["new.example.com"].assets = former.assets
-        await lab.start()
-        await lab.delete("claims", "c")
-        await lab.settle()
+    async with Beside() as harness:
+        await served(harness, ours())
+        former = harness.backends.pop(DRIVER)
+        await harness.kill()
+        harness.backends["new.example.com"] = ScriptedBackend("new.example.com")
+        harness.backends["new.example.com"].assets = former.assets
+        await harness.start()
+        await harness.delete("claims", "c")
+        await harness.settle()
         assert former.assets
-        assert f'driver "{DRIVER}"' in lab.messages("VolumeFailedDelete")[0]
-        await lab.kill()
-        lab.backends[DRIVER] = former
-        await lab.start()
-        await lab.settle()
-        await lab.nothing_left()
+        assert f'driver "{DRIVER}"' in harness.messages("VolumeFailedDelete")[0]
+        await harness.kill()
+        harness.backends[DRIVER] = former
+        await harness.start()
+        await harness.settle()
+        await harness.nothing_left()
 
 
 async def test_a_claim_that_another_process_serves_is_left_in_peace() -> None:
     """Two deployments with a driver each: the second sees finalizer and intent of the first and holds its tongue."""
 
-    async with Beside() as lab:
-        lab.backend.script("provision", *["not yet"] * 3, "ok")
+    async with Beside() as harness:
+        harness.backend.script("provision", *["not yet"] * 3, "ok")
         second = Beside(ScriptedBackend("second.example.com"))
-        second.server, second._people = lab.server, lab._people
+        second.server, second._people = harness.server, harness._people
         try:
-            await lab.create("classes", fast())
-            await lab.create("claims", ours())
-            await lab.start_both()
+            await harness.create("classes", fast())
+            await harness.create("claims", ours())
+            await harness.start_both()
             await second.start()
-            await lab.until(lambda: _tried(lab), what="the first call")
-            await lab.settle()
-            await lab.bound_volume("c")
-            await lab.delete("claims", "c")
-            await lab.settle()
-            await lab.nothing_left()
+            await harness.until(lambda: _tried(harness), what="the first call")
+            await harness.settle()
+            await harness.bound_volume("c")
+            await harness.delete("claims", "c")
+            await harness.settle()
+            await harness.nothing_left()
             assert second.our_writes() == []
             assert second.recorded == []
         finally:

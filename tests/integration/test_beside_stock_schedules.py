@@ -13,7 +13,7 @@ import pytest
 
 from integration.beside import LATE, Beside, fast, ours, pod
 from scenarios.backends import ScriptedBackend
-from scenarios.laboratory import Refused
+from scenarios.harness import Refused
 from scenarios.stories import DRIVER, storage_class, volume
 from schedules import schedules
 from volplane import InProgress, ResourceExhausted
@@ -51,8 +51,8 @@ class MoodyBackend(ScriptedBackend):
 class World:
     """What people do, and what must hold."""
 
-    def __init__(self, lab: Beside, backend: MoodyBackend, chance: random.Random) -> None:
-        self.lab, self.backend, self.chance = lab, backend, chance
+    def __init__(self, harness: Beside, backend: MoodyBackend, chance: random.Random) -> None:
+        self.harness, self.backend, self.chance = harness, backend, chance
         self.claims: list[str] = []
         self.pods: list[str] = []
         self.number = 0
@@ -60,7 +60,7 @@ class World:
 
     def bound(self, name: str) -> bool:
         """Whether a living claim points at the volume of this name that also points at it, on the server itself."""
-        answer = self.lab.server.handle("GET", "/api/v1/persistentvolumeclaims", {}, {}, b"")
+        answer = self.harness.server.handle("GET", "/api/v1/persistentvolumeclaims", {}, {}, b"")
         for item in json.loads(answer.body)["items"]:
             made_for = name == f"pvc-{item['metadata']['uid']}"
             if made_for and item["spec"].get("volumeName") == name and item["status"].get("phase") == "Bound":
@@ -85,58 +85,58 @@ class World:
 
     async def claim(self) -> None:
         self.number += 1
-        await self.lab.create("claims", ours(f"c{self.number}"))
+        await self.harness.create("claims", ours(f"c{self.number}"))
         self.claims.append(f"c{self.number}")
 
     async def late_claim(self) -> None:
         self.number += 1
-        await self.lab.create("claims", ours(f"c{self.number}", storageClassName="late"))
+        await self.harness.create("claims", ours(f"c{self.number}", storageClassName="late"))
         self.claims.append(f"c{self.number}")
-        await self.lab.create("pods", pod(f"p{self.number}", f"c{self.number}"))
+        await self.harness.create("pods", pod(f"p{self.number}", f"c{self.number}"))
         self.pods.append(f"p{self.number}")
 
     async def delete_claim(self) -> None:
         if self.claims:
-            await self.lab.delete("claims", self.claims.pop(self.chance.randrange(len(self.claims))))
+            await self.harness.delete("claims", self.claims.pop(self.chance.randrange(len(self.claims))))
 
     async def delete_pod(self) -> None:
         if self.pods:
-            await self.lab.delete("pods", self.pods.pop(0), grace=0)
+            await self.harness.delete("pods", self.pods.pop(0), grace=0)
 
     async def delete_volume(self) -> None:
-        if found := await self.lab.everything("volumes"):
-            await self.lab.delete("volumes", self.chance.choice(found)["metadata"]["name"])
+        if found := await self.harness.everything("volumes"):
+            await self.harness.delete("volumes", self.chance.choice(found)["metadata"]["name"])
 
     async def static_volume(self) -> None:
         self.number += 1
-        await self.lab.create(
+        await self.harness.create(
             "volumes", volume(f"v{self.number}", storageClassName=self.chance.choice(["fast", "late"]))
         )
 
     async def crash(self) -> None:
-        await self.lab.kill()
+        await self.harness.kill()
         await asyncio.sleep(self.chance.choice([0.0, 2.0]))
-        await self.lab.start()
+        await self.harness.start()
 
     async def stock_crash(self) -> None:
-        await self.lab.stock.stop()
+        await self.harness.stock.stop()
         await asyncio.sleep(self.chance.choice([0.0, 2.0]))
-        await self.lab.stock.start()
+        await self.harness.stock.start()
 
     async def renew_class(self) -> None:
-        await self.lab.request("DELETE", self.lab.path("classes", "fast"))
+        await self.harness.request("DELETE", self.harness.path("classes", "fast"))
         await asyncio.sleep(self.chance.choice([0.0, 1.0]))
-        await self.lab.create("classes", fast())
+        await self.harness.create("classes", fast())
 
     async def delete_everything(self) -> None:
         for kind in ("pods", "claims"):
-            for item in await self.lab.everything(kind):
-                await self.lab.delete(kind, item["metadata"]["name"], grace=0 if kind == "pods" else None)
-        await self.lab.settle()
-        for item in await self.lab.everything("volumes"):
+            for item in await self.harness.everything(kind):
+                await self.harness.delete(kind, item["metadata"]["name"], grace=0 if kind == "pods" else None)
+        await self.harness.settle()
+        for item in await self.harness.everything("volumes"):
             if item["metadata"]["name"].startswith("v"):
-                await self.lab.delete("volumes", item["metadata"]["name"])
-        await self.lab.settle()
+                await self.harness.delete("volumes", item["metadata"]["name"])
+        await self.harness.settle()
 
 
 @pytest.mark.parametrize("seed", schedules(range(300), few=30))
@@ -144,36 +144,36 @@ async def test_no_schedule_loses_or_leaves_anything(seed: int) -> None:
     chance = random.Random(seed)
     backend = MoodyBackend(chance)
 
-    async with Beside(backend) as lab:
+    async with Beside(backend) as harness:
         for name in ("node-1", "node-2"):
-            await lab.create("nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
-        await lab.create("classes", fast())
-        await lab.create("classes", storage_class("late", **LATE))
-        world = World(lab, backend, chance)
-        await lab.start_both()
+            await harness.create("nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
+        await harness.create("classes", fast())
+        await harness.create("classes", storage_class("late", **LATE))
+        world = World(harness, backend, chance)
+        await harness.start_both()
         for _ in range(ACTS):
             await world.act()
             await asyncio.sleep(chance.choice([0.0, 0.003, 0.02, 1.0, 20.0]))
         backend.moody = False
-        await lab.settle()
-        await _all_bound(lab)
+        await harness.settle()
+        await _all_bound(harness)
         await world.delete_everything()
         assert backend.wrongs == []
-        assert not [item["metadata"]["name"] for item in await lab.everything("claims")], lab.reasons()
-        assert not [item["metadata"]["name"] for item in await lab.everything("volumes")], lab.reasons()
+        assert not [item["metadata"]["name"] for item in await harness.everything("claims")], harness.reasons()
+        assert not [item["metadata"]["name"] for item in await harness.everything("volumes")], harness.reasons()
         assert backend.assets == {}
 
 
-async def _all_bound(lab: Beside) -> None:
+async def _all_bound(harness: Beside) -> None:
     """Every living claim that can be is bound; assets and volumes of ours belong together, one to one."""
-    for item in await lab.everything("claims"):
+    for item in await harness.everything("claims"):
         waits = item["spec"]["storageClassName"] == "late" and "deletionTimestamp" not in item["metadata"]
         unbound = item["status"]["phase"] not in ("Bound", "Lost")
-        used = await lab.get("pods", item["metadata"]["name"].replace("c", "p")) if waits else True
-        assert not unbound or not used, (item, lab.reasons())
+        used = await harness.get("pods", item["metadata"]["name"].replace("c", "p")) if waits else True
+        assert not unbound or not used, (item, harness.reasons())
     made = {
         item["metadata"]["name"]
-        for item in await lab.everything("volumes")
+        for item in await harness.everything("volumes")
         if item["metadata"]["name"].startswith("pvc-")
     }
-    assert made == set(lab.backend.assets), lab.reasons()
+    assert made == set(harness.backend.assets), harness.reasons()

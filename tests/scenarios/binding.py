@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from scenarios.backends import ScriptedBackend
-from scenarios.laboratory import Laboratory
+from scenarios.harness import Harness
 from scenarios.stories import DRIVER
 
 BY_CONTROLLER = {"pv.kubernetes.io/bound-by-controller": "yes"}
 
 
-def plain() -> Laboratory:
-    return Laboratory(ScriptedBackend(DRIVER))
+def plain() -> Harness:
+    return Harness(ScriptedBackend(DRIVER))

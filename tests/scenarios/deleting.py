@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.laboratory import Json, Laboratory
+from scenarios.harness import Harness, Json
 from scenarios.stories import claim, reference, storage_class, volume
 
 RECLAIM = "volplane.dev/reclaim"
@@ -16,10 +16,10 @@ def released(name: str = "v", **spec: Any) -> Json:
     return {**body, "status": {"phase": "Bound"}}
 
 
-async def made_volume(lab: Laboratory, name: str = "c") -> str:
+async def made_volume(harness: Harness, name: str = "c") -> str:
     """A bound claim with a volume that was made for it; the volume's name."""
-    await lab.create("classes", storage_class())
-    made = await lab.create("claims", claim(name, storageClassName="fast"))
-    await lab.start()
-    await lab.settle()
+    await harness.create("classes", storage_class())
+    made = await harness.create("claims", claim(name, storageClassName="fast"))
+    await harness.start()
+    await harness.settle()
     return f"pvc-{made['metadata']['uid']}"

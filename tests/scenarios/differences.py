@@ -1,4 +1,4 @@
-"""Rows that record what the reference does wrong, or what our design does otherwise; and what is expected instead."""
+"""Rows that record what a stock controller does wrong, or what we do otherwise; and what is expected instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scenarios.rows import Gone, Json, changed
 
 @dataclass(frozen=True)
 class Difference:
-    """item: of the reference's lists of weaknesses (sections 20 to 22). edits: see `rows.changed`."""
+    """item: of docs/explanation/differences.md. edits: see `rows.changed`."""
 
     item: str
     why: str
@@ -139,7 +139,6 @@ def _without_condition(claim: str = "pvc1") -> Difference:
 PROTECTION_DIFFERENCES: dict[str, Difference] = {
     row: _without_condition() for row in ("PVC-20", "PVC-21", "PVC-22", "PVC-23", "PVC-27")
 }
-"""items are parts of the reference attach-and-protection."""
 
 
 __all__ = ["PROTECTION_DIFFERENCES", "VOLUME_DIFFERENCES", "Difference", "Gone"]

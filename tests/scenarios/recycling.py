@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from scenarios.backends import ScriptedBackend
-from scenarios.laboratory import OURS, Json, Laboratory
+from scenarios.harness import OURS, Harness, Json
 from scenarios.stories import DRIVER, reference, volume
 
 INTENT = "volplane.dev/intent"
@@ -23,26 +23,28 @@ def by_pod() -> ScriptedBackend:
     return ScriptedBackend(DRIVER, recycler_pod=True)
 
 
-async def pods(lab: Laboratory) -> list[Json]:
-    return await lab.everything("pods", OURS)
+async def pods(harness: Harness) -> list[Json]:
+    return await harness.everything("pods", OURS)
 
 
-async def permitted(lab: Laboratory, seconds: float = 30.0) -> Json:
+async def permitted(harness: Harness, seconds: float = 30.0) -> Json:
     """The one scrubber pod, once its gate is lifted."""
 
     async def there() -> bool:
-        found = await pods(lab)
+        found = await pods(harness)
         return len(found) == 1 and not found[0]["spec"].get("schedulingGates")
 
-    await lab.until(there, seconds, "a permitted pod")
-    (pod,) = await pods(lab)
+    await harness.until(there, seconds, "a permitted pod")
+    (pod,) = await pods(harness)
     return pod
 
 
-async def end(lab: Laboratory, pod: Json, phase: str, **status: Any) -> None:
-    await lab.patch("pods", pod["metadata"]["name"], {"status": {"phase": phase, **status}}, OURS, subresource="status")
+async def end(harness: Harness, pod: Json, phase: str, **status: Any) -> None:
+    await harness.patch(
+        "pods", pod["metadata"]["name"], {"status": {"phase": phase, **status}}, OURS, subresource="status"
+    )
 
 
-async def intent(lab: Laboratory, name: str = "v") -> Json:
-    text = ((await lab.volume(name))["metadata"].get("annotations") or {}).get(INTENT)
+async def intent(harness: Harness, name: str = "v") -> Json:
+    text = ((await harness.volume(name))["metadata"].get("annotations") or {}).get(INTENT)
     return json.loads(text) if text else {}

@@ -1,4 +1,4 @@
-"""Scenario rows: what they mean (reference pv-controller, section 24), and how an outcome is compared with them."""
+"""Scenario rows: what they mean, and how an outcome is compared with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.backends import ScriptedBackend
-from scenarios.laboratory import NAMESPACED, Json, Laboratory, Refused
+from scenarios.harness import NAMESPACED, Harness, Json, Refused
 from volplane.kube.quantity import parse
 
 ORDER = ("classes", "nodes", "claims", "volumes", "pods")
@@ -44,7 +44,7 @@ class Meaning:
             known[made["metadata"]["name"]] = made["metadata"]["uid"]
 
     def scrubber(self, volume: str) -> str:
-        """Name of the scrubber pod of a volume, as DESIGN section 8 has it."""
+        """Name of the scrubber pod of a volume."""
         return f"volplane-scrub-{hashlib.sha256(self.volumes[volume].encode()).hexdigest()[:16]}"
 
     def __call__(self, value: Any) -> Any:
@@ -84,7 +84,7 @@ def backends_of(row: Mapping[str, Any]) -> list[ScriptedBackend]:
     return [ScriptedBackend(given["plugin"], given["script"], parameters=sorted(parameters))]
 
 
-async def prepare(lab: Laboratory, row: Mapping[str, Any], meaning: Meaning) -> None:
+async def prepare(harness: Harness, row: Mapping[str, Any], meaning: Meaning) -> None:
     """Create what the row starts with."""
     given = row["given"]
     entries = given.get("generate") or []
@@ -94,70 +94,70 @@ async def prepare(lab: Laboratory, row: Mapping[str, Any], meaning: Meaning) -> 
             if entry["kind"] == kind:
                 bodies += generated(entry)
         for body in bodies:
-            await make(lab, kind, body, meaning)
+            await make(harness, kind, body, meaning)
 
 
-async def make(lab: Laboratory, kind: str, body: Mapping[str, Any], meaning: Meaning) -> None:
-    made = await lab.create(kind, meaning(body))
+async def make(harness: Harness, kind: str, body: Mapping[str, Any], meaning: Meaning) -> None:
+    made = await harness.create(kind, meaning(body))
     meaning.learn(kind, made)
 
 
 # --- steps -------------------------------------------------------------------------------------------------------
 
 
-async def take(lab: Laboratory, step: Mapping[str, Any], meaning: Meaning) -> None:
+async def take(harness: Harness, step: Mapping[str, Any], meaning: Meaning) -> None:
     """One entry of `steps`."""
     match step:
         case {"start": what}:
-            await _start(lab, what)
+            await _start(harness, what)
         case {"create": objects}:
             for kind in ORDER:
                 for body in objects.get(kind, ()):
-                    await make(lab, kind, body, meaning)
+                    await make(harness, kind, body, meaning)
         case {"generate": entry}:
             for body in generated(entry):
-                await make(lab, entry["kind"], body, meaning)
+                await make(harness, entry["kind"], body, meaning)
         case {"delete": objects}:
             for kind, names in objects.items():
-                await _delete(lab, kind, meaning(names))
+                await _delete(harness, kind, meaning(names))
         case {"wait": wanted}:
-            await _wait(lab, wanted, meaning)
+            await _wait(harness, wanted, meaning)
         case {"set-status": objects}:
             for kind, bodies in objects.items():
-                await _set_status(lab, kind, meaning(bodies))
+                await _set_status(harness, kind, meaning(bodies))
         case _:
             raise AssertionError(f"unknown step {step}")
 
 
-async def _delete(lab: Laboratory, kind: str, names: list[str]) -> None:
+async def _delete(harness: Harness, kind: str, names: list[str]) -> None:
     for name in (each for pattern in names for each in spread(pattern)):
         namespace, _, plain = name.rpartition("/")
-        await lab.delete(kind, plain, namespace or "default", grace=0 if kind == "pods" else None)
+        await harness.delete(kind, plain, namespace or "default", grace=0 if kind == "pods" else None)
 
 
-async def _set_status(lab: Laboratory, kind: str, bodies: list[Json]) -> None:
+async def _set_status(harness: Harness, kind: str, bodies: list[Json]) -> None:
     for body in bodies:
         meta, status = body["metadata"], {"status": body["status"]}
-        await lab.patch(kind, meta["name"], status, meta.get("namespace", "default"), subresource="status")
+        await harness.patch(kind, meta["name"], status, meta.get("namespace", "default"), subresource="status")
 
 
-async def _start(lab: Laboratory, what: str) -> None:
+async def _start(harness: Harness, what: str) -> None:
     match what:
         case "controller":
-            await lab.start()
+            await harness.start()
         case "pod-finisher":
-            lab.follow("pods", lambda event, pod: _finish(lab, event, pod))
+            harness.follow("pods", lambda event, pod: _finish(harness, event, pod))
         case _:
             raise AssertionError(f"cannot start {what}")
 
 
-async def _finish(lab: Laboratory, event: str, pod: Json) -> None:
+async def _finish(harness: Harness, event: str, pod: Json) -> None:
     """A node that runs every pod it may run, and at once: it sees no pod that a scheduling gate holds back."""
     if event == "DELETED" or pod["status"].get("phase") == "Succeeded" or pod["spec"].get("schedulingGates"):
         return
     meta = pod["metadata"]
     try:
-        await lab.patch(
+        await harness.patch(
             "pods", meta["name"], {"status": {"phase": "Succeeded"}}, meta["namespace"], subresource="status"
         )
     except Refused as error:
@@ -165,16 +165,16 @@ async def _finish(lab: Laboratory, event: str, pod: Json) -> None:
             raise
 
 
-async def _wait(lab: Laboratory, wanted: Mapping[str, Any], meaning: Meaning) -> None:
+async def _wait(harness: Harness, wanted: Mapping[str, Any], meaning: Meaning) -> None:
     last: list[str] = []
 
     async def holds() -> bool:
-        last[:] = await shortfalls(lab, {k: v for k, v in wanted.items() if k != "events"}, meaning, exact=False)
-        missing = [event for event in wanted.get("events", ()) if event not in lab.events]
+        last[:] = await shortfalls(harness, {k: v for k, v in wanted.items() if k != "events"}, meaning, exact=False)
+        missing = [event for event in wanted.get("events", ()) if event not in harness.events]
         return not last and not missing
 
     try:
-        await lab.until(holds, 30.0)
+        await harness.until(holds, 30.0)
     except AssertionError as error:
         raise AssertionError(f"{error}; {last}") from None
 
@@ -182,34 +182,34 @@ async def _wait(lab: Laboratory, wanted: Mapping[str, Any], meaning: Meaning) ->
 # --- comparing ---------------------------------------------------------------------------------------------------
 
 
-async def shortfalls(lab: Laboratory, then: Mapping[str, Any], meaning: Meaning, *, exact: bool) -> list[str]:
+async def shortfalls(harness: Harness, then: Mapping[str, Any], meaning: Meaning, *, exact: bool) -> list[str]:
     """What is not as `then` says. exact: no other volumes and claims may exist."""
     wrong: list[str] = []
     for kind in ("volumes", "claims", "pods"):
         if kind not in then:
             continue
-        found = {_key(kind, item): _unsealed(lab, item) for item in await lab.everything(kind)}
+        found = {_key(kind, item): _unsealed(harness, item) for item in await harness.everything(kind)}
         expected = {_key(kind, item): item for item in meaning(then[kind])}
         for key, item in expected.items():
             wrong += _differences(item, found[key], key, exact) if key in found else [f"{key} does not exist"]
         if exact and "assert" not in then and (surplus := sorted(set(found) - set(expected))):
             wrong += [f"{name} exists" for name in surplus]
     for claim in then.get("assert", ()):
-        wrong += await _count(lab, claim)
+        wrong += await _count(harness, claim)
     return wrong
 
 
-def _unsealed(lab: Laboratory, item: Json) -> Json:
+def _unsealed(harness: Harness, item: Json) -> Json:
     """The object with the driver's name instead of an intent, if the intent carries our seal for this very object."""
     annotations = item["metadata"].get("annotations") or {}
     text = annotations.get("volplane.dev/intent")
-    intent = lab.plane.state.sealer.open(item["metadata"]["uid"], text) if text else None
+    intent = harness.plane.state.sealer.open(item["metadata"]["uid"], text) if text else None
     if intent is not None:
         annotations["volplane.dev/intent"] = f"$sealed({intent.driver})"
     return item
 
 
-def strange_pods(lab: Laboratory, row: Mapping[str, Any], meaning: Meaning) -> list[str]:
+def strange_pods(harness: Harness, row: Mapping[str, Any], meaning: Meaning) -> list[str]:
     """Scrubber pods that are not those, or not so many, as the row says."""
     said = row["then"].get("each_pod_seen")
     if said is None:
@@ -222,7 +222,7 @@ def strange_pods(lab: Laboratory, row: Mapping[str, Any], meaning: Meaning) -> l
         name, path = (meaning(part.replace("{i}", str(i))) for part in found.groups())
         expected[name] = {path}
     paths, uids = {}, {}
-    for name, pods in lab.pods_seen.items():
+    for name, pods in harness.pods_seen.items():
         paths[name] = {pod["spec"]["volumes"][0]["hostPath"]["path"] for pod in pods}
         uids[name] = {pod["metadata"]["uid"] for pod in pods}
     wrong = [f"{len(each)} pods {name} were seen" for name, each in uids.items() if len(each) > 1]
@@ -236,8 +236,8 @@ def _key(kind: str, item: Mapping[str, Any]) -> str:
     )
 
 
-async def _count(lab: Laboratory, claim: Mapping[str, Any]) -> list[str]:
-    items = await lab.everything(claim["kind"])
+async def _count(harness: Harness, claim: Mapping[str, Any]) -> list[str]:
+    items = await harness.everything(claim["kind"])
     matching = [i for i in items if all(_same(v, _at(i, path), path) for path, v in claim["where"].items())]
     if len(matching) == claim["count"]:
         return []
@@ -275,21 +275,21 @@ def _same(expected: Any, found: Any, where: str) -> bool:
     return bool(expected == found)
 
 
-def strange_events(lab: Laboratory, row: Mapping[str, Any]) -> list[str]:
+def strange_events(harness: Harness, row: Mapping[str, Any]) -> list[str]:
     """Events that are missing, and events that nobody expects."""
-    seen, needed, allowed = set(lab.events), set(row["events"]), set(row.get("events_optional", ()))
+    seen, needed, allowed = set(harness.events), set(row["events"]), set(row.get("events_optional", ()))
     wrong = [f"event {event} is missing" for event in sorted(needed - seen)]
     for event in sorted(seen - needed - allowed):
-        texts = [n.message for n in lab.recorded if f"{n.type} {n.reason}" == event]
+        texts = [n.message for n in harness.recorded if f"{n.type} {n.reason}" == event]
         wrong.append(f"event {event} was not expected: {texts[:2]}")
     return wrong
 
 
-def wrong_calls(lab: Laboratory, row: Mapping[str, Any]) -> list[str]:
+def wrong_calls(harness: Harness, row: Mapping[str, Any]) -> list[str]:
     """Backend calls that were made too often or too rarely, or with the wrong parameters."""
-    wrong = [text for backend in lab.backends.values() for text in backend.complaints]
+    wrong = [text for backend in harness.backends.values() for text in backend.complaints]
     for hook, count in (row["then"].get("backend_calls") or {}).items():
-        made = sum(backend.calls[hook] for backend in lab.backends.values())
+        made = sum(backend.calls[hook] for backend in harness.backends.values())
         if made != count:
             wrong.append(f"the backend's {hook} was called {made} times, expected {count}")
     return wrong

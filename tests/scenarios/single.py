@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from scenarios import rows
-from scenarios.laboratory import Json, Laboratory
+from scenarios.harness import Harness, Json
 from volplane.controller.actions import Run
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
@@ -38,16 +38,16 @@ def hold(operations: OperationRegistry, before: Callable[[str], Awaitable[None]]
     operations.start = held  # type: ignore[method-assign]
 
 
-async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[], Awaitable[None]]) -> None:
+async def one_sync(harness: Harness, kind: str, name: str, *, before: Callable[[], Awaitable[None]]) -> None:
     """Fill the caches, decide about one object until it waits, and let the operation that it started end.
 
     Whose the static volumes are is known before: asking for it would be an operation of its own, and end the pass.
     """
-    plane = await lab.build()
-    client = Client(InProcessTransport(lab.server))
+    plane = await harness.build()
+    client = Client(InProcessTransport(harness.server))
     for cache in plane.caches.values():
         listing = await client.list(cache.kind)
-        hidden = {key for resource, key in lab.rules.hidden if resource == cache.kind.plural}
+        hidden = {key for resource, key in harness.rules.hidden if resource == cache.kind.plural}
         cache.replace([item for item in listing.items if item.key not in hidden], listing.version)
         cache.mark_synced()
     await before()
@@ -59,27 +59,27 @@ async def one_sync(lab: Laboratory, kind: str, name: str, *, before: Callable[[]
         await asyncio.sleep(0.01)
 
 
-async def divert(lab: Laboratory, row: Mapping[str, Any], meaning: rows.Meaning) -> None:
+async def divert(harness: Harness, row: Mapping[str, Any], meaning: rows.Meaning) -> None:
     """What `inject` says about caches."""
     for entry in row.get("inject", ()):
         text = entry.get("cache", "")
         if found := _MISSING.fullmatch(text) or _OUTDATED.fullmatch(text):
-            lab.rules.hidden.add(("persistentvolumeclaims", f"default/{found[1]}"))
+            harness.rules.hidden.add(("persistentvolumeclaims", f"default/{found[1]}"))
         elif text:
             raise AssertionError(f"cannot read: {text}")
 
 
-async def outdate(lab: Laboratory, row: Mapping[str, Any]) -> None:
+async def outdate(harness: Harness, row: Mapping[str, Any]) -> None:
     """Put an older incarnation of a claim into the cache."""
     for entry in row.get("inject", ()):
         if found := _OUTDATED.fullmatch(entry.get("cache", "")):
-            claim = await Client(InProcessTransport(lab.server)).get(CLAIMS, f"default/{found[1]}")
+            claim = await Client(InProcessTransport(harness.server)).get(CLAIMS, f"default/{found[1]}")
             claim.metadata.uid = "00000000-0000-0000-0000-00000000dead"
             claim.metadata.resource_version = "1"
-            lab.plane.claims.observe(claim)
+            harness.plane.claims.observe(claim)
 
 
-async def act(lab: Laboratory, row: Mapping[str, Any], meaning: rows.Meaning, operation: str) -> None:
+async def act(harness: Harness, row: Mapping[str, Any], meaning: rows.Meaning, operation: str) -> None:
     """What happens while an operation waits to start."""
     for entry in row.get("inject", ()):
         if "at" not in entry:
@@ -88,46 +88,46 @@ async def act(lab: Laboratory, row: Mapping[str, Any], meaning: rows.Meaning, op
         assert operation.startswith(f"{expected}["), f"{operation} was started, expected {expected}"
         for deed in entry["do"]:
             for verb, what in deed.items():
-                await _do(lab, meaning, verb, what, row)
+                await _do(harness, meaning, verb, what, row)
 
 
-async def _do(lab: Laboratory, meaning: rows.Meaning, verb: str, what: str, row: Mapping[str, Any]) -> None:
+async def _do(harness: Harness, meaning: rows.Meaning, verb: str, what: str, row: Mapping[str, Any]) -> None:
     match verb:
         case "delete":
             kind, name = what.removeprefix("persistent").split("/")
-            await lab.delete(kind, name)
-            held = await lab.get(kind, name)
+            await harness.delete(kind, name)
+            held = await harness.get(kind, name)
             if held is not None:  # our finalizer holds it; somebody who wants it gone at once takes that away too
-                await lab.patch(kind, name, {"metadata": {"finalizers": None}})
+                await harness.patch(kind, name, {"metadata": {"finalizers": None}})
         case "update" if found := _FREED.fullmatch(what):
             body = {"metadata": {"annotations": None}, "spec": {"claimRef": None}}
-            await lab.patch("volumes", found[1], body)
-            await lab.patch("volumes", found[1], {"status": {"phase": "Available"}}, subresource="status")
+            await harness.patch("volumes", found[1], body)
+            await harness.patch("volumes", found[1], {"status": {"phase": "Available"}}, subresource="status")
         case "create-bound" if found := _REAPPEARED.fullmatch(what):
-            lab.rules.absent.clear()
+            harness.rules.absent.clear()
         case "set-phase":
             name, phase = what.split()
-            await lab.patch("volumes", name, {"status": {"phase": phase}}, subresource="status")
+            await harness.patch("volumes", name, {"status": {"phase": phase}}, subresource="status")
         case "cache-add":
-            claim = await Client(InProcessTransport(lab.server)).get(CLAIMS, f"default/{what}")
-            lab.plane.claims.observe(claim)
+            claim = await Client(InProcessTransport(harness.server)).get(CLAIMS, f"default/{what}")
+            harness.plane.claims.observe(claim)
         case "create" if what.startswith("PV "):
-            await _create_provisioned(lab, meaning, row)
+            await _create_provisioned(harness, meaning, row)
         case _:
             raise AssertionError(f"cannot read: {verb} {what}")
 
 
-async def _create_provisioned(lab: Laboratory, meaning: rows.Meaning, row: Mapping[str, Any]) -> None:
+async def _create_provisioned(harness: Harness, meaning: rows.Meaning, row: Mapping[str, Any]) -> None:
     """The volume of the row's `then`, as it is, and in the cache as a watch would bring it."""
     (body,) = row["then"]["volumes"]
     volume: Json = meaning(body)
     volume["spec"]["hostPath"] = {"path": "/made-elsewhere"}
-    await lab.create("volumes", volume)
-    for item in (await Client(InProcessTransport(lab.server)).list(lab.plane.volumes.kind)).items:
-        lab.plane.volumes.observe(item)
+    await harness.create("volumes", volume)
+    for item in (await Client(InProcessTransport(harness.server)).list(harness.plane.volumes.kind)).items:
+        harness.plane.volumes.observe(item)
 
 
-async def foretell(lab: Laboratory, row: Mapping[str, Any], meaning: rows.Meaning) -> None:
+async def foretell(harness: Harness, row: Mapping[str, Any], meaning: rows.Meaning) -> None:
     """Create claims that reappear later with a uid that a volume names already; nobody sees them before."""
     for entry in row.get("inject", ()):
         for deed in entry.get("do", ()) if "at" in entry else ():
@@ -136,7 +136,7 @@ async def foretell(lab: Laboratory, row: Mapping[str, Any], meaning: rows.Meanin
                 spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}
                 given = {**body, "spec": {**spec, **body["spec"]}}
                 given["metadata"] = {k: v for k, v in body["metadata"].items() if v is not None}
-                await rows.make(lab, "claims", given, meaning)
+                await rows.make(harness, "claims", given, meaning)
                 key = ("persistentvolumeclaims", f"default/{body['metadata']['name']}")
-                lab.rules.hidden.add(key)
-                lab.rules.absent.add(key)
+                harness.rules.hidden.add(key)
+                harness.rules.absent.add(key)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scenarios.backends import ScriptedBackend
-from scenarios.laboratory import Json, Laboratory, Refused
+from scenarios.harness import Harness, Json, Refused
 
 DRIVER = "disk.example.com"
 GIB = 2**30
@@ -36,7 +36,7 @@ def reference(name: str, **more: Any) -> Json:
     return {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": "default", "name": name, **more}
 
 
-async def node_runs_pods(lab: Laboratory) -> None:
+async def node_runs_pods(harness: Harness) -> None:
     """A node on which every pod that may run succeeds at once."""
 
     async def finish(event: str, pod: Json) -> None:
@@ -45,14 +45,14 @@ async def node_runs_pods(lab: Laboratory) -> None:
             return
         meta = pod["metadata"]
         try:
-            await lab.patch(
+            await harness.patch(
                 "pods", meta["name"], {"status": {"phase": "Succeeded"}}, meta["namespace"], subresource="status"
             )
         except Refused as error:
             if error.status != 404:
                 raise
 
-    lab.follow("pods", finish)
+    harness.follow("pods", finish)
 
 
 @dataclass(frozen=True)
@@ -61,47 +61,47 @@ class Story:
 
     name: str
     backend: Callable[[], ScriptedBackend]
-    prepare: Callable[[Laboratory], Awaitable[None]]
-    acts: tuple[Callable[[Laboratory], Awaitable[None]], ...] = field(default=())
+    prepare: Callable[[Harness], Awaitable[None]]
+    acts: tuple[Callable[[Harness], Awaitable[None]], ...] = field(default=())
 
     def __str__(self) -> str:
         return self.name
 
 
-async def play(lab: Laboratory, story: Story) -> None:
-    await node_runs_pods(lab)
-    await story.prepare(lab)
-    await lab.start()
-    await lab.settle()
+async def play(harness: Harness, story: Story) -> None:
+    await node_runs_pods(harness)
+    await story.prepare(harness)
+    await harness.start()
+    await harness.settle()
     for act in story.acts:
-        await act(lab)
-        await lab.settle()
+        await act(harness)
+        await harness.settle()
 
 
-def _creating(**objects: list[Json]) -> Callable[[Laboratory], Awaitable[None]]:
-    async def create(lab: Laboratory) -> None:
+def _creating(**objects: list[Json]) -> Callable[[Harness], Awaitable[None]]:
+    async def create(harness: Harness) -> None:
         for kind in ("classes", "nodes", "claims", "volumes", "pods"):
             for body in objects.get(kind, ()):
-                await lab.create(kind, body)
+                await harness.create(kind, body)
 
     return create
 
 
-def _deleting(kind: str, *names: str) -> Callable[[Laboratory], Awaitable[None]]:
-    async def delete(lab: Laboratory) -> None:
+def _deleting(kind: str, *names: str) -> Callable[[Harness], Awaitable[None]]:
+    async def delete(harness: Harness) -> None:
         for name in names:
-            await lab.delete(kind, name)
+            await harness.delete(kind, name)
 
     return delete
 
 
-async def _delete_volumes(lab: Laboratory) -> None:
-    for item in await lab.everything("volumes"):
-        await lab.delete("volumes", item["metadata"]["name"])
+async def _delete_volumes(harness: Harness) -> None:
+    for item in await harness.everything("volumes"):
+        await harness.delete("volumes", item["metadata"]["name"])
 
 
-async def _annotate(lab: Laboratory, name: str, annotations: dict[str, str]) -> None:
-    await lab.patch("claims", name, {"metadata": {"annotations": annotations}})
+async def _annotate(harness: Harness, name: str, annotations: dict[str, str]) -> None:
+    await harness.patch("claims", name, {"metadata": {"annotations": annotations}})
 
 
 def _plain() -> ScriptedBackend:
@@ -202,22 +202,22 @@ STORIES = (
             claims=[claim("c", storageClassName="fast")],
         ),
         (
-            lambda lab: _annotate(lab, "c", {"volume.kubernetes.io/selected-node": "node1"}),
+            lambda harness: _annotate(harness, "c", {"volume.kubernetes.io/selected-node": "node1"}),
             _deleting("claims", "c"),
         ),
     ),
 )
 
 
-async def summary(lab: Laboratory) -> dict[str, Any]:
+async def summary(harness: Harness) -> dict[str, Any]:
     """The world without its uids, versions and times: what two runs of a story can be compared by."""
-    claims = await lab.everything("claims")
-    names = {item["metadata"]["uid"]: item["metadata"]["name"] for item in claims} | lab.known_uids
+    claims = await harness.everything("claims")
+    names = {item["metadata"]["uid"]: item["metadata"]["name"] for item in claims} | harness.known_uids
     told: dict[str, Any] = {}
     for kind in ("claims", "volumes", "pods"):
-        for item in await lab.everything(kind):
+        for item in await harness.everything(kind):
             told[f"{kind}/{_plain_text(item['metadata']['name'], names)}"] = _facts(item, names)
-    for backend in lab.backends.values():
+    for backend in harness.backends.values():
         told[f"assets of {backend.name}"] = sorted(_plain_text(name, names) for name in backend.assets)
         told[f"complaints of {backend.name}"] = backend.complaints
     return told

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from scenarios.backends import OK, ScriptedBackend
-from scenarios.laboratory import OURS, Laboratory, Refused
+from scenarios.harness import OURS, Harness, Refused
 from scenarios.recycling import INTENT, by_pod, end, intent, permitted, pods, released
 from scenarios.stories import DRIVER, claim, node_runs_pods, storage_class
 from volplane import InProgress
@@ -16,176 +16,190 @@ from volplane import InProgress
 
 
 async def test_attempts_are_counted_over_restarts_and_then_given_up_until_a_person_says_otherwise() -> None:
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
         uids = set()
         for attempt in (1, 2, 3):
-            pod = await permitted(lab)
+            pod = await permitted(harness)
             assert pod["metadata"]["annotations"]["volplane.dev/scrub-attempt"] == str(attempt)
             uids.add(pod["metadata"]["uid"])
-            await end(lab, pod, "Failed", message=f"disk error {attempt}")
+            await end(harness, pod, "Failed", message=f"disk error {attempt}")
             await asyncio.sleep(0.5)
-            await lab.restart()
+            await harness.restart()
         await asyncio.sleep(3600.0)
         assert len(uids) == 3
-        assert await pods(lab) == []
-        failed = await lab.volume("v")
+        assert await pods(harness) == []
+        failed = await harness.volume("v")
         assert failed["status"]["phase"] == "Failed"
         assert "attempt 3 of 3, the last" in failed["status"]["message"]
         assert f"remove the annotation {INTENT} to try again" in failed["status"]["message"]
-        await lab.patch("volumes", "v", {"metadata": {"annotations": {INTENT: None}}})
-        await end(lab, await permitted(lab), "Succeeded")
-        await lab.settle()
-        assert await lab.volumes() == {"v": "Available"}
+        await harness.patch("volumes", "v", {"metadata": {"annotations": {INTENT: None}}})
+        await end(harness, await permitted(harness), "Succeeded")
+        await harness.settle()
+        assert await harness.volumes() == {"v": "Available"}
 
 
 async def test_the_last_words_of_the_pod_are_told() -> None:
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
         ended = {"exitCode": 1, "reason": "Error", "message": "not erased: /scrub/lost+found"}
         state = {"name": "scrub", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
         statuses = [{**state, "state": {"terminated": ended}}]
-        await end(lab, await permitted(lab), "Failed", reason="DeadlineExceeded", containerStatuses=statuses)
+        await end(harness, await permitted(harness), "Failed", reason="DeadlineExceeded", containerStatuses=statuses)
         await asyncio.sleep(0.5)
-        (message,) = lab.messages("VolumeFailedRecycle")
+        (message,) = harness.messages("VolumeFailedRecycle")
         assert "DeadlineExceeded" in message
         assert "not erased: /scrub/lost+found" in message
-        assert (await lab.volume("v"))["status"]["message"] == message
+        assert (await harness.volume("v"))["status"]["message"] == message
 
 
 async def test_a_deleted_pod_is_a_failed_attempt() -> None:
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
         for attempt in (1, 2, 3):
-            pod = await permitted(lab)
-            assert (await intent(lab)).get("attempt", 1) == attempt
-            await lab.delete("pods", pod["metadata"]["name"], OURS, grace=0)
+            pod = await permitted(harness)
+            assert (await intent(harness)).get("attempt", 1) == attempt
+            await harness.delete("pods", pod["metadata"]["name"], OURS, grace=0)
             await asyncio.sleep(0.1)
-        await lab.settle()
-        assert await pods(lab) == []
-        assert (await lab.volume("v"))["status"]["phase"] == "Failed"
+        await harness.settle()
+        assert await pods(harness) == []
+        assert (await harness.volume("v"))["status"]["phase"] == "Failed"
 
 
 async def test_a_backend_that_fails_to_erase_is_called_less_and_less_often() -> None:
     """Item 21.13: a broken share does not run a scrub every 15 seconds."""
     backend = ScriptedBackend(DRIVER, {"recycle": ["share is down"]})
 
-    async with Laboratory(backend) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
+    async with Harness(backend) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
         await asyncio.sleep(1.0)
-        assert (await lab.volume("v"))["status"]["message"] == "Recycle failed: share is down"
+        assert (await harness.volume("v"))["status"]["message"] == "Recycle failed: share is down"
         await asyncio.sleep(600.0)
         assert 8 <= backend.calls["recycle"] <= 13
         backend.script("recycle", OK)
         await asyncio.sleep(130.0)
-        assert await lab.volumes() == {"v": "Available"}
+        assert await harness.volumes() == {"v": "Available"}
 
 
 async def test_a_backend_that_erases_for_long_is_asked_again() -> None:
     backend = ScriptedBackend(DRIVER)
     backend.script("recycle", InProgress(retry_after=20.0, state={"part": 1}), OK)
 
-    async with Laboratory(backend) as lab:
+    async with Harness(backend) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
+        await asyncio.sleep(10.0)
+        assert await harness.volumes() == {"v": "Released"}
+        await asyncio.sleep(15.0)
+        assert await harness.volumes() == {"v": "Available"}
+        assert [dict(request.context.state) for request in backend.requests] == [{}, {"part": 1}]
+
+
+async def test_the_state_of_a_long_scrub_survives_a_restart() -> None:
+    backend = ScriptedBackend(DRIVER)
+    backend.script("recycle", InProgress(retry_after=20.0, state={"part": 1}), OK)
+
+    async with Harness(backend) as lab:
         await lab.create("volumes", released())
         await lab.start()
         await asyncio.sleep(10.0)
-        assert await lab.volumes() == {"v": "Released"}
-        await asyncio.sleep(15.0)
+        await lab.restart()
+        await asyncio.sleep(60.0)
         assert await lab.volumes() == {"v": "Available"}
         assert [dict(request.context.state) for request in backend.requests] == [{}, {"part": 1}]
 
 
 async def test_the_pod_of_a_volume_that_is_deleted_meanwhile_is_removed() -> None:
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
-        await permitted(lab)
-        await lab.delete("volumes", "v")
-        await lab.settle()
-        assert await lab.volumes() == {}
-        assert await pods(lab) == []
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
+        await permitted(harness)
+        await harness.delete("volumes", "v")
+        await harness.settle()
+        assert await harness.volumes() == {}
+        assert await pods(harness) == []
 
 
 # --- changed meanwhile -------------------------------------------------------------------------------------------
 
 
 async def test_a_reference_removed_in_the_middle_does_not_free_the_volume_before_it_is_clean() -> None:
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.create("claims", claim("next"))
-        await lab.start()
-        pod = await permitted(lab)
-        await lab.patch("volumes", "v", {"spec": {"claimRef": None}})
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.create("claims", claim("next"))
+        await harness.start()
+        pod = await permitted(harness)
+        await harness.patch("volumes", "v", {"spec": {"claimRef": None}})
         await asyncio.sleep(60.0)
-        assert await lab.claims() == {"next": "Pending"}
-        assert (await permitted(lab))["metadata"]["uid"] == pod["metadata"]["uid"]
-        await end(lab, pod, "Succeeded")
-        await lab.settle()
-        assert await lab.claims() == {"next": "Bound"}
+        assert await harness.claims() == {"next": "Pending"}
+        assert (await permitted(harness))["metadata"]["uid"] == pod["metadata"]["uid"]
+        await end(harness, pod, "Succeeded")
+        await harness.settle()
+        assert await harness.claims() == {"next": "Bound"}
 
 
 async def test_a_claim_that_names_the_volume_waits_until_it_is_clean() -> None:
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
-        pod = await permitted(lab)
-        await lab.create("claims", claim("next", volumeName="v"))
-        await lab.patch("volumes", "v", {"spec": {"claimRef": None}})
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
+        pod = await permitted(harness)
+        await harness.create("claims", claim("next", volumeName="v"))
+        await harness.patch("volumes", "v", {"spec": {"claimRef": None}})
         await asyncio.sleep(60.0)
-        assert await lab.claims() == {"next": "Pending"}
-        assert 'volume "v" is being scrubbed' in lab.messages("FailedBinding")
-        await end(lab, pod, "Succeeded")
-        await lab.settle()
-        assert await lab.claims() == {"next": "Bound"}
+        assert await harness.claims() == {"next": "Pending"}
+        assert 'volume "v" is being scrubbed' in harness.messages("FailedBinding")
+        await end(harness, pod, "Succeeded")
+        await harness.settle()
+        assert await harness.claims() == {"next": "Bound"}
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
 async def test_another_policy_in_the_middle_ends_the_scrub(policy: str) -> None:
     backend = by_pod()
 
-    async with Laboratory(backend) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
-        await permitted(lab)
-        await lab.patch("volumes", "v", {"spec": {"persistentVolumeReclaimPolicy": policy}})
-        await lab.settle()
-        assert await pods(lab) == []
+    async with Harness(backend) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
+        await permitted(harness)
+        await harness.patch("volumes", "v", {"spec": {"persistentVolumeReclaimPolicy": policy}})
+        await harness.settle()
+        assert await pods(harness) == []
         if policy == "Retain":
-            assert await lab.volumes() == {"v": "Released"}
-            assert await intent(lab) == {}
+            assert await harness.volumes() == {"v": "Released"}
+            assert await intent(harness) == {}
         else:
-            assert await lab.volumes() == {}
+            assert await harness.volumes() == {}
             assert backend.calls["delete"] == 1
 
 
 async def test_another_source_in_the_middle_needs_another_pod() -> None:
     """The API server forbids it; whoever edits the store does not."""
 
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
         with pytest.raises(Refused, match="immutable"):
-            await lab.patch("volumes", "v", {"spec": {"hostPath": {"path": "/elsewhere"}}})
+            await harness.patch("volumes", "v", {"spec": {"hostPath": {"path": "/elsewhere"}}})
 
 
 @pytest.mark.parametrize("source", ["csi", "block"])
 async def test_what_a_pod_cannot_mount_is_said(source: str) -> None:
-    async with Laboratory(by_pod()) as lab:
+    async with Harness(by_pod()) as harness:
         given = released()
         if source == "csi":
             given["spec"] |= {"csi": {"driver": "x.example.com", "volumeHandle": "h"}}
             del given["spec"]["hostPath"]
         else:
             given["spec"]["volumeMode"] = "Block"
-        await lab.create("volumes", given)
-        await lab.start()
-        await lab.settle()
-        assert (await lab.volume("v"))["status"]["phase"] == "Failed"
-        assert "cannot be mounted in a scrubber pod" in lab.messages("VolumeFailedRecycle")[0]
-        assert await pods(lab) == []
+        await harness.create("volumes", given)
+        await harness.start()
+        await harness.settle()
+        assert (await harness.volume("v"))["status"]["phase"] == "Failed"
+        assert "cannot be mounted in a scrubber pod" in harness.messages("VolumeFailedRecycle")[0]
+        assert await pods(harness) == []
 
 
 # --- warm pool ---------------------------------------------------------------------------------------------------
@@ -194,25 +208,25 @@ async def test_what_a_pod_cannot_mount_is_said(source: str) -> None:
 async def test_a_made_volume_of_a_warm_pool_is_scrubbed_and_taken_by_the_next_claim() -> None:
     backend = by_pod()
 
-    async with Laboratory(backend) as lab:
-        await lab.create("classes", storage_class(parameters={"volplane.dev/on-release": "recycle"}))
-        await lab.create("claims", claim("first", storageClassName="fast"))
-        await node_runs_pods(lab)
-        await lab.start()
-        await lab.settle()
-        (name,) = await lab.volumes()
-        assert (await lab.volume(name))["metadata"]["annotations"]["volplane.dev/on-release"] == "recycle"
+    async with Harness(backend) as harness:
+        await harness.create("classes", storage_class(parameters={"volplane.dev/on-release": "recycle"}))
+        await harness.create("claims", claim("first", storageClassName="fast"))
+        await node_runs_pods(harness)
+        await harness.start()
+        await harness.settle()
+        (name,) = await harness.volumes()
+        assert (await harness.volume(name))["metadata"]["annotations"]["volplane.dev/on-release"] == "recycle"
         assert dict(backend.requests[0].parameters) == {}, "the parameter is ours, not the backend's"
-        await lab.delete("claims", "first")
-        await lab.settle()
-        assert await lab.volumes() == {name: "Available"}
-        await lab.create("claims", claim("second", storageClassName="fast"))
-        await lab.settle()
-        assert (await lab.claim("second"))["spec"]["volumeName"] == name
+        await harness.delete("claims", "first")
+        await harness.settle()
+        assert await harness.volumes() == {name: "Available"}
+        await harness.create("claims", claim("second", storageClassName="fast"))
+        await harness.settle()
+        assert (await harness.claim("second"))["spec"]["volumeName"] == name
         assert backend.calls["provision"] == 1
-        await lab.delete("claims", "second")
-        await lab.settle()
-        await lab.delete("volumes", name)
-        await lab.settle()
-        assert await lab.volumes() == {}
+        await harness.delete("claims", "second")
+        await harness.settle()
+        await harness.delete("volumes", name)
+        await harness.settle()
+        assert await harness.volumes() == {}
         assert not backend.assets, "a volume taken out of the pool takes its asset with it"

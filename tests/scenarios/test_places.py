@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
-from scenarios.laboratory import Json, Laboratory
+from scenarios.harness import Harness, Json
 from scenarios.provisioning import PROVISIONING, ask, create_class, slow_provisioning
 from scenarios.stories import DRIVER, claim, reference, storage_class, volume
 from volplane import (
@@ -27,21 +27,21 @@ async def test_a_full_place_gives_the_claim_back_to_the_scheduler() -> None:
     full = ResourceExhausted("zone a is full", reschedule=True)
     backend = SearchableBackend(DRIVER, {"provision": [full, OK]}, info={"topology_keys": (ZONE,)})
 
-    async with Laboratory(backend) as lab:
-        await create_class(lab, volumeBindingMode="WaitForFirstConsumer")
-        await lab.create("nodes", _zoned_node("n-a", "a"))
-        await lab.create("nodes", _zoned_node("n-b", "b"))
-        await lab.start()
-        await ask(lab)
-        await lab.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n-a"}}})
-        await lab.settle()
-        given_back = (await lab.claim("c"))["metadata"]
+    async with Harness(backend) as harness:
+        await create_class(harness, volumeBindingMode="WaitForFirstConsumer")
+        await harness.create("nodes", _zoned_node("n-a", "a"))
+        await harness.create("nodes", _zoned_node("n-b", "b"))
+        await harness.start()
+        await ask(harness)
+        await harness.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n-a"}}})
+        await harness.settle()
+        given_back = (await harness.claim("c"))["metadata"]
         assert SELECTED not in given_back["annotations"]
         assert PROVISIONING in given_back["finalizers"]
-        assert "zone a is full" in lab.messages("ProvisioningFailed")[0]
-        await lab.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n-b"}}})
-        await lab.settle()
-        assert await lab.claims() == {"c": "Bound"}
+        assert "zone a is full" in harness.messages("ProvisioningFailed")[0]
+        await harness.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n-b"}}})
+        await harness.settle()
+        assert await harness.claims() == {"c": "Bound"}
         asked = [dict(r.segment) for r in backend.requests if hasattr(r, "allowed_segments")]
         assert asked == [{ZONE: "a"}, {ZONE: "b"}]
 
@@ -50,15 +50,15 @@ async def test_a_full_place_is_kept_while_an_asset_may_be_there() -> None:
     full = ResourceExhausted("zone a is full", reschedule=True)
     backend = ScriptedBackend(DRIVER, {"provision": [full, OK]}, info={"topology_keys": (ZONE,)})
 
-    async with Laboratory(backend) as lab:
-        await create_class(lab, volumeBindingMode="WaitForFirstConsumer")
-        await lab.create("nodes", _zoned_node("n-a", "a"))
-        await lab.start()
-        await ask(lab)
-        await lab.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n-a"}}})
-        await lab.settle()
-        assert (await lab.claim("c"))["metadata"]["annotations"][SELECTED] == "n-a"
-        assert await lab.claims() == {"c": "Bound"}
+    async with Harness(backend) as harness:
+        await create_class(harness, volumeBindingMode="WaitForFirstConsumer")
+        await harness.create("nodes", _zoned_node("n-a", "a"))
+        await harness.start()
+        await ask(harness)
+        await harness.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n-a"}}})
+        await harness.settle()
+        assert (await harness.claim("c"))["metadata"]["annotations"][SELECTED] == "n-a"
+        assert await harness.claims() == {"c": "Bound"}
         asked = [dict(request.segment) for request in backend.requests]
         assert asked == [{ZONE: "a"}, {ZONE: "a"}]
 
@@ -66,54 +66,54 @@ async def test_a_full_place_is_kept_while_an_asset_may_be_there() -> None:
 async def test_an_in_tree_name_gives_the_claim_back_after_any_failure() -> None:
     backend = ScriptedBackend("kubernetes.io/disk", {"provision": ["broken", OK]})
 
-    async with Laboratory(backend) as lab:
-        await lab.create(
+    async with Harness(backend) as harness:
+        await harness.create(
             "classes", storage_class(provisioner="kubernetes.io/disk", volumeBindingMode="WaitForFirstConsumer")
         )
-        await lab.create("nodes", _zoned_node("n", "a"))
-        await lab.start()
-        await ask(lab)
-        await lab.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
-        await lab.settle()
-        assert SELECTED not in (await lab.claim("c"))["metadata"]["annotations"]
-        assert lab.events["Normal WaitForFirstConsumer"] >= 1
-        await lab.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
-        await lab.settle()
-        assert await lab.claims() == {"c": "Bound"}
+        await harness.create("nodes", _zoned_node("n", "a"))
+        await harness.start()
+        await ask(harness)
+        await harness.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
+        await harness.settle()
+        assert SELECTED not in (await harness.claim("c"))["metadata"]["annotations"]
+        assert harness.events["Normal WaitForFirstConsumer"] >= 1
+        await harness.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
+        await harness.settle()
+        assert await harness.claims() == {"c": "Bound"}
 
 
 async def test_a_selected_node_that_is_not_there_is_given_back_and_one_that_gets_its_label_later_is_noticed() -> None:
     backend = ScriptedBackend(DRIVER, info={"topology_keys": (ZONE,)})
 
-    async with Laboratory(backend) as lab:
-        await create_class(lab, volumeBindingMode="WaitForFirstConsumer")
-        await lab.start()
-        await ask(lab)
-        await lab.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
-        await lab.settle()
-        assert 'selected node "n" does not exist; another one is asked for' in lab.messages("ProvisioningFailed")
-        assert "annotations" not in (await lab.see("claims", "c"))["metadata"]
-        await lab.create("nodes", {"metadata": {"name": "n"}})
-        await lab.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
-        await lab.settle()
-        assert any("lacks the label" in message for message in lab.messages("ProvisioningFailed"))
-        await lab.patch("nodes", "n", {"metadata": {"labels": {ZONE: "z"}}})
+    async with Harness(backend) as harness:
+        await create_class(harness, volumeBindingMode="WaitForFirstConsumer")
+        await harness.start()
+        await ask(harness)
+        await harness.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
+        await harness.settle()
+        assert 'selected node "n" does not exist; another one is asked for' in harness.messages("ProvisioningFailed")
+        assert "annotations" not in (await harness.see("claims", "c"))["metadata"]
+        await harness.create("nodes", {"metadata": {"name": "n"}})
+        await harness.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
+        await harness.settle()
+        assert any("lacks the label" in message for message in harness.messages("ProvisioningFailed"))
+        await harness.patch("nodes", "n", {"metadata": {"labels": {ZONE: "z"}}})
         await asyncio.sleep(1.0)
-        assert await lab.claims() == {"c": "Bound"}
+        assert await harness.claims() == {"c": "Bound"}
 
 
 async def test_an_immediate_claim_goes_where_the_class_allows_and_stays_there() -> None:
     backend = ScriptedBackend(DRIVER, {"provision": ["not yet", "not yet", OK]}, info={"topology_keys": (ZONE,)})
     terms = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
 
-    async with Laboratory(backend) as lab:
-        await create_class(lab, allowedTopologies=terms)
-        await ask(lab)
-        await lab.start()
+    async with Harness(backend) as harness:
+        await create_class(harness, allowedTopologies=terms)
+        await ask(harness)
+        await harness.start()
         await asyncio.sleep(0.3)
-        await lab.restart()
-        await lab.settle()
-        assert await lab.claims() == {"c": "Bound"}
+        await harness.restart()
+        await harness.settle()
+        assert await harness.claims() == {"c": "Bound"}
         places = {request.segment[ZONE] for request in backend.requests}
         assert len(places) == 1
         assert places <= {"a", "b"}
@@ -126,21 +126,21 @@ async def test_beside_a_binder_only_what_it_asks_for_is_made() -> None:
     """The protocol of external provisioners: annotations in, a reserved volume out, no binding."""
     backend = ScriptedBackend(DRIVER)
 
-    async with Laboratory(backend, settings={"binder": False}) as lab:
-        await create_class(lab)
-        await lab.start()
-        uid = await ask(lab)
-        await lab.settle()
-        assert lab.rules.writes() == []
-        await lab.patch(
+    async with Harness(backend, settings={"binder": False}) as harness:
+        await create_class(harness)
+        await harness.start()
+        uid = await ask(harness)
+        await harness.settle()
+        assert harness.rules.writes() == []
+        await harness.patch(
             "claims", "c", {"metadata": {"annotations": {"volume.kubernetes.io/storage-provisioner": DRIVER}}}
         )
-        await lab.settle()
-        made = await lab.volume(f"pvc-{uid}")
+        await harness.settle()
+        made = await harness.volume(f"pvc-{uid}")
         assert made["spec"]["claimRef"]["uid"] == uid
         assert made["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] == DRIVER
         assert made["metadata"]["finalizers"] == ["volplane.dev/reclaim"]
-        waiting = await lab.claim("c")
+        waiting = await harness.claim("c")
         assert waiting["spec"].get("volumeName") is None
         assert waiting["metadata"].get("finalizers") is None, "the volume is there: the claim is held no more"
 
@@ -148,36 +148,36 @@ async def test_beside_a_binder_only_what_it_asks_for_is_made() -> None:
 async def test_beside_a_binder_a_claim_bound_to_another_volume_leaves_no_asset() -> None:
     backend = SearchableBackend(DRIVER)
 
-    async with Laboratory(backend, settings={"binder": False}, latency=slow_provisioning) as lab:
-        await create_class(lab)
-        await lab.start()
+    async with Harness(backend, settings={"binder": False}, latency=slow_provisioning) as harness:
+        await create_class(harness)
+        await harness.start()
         body = claim("c", storageClassName="fast")
         body["metadata"]["annotations"] = {"volume.kubernetes.io/storage-provisioner": DRIVER}
-        await lab.create("claims", body)
+        await harness.create("claims", body)
         await asyncio.sleep(1.0)
-        await lab.create("volumes", volume("other", storageClassName="fast"))
-        await lab.patch("claims", "c", {"spec": {"volumeName": "other"}})
-        await lab.settle()
+        await harness.create("volumes", volume("other", storageClassName="fast"))
+        await harness.patch("claims", "c", {"spec": {"volumeName": "other"}})
+        await harness.settle()
         assert not backend.assets
-        assert list(await lab.volumes()) == ["other"]
-        assert (await lab.claim("c"))["metadata"].get("finalizers") is None
+        assert list(await harness.volumes()) == ["other"]
+        assert (await harness.claim("c"))["metadata"].get("finalizers") is None
 
 
 async def test_beside_a_binder_what_it_released_is_deleted_and_nothing_else_touched() -> None:
     backend = ScriptedBackend(DRIVER)
 
-    async with Laboratory(backend, settings={"binder": False}) as lab:
+    async with Harness(backend, settings={"binder": False}) as harness:
         ref = reference("gone", uid="00000000-0000-0000-0000-000000000001")
         ours = volume("ours", persistentVolumeReclaimPolicy="Delete", claimRef=ref)
         ours["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": DRIVER}
         static = volume("static", persistentVolumeReclaimPolicy="Recycle", claimRef=ref)
         for body in (ours, static):
-            await lab.create("volumes", {**body, "status": {"phase": "Bound"}})
-        await lab.start()
-        await lab.settle()
-        assert await lab.volumes() == {"ours": "Bound", "static": "Bound"}
+            await harness.create("volumes", {**body, "status": {"phase": "Bound"}})
+        await harness.start()
+        await harness.settle()
+        assert await harness.volumes() == {"ours": "Bound", "static": "Bound"}
         for name in ("ours", "static"):
-            await lab.patch("volumes", name, {"status": {"phase": "Released"}}, subresource="status")
-        await lab.settle()
-        assert await lab.volumes() == {"static": "Released"}
+            await harness.patch("volumes", name, {"status": {"phase": "Released"}}, subresource="status")
+        await harness.settle()
+        assert await harness.volumes() == {"static": "Released"}
         assert backend.calls["delete"] == 1

@@ -17,7 +17,7 @@ import pytest
 from scenarios.differences import PROTECTION_DIFFERENCES
 from scenarios.faults import Call, Fault, refusing
 from scenarios.files import scenario_rows
-from scenarios.laboratory import PATHS, Json, Laboratory
+from scenarios.harness import PATHS, Harness, Json
 from volplane.kube.client import Client
 from volplane.kube.objects import Pod
 from volplane_embedded.informers import Informers
@@ -35,14 +35,14 @@ NOTHING_ELSE = {"binder": False, "provisioner": False, "reclaimer": False}
 _UID = re.compile(r"\$\(uid:([^)]+)\)")
 
 
-async def _resolved(lab: Laboratory, value: Any) -> Any:
+async def _resolved(harness: Harness, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: await _resolved(lab, entry) for key, entry in value.items()}
+        return {key: await _resolved(harness, entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [await _resolved(lab, entry) for entry in value]
+        return [await _resolved(harness, entry) for entry in value]
     if isinstance(value, str) and (found := _UID.fullmatch(value)):
         kind, name, namespace = _place(found[1])
-        return (await lab.see(kind, name, namespace))["metadata"]["uid"]
+        return (await harness.see(kind, name, namespace))["metadata"]["uid"]
     return value
 
 
@@ -52,35 +52,35 @@ def _place(reference: str) -> tuple[str, str, str]:
     return KINDS[resource], name, namespace[0] if namespace else "default"
 
 
-async def _prepare(lab: Laboratory, row: Json) -> None:
+async def _prepare(harness: Harness, row: Json) -> None:
     for kind in ORDER:
         for given in row["given"].get(kind, ()):
-            body = await _resolved(lab, given)
+            body = await _resolved(harness, given)
             body["metadata"].pop("uid", None)
             body.setdefault("spec", {})
-            await lab.create(kind, body)
+            await harness.create(kind, body)
 
 
-def _inject(lab: Laboratory, row: Json) -> None:
+def _inject(harness: Harness, row: Json) -> None:
     inject = row.get("inject") or {}
     for lag in inject.get("informerLag", ()):
         assert lag["mode"] == "withhold-all"
-        lab.rules.hidden.add((lag["resource"], "*"))
+        harness.rules.hidden.add((lag["resource"], "*"))
     for fault in inject.get("apiFaults", ()):
         what = f"{fault['verb']} {fault['resource']}" + (f"/{fault['subresource']}" if "subresource" in fault else "")
         before = refusing(fault["status"], "Forbidden", "by the scenario")
-        lab.rules.faults.append(Fault(lambda c, w=what: c.what == w, times=fault["times"], before=before))
+        harness.rules.faults.append(Fault(lambda c, w=what: c.what == w, times=fault["times"], before=before))
 
 
 @asynccontextmanager
-async def _scheduler(lab: Laboratory, row: Json) -> AsyncIterator[None]:
+async def _scheduler(harness: Harness, row: Json) -> AsyncIterator[None]:
     if ((row.get("inject") or {}).get("config") or {}).get("scheduler") != "running":
         yield
         return
-    client, informers = Client(InProcessTransport(lab.server)), Informers()
+    client, informers = Client(InProcessTransport(harness.server)), Informers()
     following = asyncio.create_task(informers.follow(client, random.Random(3)))
     await informers.wait_synced()
-    scheduling = asyncio.create_task(Scheduler(client, informers, recorder=lab, now=clock.now).run())
+    scheduling = asyncio.create_task(Scheduler(client, informers, recorder=harness, now=clock.now).run())
     try:
         yield
     finally:
@@ -90,25 +90,25 @@ async def _scheduler(lab: Laboratory, row: Json) -> AsyncIterator[None]:
                 await task
 
 
-async def _take(lab: Laboratory, step: Json, row: Json) -> None:
+async def _take(harness: Harness, step: Json, row: Json) -> None:
     match step["op"]:
         case "start":
-            await lab.start()
+            await harness.start()
         case "settle":
-            await lab.settle(float(step["within"].removesuffix("s")))
+            await harness.settle(float(step["within"].removesuffix("s")))
         case "expect":
-            wrong = await _shortfalls(lab, step["then"])
+            wrong = await _shortfalls(harness, step["then"])
             assert not wrong, wrong
         case "create":
-            await lab.create(KINDS[_resource(step["object"])], await _resolved(lab, step["object"]))
+            await harness.create(KINDS[_resource(step["object"])], await _resolved(harness, step["object"]))
         case "delete":
             kind, name, namespace = _place(step["ref"])
-            await lab.delete(kind, name, namespace, grace=step.get("gracePeriodSeconds"))
+            await harness.delete(kind, name, namespace, grace=step.get("gracePeriodSeconds"))
         case "patch":
             kind, name, namespace = _place(step["ref"])
-            await lab.patch(kind, name, step["merge"], namespace, subresource=step.get("subresource", ""))
+            await harness.patch(kind, name, step["merge"], namespace, subresource=step.get("subresource", ""))
         case "deliver":
-            await _deliver(lab, step)
+            await _deliver(harness, step)
         case op:
             raise AssertionError(f"unknown step {op}")
 
@@ -119,34 +119,34 @@ def _resource(body: Json) -> str:
     ]
 
 
-async def _deliver(lab: Laboratory, step: Json) -> None:
+async def _deliver(harness: Harness, step: Json) -> None:
     """One event of the pod watch, as the first thing that the controller hears; lists and watches bring no more
     pods.
     """
-    lab.rules.hidden.add(("pods", "*"))
-    plane = await lab.build()
+    harness.rules.hidden.add(("pods", "*"))
+    plane = await harness.build()
     for version, key in enumerate(("old", "new"), start=10**9):
         if key in step:
             body = {**step[key], "metadata": {"uid": "uid0", **step[key]["metadata"], "resourceVersion": str(version)}}
             plane.state.pods.observe(msgspec.convert(body, Pod))
     if step["event"] == "delete":
         plane.state.pods.observe_deleted("default/pod1", "uid0")
-    lab.run(plane)
+    harness.run(plane)
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------
 
 
-async def _shortfalls(lab: Laboratory, then: Json) -> list[str]:
+async def _shortfalls(harness: Harness, then: Json) -> list[str]:
     wrong: list[str] = []
     for kind in ("claims", "volumes", "pods"):
         for fact in then.get(kind, ()):
-            wrong += _differences(kind, await lab.get(kind, fact["name"], fact.get("namespace", "default")), fact)
-    writes = [c for c in lab.rules.calls if c.verb in ("create", "update", "delete")]
+            wrong += _differences(kind, await harness.get(kind, fact["name"], fact.get("namespace", "default")), fact)
+    writes = [c for c in harness.rules.calls if c.verb in ("create", "update", "delete")]
     count = then.get("writeCount")
     if count is not None and len(writes) != count:
         wrong.append(f"{len(writes)} writes, expected {count}: {[c.what for c in writes]}")
-    wrong += _wrong_writes(writes, then) + _wrong_lists(lab, then)
+    wrong += _wrong_writes(writes, then) + _wrong_lists(harness, then)
     return wrong
 
 
@@ -198,10 +198,12 @@ def _expected(entry: Json) -> tuple[Any, ...]:
     return entry["verb"], resource, entry.get("namespace", ""), entry["name"], entry["outcome"], finalizers
 
 
-def _wrong_lists(lab: Laboratory, then: Json) -> list[str]:
+def _wrong_lists(harness: Harness, then: Json) -> list[str]:
     wrong = []
     listed = [
-        call.namespace for call in lab.rules.calls if call.verb == "list" and call.resource == "pods" and call.namespace
+        call.namespace
+        for call in harness.rules.calls
+        if call.verb == "list" and call.resource == "pods" and call.namespace
     ]
     for entry in then.get("liveLists", ()):
         count = listed.count(entry["namespace"])
@@ -219,14 +221,14 @@ async def test_protection_does_what_the_scenario_says(row: Json) -> None:
     row = difference.applied(row) if difference is not None else row
 
     controllers = frozenset({"protection"})
-    async with Laboratory(controllers=controllers, settings=NOTHING_ELSE, disabled_admission=()) as lab:
-        await _prepare(lab, row)
-        _inject(lab, row)
-        async with _scheduler(lab, row):
+    async with Harness(controllers=controllers, settings=NOTHING_ELSE, disabled_admission=()) as harness:
+        await _prepare(harness, row)
+        _inject(harness, row)
+        async with _scheduler(harness, row):
             for step in row["steps"]:
-                await _take(lab, step, row)
-        wrong = await _shortfalls(lab, row["then"])
-        assert not wrong, "\n".join([*wrong, f"reasons: {lab.reasons()}"])
+                await _take(harness, step, row)
+        wrong = await _shortfalls(harness, row["then"])
+        assert not wrong, "\n".join([*wrong, f"reasons: {harness.reasons()}"])
 
 
 def test_every_kind_of_object_has_a_path() -> None:

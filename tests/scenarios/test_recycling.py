@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scenarios.faults import Fault
-from scenarios.laboratory import OURS, Json, Laboratory
+from scenarios.harness import OURS, Harness, Json
 from scenarios.recycling import by_pod, end, intent, permitted, pods, released
 from scenarios.stories import claim, node_runs_pods, reference, volume
 
@@ -19,10 +19,10 @@ from scenarios.stories import claim, node_runs_pods, reference, volume
 async def test_the_pod_is_named_after_the_volume_and_cannot_do_more_than_it_must() -> None:
     """Item 22.5: no root `rm` in namespace default."""
 
-    async with Laboratory(by_pod()) as lab:
-        made = await lab.create("volumes", released())
-        await lab.start()
-        pod = await permitted(lab)
+    async with Harness(by_pod()) as harness:
+        made = await harness.create("volumes", released())
+        await harness.start()
+        pod = await permitted(harness)
         digest = hashlib.sha256(made["metadata"]["uid"].encode()).hexdigest()[:16]
         assert pod["metadata"]["name"] == f"volplane-scrub-{digest}"
         assert pod["metadata"]["namespace"] == OURS
@@ -40,47 +40,49 @@ async def test_the_pod_is_named_after_the_volume_and_cannot_do_more_than_it_must
 async def test_the_gate_is_lifted_only_once_the_volume_names_the_pod() -> None:
     seen: list[tuple[str, bool]] = []
 
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
 
         async def look(event: str, pod: Json) -> None:
             if event != "DELETED" and not pod["spec"].get("schedulingGates"):
-                seen.append(((await intent(lab)).get("pod", ""), True))
+                seen.append(((await intent(harness)).get("pod", ""), True))
                 assert seen[-1][0] == pod["metadata"]["uid"]
 
-        lab.follow("pods", look)
-        await lab.start()
-        await end(lab, await permitted(lab), "Succeeded")
-        await lab.settle()
+        harness.follow("pods", look)
+        await harness.start()
+        await end(harness, await permitted(harness), "Succeeded")
+        await harness.settle()
         assert seen
-        assert await lab.volumes() == {"v": "Available"}
+        assert await harness.volumes() == {"v": "Available"}
 
 
 async def test_the_pod_goes_before_the_volume_is_offered() -> None:
     order: list[str] = []
 
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        lab.follow("pods", lambda event, _pod: order.append("pod gone") if event == "DELETED" else None)
-        lab.follow("volumes", lambda _e, item: order.append("offered") if not item["spec"].get("claimRef") else None)
-        await lab.start()
-        await end(lab, await permitted(lab), "Succeeded")
-        await lab.settle()
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        harness.follow("pods", lambda event, _pod: order.append("pod gone") if event == "DELETED" else None)
+        harness.follow(
+            "volumes", lambda _e, item: order.append("offered") if not item["spec"].get("claimRef") else None
+        )
+        await harness.start()
+        await end(harness, await permitted(harness), "Succeeded")
+        await harness.settle()
         assert order[0] == "pod gone"
         assert "offered" in order
 
 
 @pytest.mark.parametrize("bound_by_controller", [True, False])
 async def test_a_reservation_of_a_person_keeps_its_name(bound_by_controller: bool) -> None:
-    async with Laboratory(by_pod()) as lab:
+    async with Harness(by_pod()) as harness:
         given = released()
         if not bound_by_controller:
             del given["metadata"]["annotations"]
-        await lab.create("volumes", given)
-        await node_runs_pods(lab)
-        await lab.start()
-        await lab.settle()
-        scrubbed = await lab.volume("v")
+        await harness.create("volumes", given)
+        await node_runs_pods(harness)
+        await harness.start()
+        await harness.settle()
+        scrubbed = await harness.volume("v")
         ref = scrubbed["spec"].get("claimRef")
         assert ref is None if bound_by_controller else (ref["name"], ref.get("uid")) == ("gone", None)
         assert scrubbed["status"]["phase"] == "Available"
@@ -91,29 +93,29 @@ async def test_a_hundred_volumes_are_scrubbed_at_once_by_a_pod_each() -> None:
     """Item 21.1: nothing is shared between two scrubs."""
     seen: dict[str, set[str]] = {}
 
-    async with Laboratory(by_pod()) as lab:
+    async with Harness(by_pod()) as harness:
         for number in range(100):
-            await lab.create("volumes", released(f"v{number}"))
+            await harness.create("volumes", released(f"v{number}"))
 
         def note(_event: str, pod: Json) -> None:
             seen.setdefault(pod["metadata"]["name"], set()).add(pod["metadata"]["uid"])
 
-        lab.follow("pods", note)
-        await node_runs_pods(lab)
-        await lab.start()
-        await lab.settle()
-        assert set((await lab.volumes()).values()) == {"Available"}
-        assert await pods(lab) == []
+        harness.follow("pods", note)
+        await node_runs_pods(harness)
+        await harness.start()
+        await harness.settle()
+        assert set((await harness.volumes()).values()) == {"Available"}
+        assert await pods(harness) == []
         assert len(seen) == 100
         assert all(len(uids) == 1 for uids in seen.values())
-        assert lab.events == {"Normal VolumeRecycled": 100}
+        assert harness.events == {"Normal VolumeRecycled": 100}
 
 
 async def test_what_is_said_about_the_pod_is_said_on_the_volume() -> None:
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
-        pod = await permitted(lab)
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
+        pod = await permitted(harness)
         about = {"kind": "Pod", "namespace": OURS, "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
         event = {
             "apiVersion": "v1",
@@ -124,13 +126,13 @@ async def test_what_is_said_about_the_pod_is_said_on_the_volume() -> None:
             "reason": "FailedScheduling",
             "message": "0/1 nodes are available",
         }
-        await lab.request("POST", f"/api/v1/namespaces/{OURS}/events", event)
+        await harness.request("POST", f"/api/v1/namespaces/{OURS}/events", event)
         await asyncio.sleep(0.1)
-        assert lab.events["Warning RecyclerPod"] == 1
-        assert lab.messages("RecyclerPod") == ["Recycler pod: 0/1 nodes are available"]
-        await lab.restart()
+        assert harness.events["Warning RecyclerPod"] == 1
+        assert harness.messages("RecyclerPod") == ["Recycler pod: 0/1 nodes are available"]
+        await harness.restart()
         await asyncio.sleep(1.0)
-        assert lab.events["Warning RecyclerPod"] == 1, "it was told before the restart"
+        assert harness.events["Warning RecyclerPod"] == 1, "it was told before the restart"
 
 
 # --- interrupted -------------------------------------------------------------------------------------------------
@@ -138,21 +140,21 @@ async def test_what_is_said_about_the_pod_is_said_on_the_volume() -> None:
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
 async def test_a_pod_is_adopted_after_a_restart(phase: str) -> None:
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
-        pod = await permitted(lab)
-        await lab.kill()
-        await end(lab, pod, phase)
-        await lab.start()
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
+        pod = await permitted(harness)
+        await harness.kill()
+        await end(harness, pod, phase)
+        await harness.start()
         await asyncio.sleep(1.0)
-        found = {p["metadata"]["uid"] for p in await pods(lab)}
+        found = {p["metadata"]["uid"] for p in await pods(harness)}
         match phase:
             case "Succeeded":
-                assert await lab.volumes() == {"v": "Available"}
+                assert await harness.volumes() == {"v": "Available"}
             case "Failed":
                 assert pod["metadata"]["uid"] not in found
-                noted = await intent(lab)
+                noted = await intent(harness)
                 assert (noted.get("attempt", 1), noted["failed"]) == (1, "pod failed, pod.Status.Message unknown")
             case _:
                 assert found == {pod["metadata"]["uid"]}
@@ -161,31 +163,31 @@ async def test_a_pod_is_adopted_after_a_restart(phase: str) -> None:
 async def test_a_pod_of_an_earlier_release_is_not_adopted() -> None:
     """The next release of the same volume has the same pod name."""
 
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
-        pod = await permitted(lab)
-        await lab.kill()
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
+        pod = await permitted(harness)
+        await harness.kill()
         ref = reference("gone", uid="00000000-0000-0000-0000-000000000002")
-        await lab.patch("volumes", "v", {"spec": {"claimRef": ref}})
-        await end(lab, pod, "Succeeded")
-        await lab.start()
+        await harness.patch("volumes", "v", {"spec": {"claimRef": ref}})
+        await end(harness, pod, "Succeeded")
+        await harness.start()
         await asyncio.sleep(1.0)
-        fresh = await permitted(lab)
+        fresh = await permitted(harness)
         assert fresh["metadata"]["uid"] != pod["metadata"]["uid"]
-        assert (await lab.volume("v"))["status"]["phase"] == "Released"
+        assert (await harness.volume("v"))["status"]["phase"] == "Released"
 
 
 @pytest.mark.parametrize("exact", [True, False])
 async def test_a_forged_pod_is_removed_and_proves_nothing(exact: bool) -> None:
     """Also one that copies every annotation: it was let go by nobody, so it is not the permitted one."""
 
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
-        await lab.start()
-        real = await permitted(lab)
-        await lab.kill()
-        await lab.delete("pods", real["metadata"]["name"], OURS, grace=0)
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.start()
+        real = await permitted(harness)
+        await harness.kill()
+        await harness.delete("pods", real["metadata"]["name"], OURS, grace=0)
         forged = {
             "metadata": {"name": real["metadata"]["name"], "namespace": OURS},
             "spec": {"containers": [{"name": "c", "image": "x"}]},
@@ -193,41 +195,41 @@ async def test_a_forged_pod_is_removed_and_proves_nothing(exact: bool) -> None:
         }
         if exact:
             forged["metadata"]["annotations"] = real["metadata"]["annotations"]
-        await lab.create("pods", forged)
-        await lab.start()
+        await harness.create("pods", forged)
+        await harness.start()
         await asyncio.sleep(1.0)
-        assert await lab.volumes() != {"v": "Available"}
-        fresh = await permitted(lab)
+        assert await harness.volumes() != {"v": "Available"}
+        fresh = await permitted(harness)
         assert fresh["spec"]["containers"][0]["name"] == "scrub"
-        await end(lab, fresh, "Succeeded")
-        await lab.settle()
-        assert await lab.volumes() == {"v": "Available"}
+        await end(harness, fresh, "Succeeded")
+        await harness.settle()
+        assert await harness.volumes() == {"v": "Available"}
 
 
 async def test_a_pod_created_late_by_a_dead_process_never_starts() -> None:
     """Its create takes effect after the scrub is over: it waits behind its gate and is removed."""
 
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("volumes", released())
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
         bodies: list[Json] = []
 
         def keep(call: Any) -> bool:
             bodies.append(call.body)
             return False
 
-        lab.rules.faults.append(Fault(lambda call: call.what == "create pods", after=keep))
-        await lab.start()
-        await end(lab, await permitted(lab), "Succeeded")
-        await lab.settle()
-        assert await lab.volumes() == {"v": "Available"}
-        await lab.request("POST", f"/api/v1/namespaces/{OURS}/pods", bodies[0])
-        await lab.settle()
-        assert await pods(lab) == []
-        assert await lab.volumes() == {"v": "Available"}
+        harness.rules.faults.append(Fault(lambda call: call.what == "create pods", after=keep))
+        await harness.start()
+        await end(harness, await permitted(harness), "Succeeded")
+        await harness.settle()
+        assert await harness.volumes() == {"v": "Available"}
+        await harness.request("POST", f"/api/v1/namespaces/{OURS}/pods", bodies[0])
+        await harness.settle()
+        assert await pods(harness) == []
+        assert await harness.volumes() == {"v": "Available"}
 
 
 async def test_a_volume_still_used_by_pods_is_not_scrubbed_before_they_end() -> None:
-    async with Laboratory(by_pod()) as lab:
+    async with Harness(by_pod()) as harness:
         user = {
             "metadata": {"name": "user", "namespace": "default"},
             "spec": {
@@ -237,23 +239,23 @@ async def test_a_volume_still_used_by_pods_is_not_scrubbed_before_they_end() -> 
             },
             "status": {"phase": "Running"},
         }
-        await lab.create("volumes", released())
-        await lab.create("pods", user)
-        await node_runs_pods(lab)
-        await lab.start()
+        await harness.create("volumes", released())
+        await harness.create("pods", user)
+        await node_runs_pods(harness)
+        await harness.start()
         await asyncio.sleep(60.0)
-        assert await lab.volumes() == {"v": "Released"}
-        assert lab.messages("VolumeFailedRecycle")[0] == "Volume is used by pods: default/user"
-        await lab.delete("pods", "user", grace=0)
+        assert await harness.volumes() == {"v": "Released"}
+        assert harness.messages("VolumeFailedRecycle")[0] == "Volume is used by pods: default/user"
+        await harness.delete("pods", "user", grace=0)
         await asyncio.sleep(1.0)
-        assert await lab.volumes() == {"v": "Available"}
+        assert await harness.volumes() == {"v": "Available"}
 
 
 async def test_pods_of_a_new_claim_of_that_name_do_not_stop_the_scrub() -> None:
-    async with Laboratory(by_pod()) as lab:
-        await lab.create("claims", claim("gone", volumeName="other"))
-        await lab.create("volumes", volume("other"))
-        await lab.create("volumes", released())
+    async with Harness(by_pod()) as harness:
+        await harness.create("claims", claim("gone", volumeName="other"))
+        await harness.create("volumes", volume("other"))
+        await harness.create("volumes", released())
         pod = {
             "metadata": {"name": "user", "namespace": "default"},
             "spec": {
@@ -263,8 +265,8 @@ async def test_pods_of_a_new_claim_of_that_name_do_not_stop_the_scrub() -> None:
             },
             "status": {"phase": "Running"},
         }
-        await lab.create("pods", pod)
-        await lab.start()
-        await end(lab, await permitted(lab), "Succeeded")
-        await lab.settle()
-        assert await lab.volumes() == {"other": "Bound", "v": "Available"}
+        await harness.create("pods", pod)
+        await harness.start()
+        await end(harness, await permitted(harness), "Succeeded")
+        await harness.settle()
+        assert await harness.volumes() == {"other": "Bound", "v": "Available"}

@@ -9,7 +9,7 @@ import pytest
 from scenarios import rows, single
 from scenarios.differences import VOLUME_DIFFERENCES
 from scenarios.files import scenario_rows
-from scenarios.laboratory import Json, Laboratory
+from scenarios.harness import Harness, Json
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Metadata, Volume
@@ -31,24 +31,24 @@ async def test_one_pass_does_what_the_table_says(row: Json, monkeypatch: pytest.
         monkeypatch.setattr("volplane.kube.names.csi_driver_of", lambda _plugin: everything_migrated)
         monkeypatch.setattr("volplane.provision.decide.csi_driver_of", lambda _plugin: everything_migrated)
 
-    async with Laboratory(*rows.backends_of(row)) as lab:
+    async with Harness(*rows.backends_of(row)) as harness:
         meaning = rows.Meaning()
-        await single.foretell(lab, row, meaning)
-        await rows.prepare(lab, row, meaning)
-        await single.divert(lab, row, meaning)
+        await single.foretell(harness, row, meaning)
+        await rows.prepare(harness, row, meaning)
+        await single.divert(harness, row, meaning)
         held: list[str] = []
 
         async def act(operation: str) -> None:
             held.append(operation)
-            await single.act(lab, row, meaning, operation)
+            await single.act(harness, row, meaning, operation)
 
-        lab.adjust = lambda plane: single.hold(plane.operations, act)
-        await single.one_sync(lab, SYNCS[row["when"]], row["target"], before=lambda: single.outdate(lab, row))
-        wrong = await rows.shortfalls(lab, row["then"], meaning, exact=True)
-        wrong += rows.strange_events(lab, row) + rows.wrong_calls(lab, row)
+        harness.adjust = lambda plane: single.hold(plane.operations, act)
+        await single.one_sync(harness, SYNCS[row["when"]], row["target"], before=lambda: single.outdate(harness, row))
+        wrong = await rows.shortfalls(harness, row["then"], meaning, exact=True)
+        wrong += rows.strange_events(harness, row) + rows.wrong_calls(harness, row)
         if any("at" in entry for entry in row.get("inject", ())) and len(held) != 1:
             wrong.append(f"operations were {held}, expected one")
-        assert not wrong, "\n".join([*wrong, f"writes: {lab.rules.writes()}"])
+        assert not wrong, "\n".join([*wrong, f"writes: {harness.rules.writes()}"])
 
 
 @pytest.mark.parametrize("row", _where("run-controller"))
@@ -58,13 +58,13 @@ async def test_without_attributes_classes_their_names_do_not_matter(row: Json) -
         for body in (each for objects in step.get("create", {}).values() for each in objects):
             body["spec"].pop("volumeAttributesClassName", None)
 
-    async with Laboratory(*rows.backends_of(row)) as lab:
+    async with Harness(*rows.backends_of(row)) as harness:
         meaning = rows.Meaning()
         for step in row["steps"]:
-            await rows.take(lab, step, meaning)
-        await lab.settle()
-        wrong = await rows.shortfalls(lab, row["then"], meaning, exact=True)
-        assert not wrong + rows.strange_events(lab, row)
+            await rows.take(harness, step, meaning)
+        await harness.settle()
+        wrong = await rows.shortfalls(harness, row["then"], meaning, exact=True)
+        assert not wrong + rows.strange_events(harness, row)
 
 
 @pytest.mark.parametrize("row", _where("store-in-cache"))

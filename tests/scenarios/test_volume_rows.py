@@ -9,7 +9,7 @@ import pytest
 from scenarios import rows
 from scenarios.differences import VOLUME_DIFFERENCES
 from scenarios.files import scenario_rows
-from scenarios.laboratory import Json, Laboratory
+from scenarios.harness import Harness, Json
 
 ROWS = scenario_rows("pv.json")
 
@@ -18,28 +18,28 @@ def _of(harness: str) -> list[Any]:
     return [pytest.param(row, id=row["id"]) for row in ROWS if row["harness"] == harness]
 
 
-def _laboratory(row: Json) -> Laboratory:
+def _harness(row: Json) -> Harness:
     tuning = row.get("tuning", {})
     settings = {} if tuning.get("enable_dynamic_provisioning", True) else {"provisioner": False}
-    return Laboratory(*rows.backends_of(row), settings=settings)
+    return Harness(*rows.backends_of(row), settings=settings)
 
 
-def _inject(lab: Laboratory, row: Json) -> None:
+def _inject(harness: Harness, row: Json) -> None:
     for fault in row.get("inject", ()):
         if "on" in fault:
-            lab.fail(fault["on"], fault["error"], fault["times"])
+            harness.fail(fault["on"], fault["error"], fault["times"])
         elif fault["after"].startswith("backend "):
             hook, left = fault["after"].removeprefix("backend "), [fault["times"]]
 
             def after(called: str, hook: str = hook, left: list[int] = left) -> None:
                 if called == hook and left[0] > 0:
                     left[0] -= 1
-                    lab.crash()
+                    harness.crash()
 
-            for backend in lab.backends.values():
+            for backend in harness.backends.values():
                 backend.after = after
         else:
-            lab.crash_after(fault["after"])
+            harness.crash_after(fault["after"])
 
 
 def _expected(row: Json) -> Json:
@@ -51,35 +51,37 @@ def _expected(row: Json) -> Json:
 async def test_the_cluster_comes_to_rest_as_the_scenario_says(row: Json) -> None:
     row = _expected(row)
 
-    async with _laboratory(row) as lab:
+    async with _harness(row) as harness:
         meaning = rows.Meaning()
-        await rows.prepare(lab, row, meaning)
-        lab.follow("volumes", lambda _event, item: _note_phase(lab, item))
-        lab.follow("pods", lambda _event, item: lab.pods_seen.setdefault(item["metadata"]["name"], []).append(item))
-        _inject(lab, row)
+        await rows.prepare(harness, row, meaning)
+        harness.follow("volumes", lambda _event, item: _note_phase(harness, item))
+        harness.follow(
+            "pods", lambda _event, item: harness.pods_seen.setdefault(item["metadata"]["name"], []).append(item)
+        )
+        _inject(harness, row)
         for step in row.get("steps", [{"start": "controller"}]):
-            await rows.take(lab, step, meaning)
-        await lab.settle()
-        wrong = await rows.shortfalls(lab, row["then"], meaning, exact=True)
-        wrong += rows.strange_events(lab, row) + rows.wrong_calls(lab, row) + _histories(lab, row)
-        wrong += rows.strange_pods(lab, row, meaning)
+            await rows.take(harness, step, meaning)
+        await harness.settle()
+        wrong = await rows.shortfalls(harness, row["then"], meaning, exact=True)
+        wrong += rows.strange_events(harness, row) + rows.wrong_calls(harness, row) + _histories(harness, row)
+        wrong += rows.strange_pods(harness, row, meaning)
         crashes = sum(f["times"] for f in row.get("inject", ()) if f.get("do") == "kill-and-restart-controller")
-        if lab.restarts != crashes:
-            wrong.append(f"the controller was killed {lab.restarts} times, not {crashes}")
-        assert not wrong, "\n".join([*wrong, f"reasons: {lab.reasons()}", f"writes: {lab.rules.writes()}"])
+        if harness.restarts != crashes:
+            wrong.append(f"the controller was killed {harness.restarts} times, not {crashes}")
+        assert not wrong, "\n".join([*wrong, f"reasons: {harness.reasons()}", f"writes: {harness.rules.writes()}"])
 
 
-def _note_phase(lab: Laboratory, item: Json) -> None:
-    phases = lab.phases.setdefault(item["metadata"]["name"], [])
+def _note_phase(harness: Harness, item: Json) -> None:
+    phases = harness.phases.setdefault(item["metadata"]["name"], [])
     phase = item.get("status", {}).get("phase", "")
     if not phases or phases[-1] != phase:
         phases.append(phase)
 
 
-def _histories(lab: Laboratory, row: Json) -> list[str]:
+def _histories(harness: Harness, row: Json) -> list[str]:
     wrong = []
     for name, expected in (row["then"].get("phase_history") or {}).items():
-        seen = [phase for phase in lab.phases[name] if phase not in ("", "Pending")]
+        seen = [phase for phase in harness.phases[name] if phase not in ("", "Pending")]
         while seen and seen[0] != expected[0]:
             seen.pop(0)
         if seen != expected:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scenarios.backends import ScriptedBackend
-from scenarios.laboratory import Json, Laboratory, Refused
+from scenarios.harness import Harness, Json, Refused
 from scenarios.stories import DRIVER, claim, storage_class, volume
 from volplane.binding.matching import capacity_of, demand_of, place_of
 from volplane_testing.clock import run
@@ -48,14 +48,14 @@ def _without_nothing(spec: Json) -> Json:
     return {key: value for key, value in spec.items() if value is not None}
 
 
-async def _act(lab: Laboratory, kind: str, chosen: Json, number: int) -> None:
+async def _act(harness: Harness, kind: str, chosen: Json, number: int) -> None:
     match kind:
         case "claim":
             spec = _without_nothing({key: value for key, value in chosen.items() if key != "size"})
             body = claim(f"c{number}", chosen["size"], **spec)
             if chosen["storageClassName"] is None:
                 del body["spec"]["storageClassName"]
-            await lab.create("claims", body)
+            await harness.create("claims", body)
         case "volume":
             body = volume(
                 f"v{number}",
@@ -64,27 +64,27 @@ async def _act(lab: Laboratory, kind: str, chosen: Json, number: int) -> None:
                 storageClassName=chosen["storageClassName"],
             )
             body["metadata"]["labels"] = chosen["labels"]
-            await lab.create("volumes", body)
+            await harness.create("volumes", body)
         case "relabel":
-            await lab.patch(
+            await harness.patch(
                 "volumes", f"v{chosen['number']}", {"metadata": {"labels": {"tier": None} | chosen["labels"]}}
             )
         case _:
             plural = kind.removeprefix("delete ") + "s"
-            await lab.delete(plural, f"{plural[0]}{chosen['number']}")
+            await harness.delete(plural, f"{plural[0]}{chosen['number']}")
 
 
-async def _try(lab: Laboratory, kind: str, chosen: Json, number: int) -> None:
+async def _try(harness: Harness, kind: str, chosen: Json, number: int) -> None:
     try:
-        await _act(lab, kind, chosen, number)
+        await _act(harness, kind, chosen, number)
     except Refused as error:
         if error.status != 404:
             raise
 
 
-def _missed(lab: Laboratory) -> list[str]:
+def _missed(harness: Harness) -> list[str]:
     """Pairs that could be bound and are not."""
-    world = lab.plane.state
+    world = harness.plane.state
     waiting = [c for c in world.claims.values() if not c.spec.volume_name and not c.terminating]
     free = [
         v
@@ -100,8 +100,8 @@ def _missed(lab: Laboratory) -> list[str]:
     return missed
 
 
-def _doubly_bound(lab: Laboratory) -> list[str]:
-    world = lab.plane.state
+def _doubly_bound(harness: Harness) -> list[str]:
+    world = harness.plane.state
     pointers = [c.spec.volume_name for c in world.claims.values() if c.spec.volume_name]
     wrong = [name for name in pointers if pointers.count(name) > 1]
     for item in world.claims.values():
@@ -115,18 +115,18 @@ def _doubly_bound(lab: Laboratory) -> list[str]:
 @given(st.lists(acts(), min_size=4, max_size=24))
 def test_no_claim_waits_beside_a_volume_that_fits(plan: list[tuple[str, Json, float]]) -> None:
     async def body() -> None:
-        async with Laboratory(ScriptedBackend(DRIVER)) as lab:
-            await lab.create("classes", storage_class("manual", provisioner="kubernetes.io/no-provisioner"))
-            await lab.start()
+        async with Harness(ScriptedBackend(DRIVER)) as harness:
+            await harness.create("classes", storage_class("manual", provisioner="kubernetes.io/no-provisioner"))
+            await harness.start()
             numbers = {"claim": itertools.count(), "volume": itertools.count()}
             for kind, chosen, pause in plan:
                 number = next(numbers[kind]) if kind in numbers else 0
-                await _try(lab, kind, chosen, number)
+                await _try(harness, kind, chosen, number)
                 await asyncio.sleep(pause)
-            await lab.settle(30.0)
-            assert not _missed(lab)
-            assert not _doubly_bound(lab)
-            assert not lab.plane.state.free._holder, "a volume is kept for nobody"
+            await harness.settle(30.0)
+            assert not _missed(harness)
+            assert not _doubly_bound(harness)
+            assert not harness.plane.state.free._holder, "a volume is kept for nobody"
 
     run(body())
 
@@ -137,17 +137,17 @@ def test_no_wake_up_is_lost_with_a_write_that_failed(
     plan: list[tuple[str, Json, float]], number: int, error: str
 ) -> None:
     async def body() -> None:
-        async with Laboratory(ScriptedBackend(DRIVER)) as lab:
-            await lab.create("classes", storage_class("manual", provisioner="kubernetes.io/no-provisioner"))
+        async with Harness(ScriptedBackend(DRIVER)) as harness:
+            await harness.create("classes", storage_class("manual", provisioner="kubernetes.io/no-provisioner"))
             for what in ("update persistentvolumes", "update persistentvolumeclaims"):
-                lab.fail(what, error, 2, skip=number % 5)
-            await lab.start()
+                harness.fail(what, error, 2, skip=number % 5)
+            await harness.start()
             numbers = {"claim": itertools.count(), "volume": itertools.count()}
             for kind, chosen, pause in plan:
-                await _try(lab, kind, chosen, next(numbers[kind]) if kind in numbers else 0)
+                await _try(harness, kind, chosen, next(numbers[kind]) if kind in numbers else 0)
                 await asyncio.sleep(pause)
-            await lab.settle(60.0)
-            assert not _missed(lab)
-            assert not _doubly_bound(lab)
+            await harness.settle(60.0)
+            assert not _missed(harness)
+            assert not _doubly_bound(harness)
 
     run(body())

@@ -72,7 +72,7 @@ def _end(claim: Claim) -> Any:
 
 
 def share_the_scrub_pod(stack: ExitStack) -> None:
-    """Call every scrubber pod alike, as the reference's recycler does."""
+    """Call every scrubber pod alike, as the stock recycler does."""
     for module in (recycle, scrub_pod, scrub_events):
         _replace(stack, module, "pod_name", lambda _volume: "volplane-scrub-0000000000000000")
 

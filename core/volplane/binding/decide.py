@@ -1,6 +1,6 @@
 """Which volume a claim is bound to. Pure decision tables over the caches; provisioning is somebody else's.
 
-Source: reference binder `syncUnboundClaim` and `syncBoundClaim` (reference tables 5.1 and 5.2).
+Source: `syncUnboundClaim` and `syncBoundClaim` of pv_controller.go of Kubernetes.
 """
 
 from __future__ import annotations

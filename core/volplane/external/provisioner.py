@@ -3,7 +3,7 @@
 We are an external provisioner: a claim is served once its annotation asks one of our drivers (and names a node, where
 its class waits for one), and a volume that our driver made is deleted once the binder has released it. Nothing else is
 touched: no status, no annotation but our own, no volume of policy Recycle, no volume or claim that is migrated.
-Source: reference provisioners.md §1, pv-controller.md §9.2-9.3 and §16.
+Source: provisionClaimOperationExternal of pv_controller.go of Kubernetes, and sig-storage-lib-external-provisioner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Which finalizers stand on a volume so that its asset goes before the object does. Pure.
 
 Ours is `volplane.dev/reclaim`. Volumes of in-tree plugin names carry that of the reference controller instead, which
-stock tools know: `kubernetes.io/pv-controller`. Source: reference section 16.
+stock tools know: `kubernetes.io/pv-controller`.
+
+Source: pkg/controller/volume/persistentvolume/pv_controller.go of Kubernetes.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait
 from volplane.intents.segments import presumed_intent
@@ -16,11 +18,12 @@ from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
-from volplane.state.progress import Discarded
-from volplane.state.records import ClaimIntent
+from volplane.state.progress import Discarded, Discarding
+from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 __all__ = [
     "discard",
+    "discard_begun",
     "driver_of_class",
     "holds_asset",
     "provisioning_failed",
@@ -100,6 +103,15 @@ def _end_intent(claim: Claim) -> Patch:
     return Patch(kind=CLAIMS, target=claim, body={"metadata": settled_metadata(claim)}, why=why)
 
 
+def discard_begun(claim: Claim, cluster: ClusterState) -> bool:
+    """Whether the asset of the claim's intent is being deleted: from then on nothing but its absence ends that."""
+    step = cluster.progress.claim(claim.uid).step
+    if isinstance(step, Discarding | Discarded):
+        return isinstance(step, Discarding)
+    intent = cluster.intent_of(claim)
+    return intent is not None and intent.discard is not None
+
+
 def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
     """Make sure that nothing of the claim is left on the driver of this name."""
     driver = cluster.drivers.get(name)
@@ -111,6 +123,13 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
             f"the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
         )
         return Wait(reason=message, events=(provisioning_failed(claim, message),))
+    step, intent = cluster.progress.claim(claim.uid).step, cluster.intent_of(claim)
+    if isinstance(step, Discarding) and step.state is not None:
+        if intent is not None and intent.driver == name and intent.discard != step.state:
+            kept = replace(intent, v=INTENT_VERSION, discard=dict(step.state))
+            return record_intent(claim, kept, cluster, why="keep the driver's state of the deletion")
+        if (left := step.due - cluster.monotonic()) > 0:
+            return Wait(reason=f'driver "{name}" is deleting an asset that is not wanted any more', seconds=left)
     return Run(
         verb="discard",
         key=claim.key,

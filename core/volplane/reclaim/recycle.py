@@ -163,6 +163,8 @@ def _scrub(
     match progress.step:
         case BackendErased():
             return _record(volume, _with(intent, erased=True), why="the backend erased it")
+        case Erasing(state=state) if (intent.state or {}) != state:
+            return _record(volume, _with(intent, state=dict(state) or None), why="keep the driver's state")
         case Erasing(due=due) if due > cluster.monotonic():
             left = due - cluster.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)

@@ -1,6 +1,6 @@
 """Copies what is said about a scrubber pod (by scheduler, node, image puller) to the volume that it scrubs.
 
-Source: reference section 8.3, reason `RecyclerPod`.
+Source: pkg/volume/util/recyclerclient of Kubernetes, reason `RecyclerPod`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
-"""The next step for a claim: bind it, provision for it, or say why it waits. Pure.
+"""The next step for a claim: bind it, provision for it, or say why it waits.
 
-Source: reference tables 5.1 and 5.2, section 9; DESIGN §8 (intents).
+`decide_claim` is pure. `ClaimReconciler`, which the runner calls, keeps the volume that a decision chose from others.
+Source: `syncUnboundClaim` and `syncBoundClaim` of Kubernetes' pkg/controller/volume/persistentvolume/pv_controller.go.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
 from volplane.binding.matching import capacity_of, class_of_claim, demand_of, refers_to, selects
 from volplane.binding.steps import bind_step, migration_step, reset_claim_step
-from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Settled, Wait
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.external.provisioner import decide_claim_beside
 from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
 from volplane.intents.settle import settle, settled_metadata
@@ -19,11 +22,49 @@ from volplane.provision.decide import decide_provision
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 
-__all__ = ["awaits_volume", "decide_claim"]
+__all__ = ["ClaimReconciler", "decide_claim"]
 
 NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
 LOOKED_AT = 100
 """Volumes that a message counts, at most."""
+
+
+class ClaimReconciler:
+    """Decides claims, keeping a chosen volume from others until the write that binds it is answered."""
+
+    def __init__(self, cluster: ClusterState, wake: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._wake = wake
+
+    def __call__(self, key: str, reads: LiveReads) -> Action:
+        free = self._cluster.free
+        passed = self._cluster.waiting.take_offers(key)
+        if (released := free.release(key)) is not None:
+            passed.add(released)
+        action = decide_claim(key, self._cluster, reads)
+        self._remember(key, action)
+        if isinstance(action, Patch) and action.kind is VOLUMES:
+            free.hold(action.target.name, key)
+            passed.discard(action.target.name)
+        for name in sorted(passed):
+            self._offer(name, key)
+        return action
+
+    def _remember(self, key: str, action: Action) -> None:
+        """Only a claim that comes to rest can miss a volume: one that takes a step is decided once more."""
+        claim = self._cluster.claims.get(key)
+        resting = isinstance(action, Wait | Run)
+        if claim is not None and resting and self._cluster.settings.binder and _awaits_volume(claim, self._cluster):
+            self._cluster.waiting.add(claim, demand_of(claim))
+        else:
+            self._cluster.waiting.discard(key)
+
+    def _offer(self, name: str, passed_over: str) -> None:
+        volume = self._cluster.free.get(name)
+        if volume is not None:
+            woken = self._cluster.waiting.wake_for(volume, passed_over=(passed_over,))
+            if woken is not None:
+                self._wake(woken)
 
 
 def decide_claim(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -111,7 +152,7 @@ def _provisioned(claim: Claim, storage_class: StorageClass, cluster: ClusterStat
     return decide_provision(claim, storage_class, cluster, reads)
 
 
-def awaits_volume(claim: Claim, cluster: ClusterState) -> bool:
+def _awaits_volume(claim: Claim, cluster: ClusterState) -> bool:
     """Whether any volume that fits may be bound to it: unbound, naming none, and not waiting for its first consumer."""
     if claim.spec.volume_name or claim.terminating or claim.annotation(names.BIND_COMPLETED) is not None:
         return False

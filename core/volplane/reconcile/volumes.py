@@ -1,6 +1,6 @@
 """The next step for a volume: its phase, its release, its reclaim. Pure.
 
-Source: reference sections 7 and 8; DESIGN §8 (delete and recycle).
+Source: syncVolume and reclaimVolume of pv_controller.go of Kubernetes; docs/explanation/differences.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, re
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import read_recycle_intent
 
-__all__ = ["decide_volume", "promised"]
+__all__ = ["VolumeReconciler", "decide_volume", "promised"]
+
+
+class VolumeReconciler:
+    """Decides volumes."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+
+    def __call__(self, key: str, reads: LiveReads) -> Action:
+        return decide_volume(key, self._cluster, reads)
 
 
 def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:

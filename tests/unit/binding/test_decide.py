@@ -1,4 +1,6 @@
-"""Which volume a claim is bound to: tables 5.1 and 5.2 of the reference, and where we know better."""
+"""Which volume a claim is bound to: as syncUnboundClaim and syncBoundClaim of pv_controller.go, but for the listed
+differences.
+"""
 
 from __future__ import annotations
 

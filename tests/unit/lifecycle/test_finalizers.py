@@ -1,4 +1,4 @@
-"""Finalizers on volumes and the mark of migrated plugins: reference section 16."""
+"""Finalizers on volumes and the mark of migrated plugins (`pv.kubernetes.io/migrated-to`)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from volplane.binding.matching import capacity_of, demand_of, place_of
 from volplane.controller.actions import LiveReads, Patch, Read
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
-from volplane.reconcile.reconcilers import ClaimReconciler, VolumeReconciler
+from volplane.reconcile.claims import ClaimReconciler
+from volplane.reconcile.volumes import VolumeReconciler
 from volplane.state.handlers import EventHandlers
 
 ONE_MODE, TWO_MODES = ["ReadWriteOnce"], ["ReadWriteOnce", "ReadOnlyMany"]

@@ -1,4 +1,4 @@
-"""The next step of a scrub, whatever intent and pod it finds: DESIGN section 8."""
+"""The next step of a scrub, whatever intent and pod it finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next step for a volume: tables 7 and 8 of the reference, and where we know better."""
+"""The next step for a volume: as syncVolume of pv_controller.go, but for the listed differences."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_an_unknown_policy_is_a_failure() -> None:
 
 
 def test_delete_goes_by_finalizer_object_hook_and_finalizer() -> None:
-    """DESIGN section 8: from the second step on no binder can use the volume."""
+    """From the second step on no binder can use the volume."""
     item = released(persistentVolumeReclaimPolicy="Delete")
     held = without_claim(item, backends=(DISK,))
     assert held.body == {"metadata": {"finalizers": ["volplane.dev/reclaim"]}}

@@ -1,4 +1,4 @@
-"""`kubernetes.io/pvc-protection`: table A3 of the reference, and the live list before the finalizer goes."""
+"""`kubernetes.io/pvc-protection`: the cases of pvc_protection_controller_test.go of Kubernetes, and the live list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubernetes.io/pv-protection`: table A6 of the reference."""
+"""`kubernetes.io/pv-protection`: the cases of pv_protection_controller_test.go of Kubernetes."""
 
 from __future__ import annotations
 

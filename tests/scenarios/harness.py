@@ -60,8 +60,8 @@ class Refused(Exception):
         self.status = status
 
 
-class Laboratory:
-    """Everything a scenario needs, in virtual time. Use as `async with Laboratory(...) as lab`."""
+class Harness:
+    """Everything a scenario needs, in virtual time. Use as `async with Harness(...) as harness`."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Laboratory:
         """Names of the claims that people made, by uid."""
         self.phases: dict[str, list[str]] = {}
         self.pods_seen: dict[str, list[Json]] = {}
-        standard = Settings(cluster_id="laboratory", namespace=OURS, protection="protection" in controllers)
+        standard = Settings(cluster_id="cluster-1", namespace=OURS, protection="protection" in controllers)
         self._settings = dataclasses.replace(standard, **(settings or {}))
         self._limits = dict(limits or {})
         self._latency = latency
