@@ -1,7 +1,7 @@
-"""A small process that forks a monitor for each command: a start costs milliseconds, not an interpreter.
+"""A small process that forks a monitor for each command, so that a start does not cost a new interpreter.
 
-It talks to the agent over a socket: each message is one byte and one descriptor, the control connection of a new
-command. When the agent is gone it ends; the monitors notice on their own connections.
+The kubelet sends it one byte and one descriptor for each command: the control connection of the command. The spawner
+ends when the kubelet closes the socket; the monitors see the end of their own connections.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until the agent closes the socket whose descriptor is the only argument; the exit code."""
+    """Serve until the kubelet closes the socket whose descriptor is the only argument. Returns the exit code."""
     if len(arguments) != 2 or not arguments[1].isdigit():
         sys.stderr.write("usage: python -m volplane_embedded.sandbox FD (started by the node agent of volplane dev)\n")
         return 2
-    # A terminal's Ctrl-C reaches the whole group; the agent decides what it means.
+    # Leave the process group of the terminal: Ctrl-C is handled by the kubelet alone.
     os.setsid()
-    agent = socket.socket(fileno=int(arguments[1]))
+    kubelet = socket.socket(fileno=int(arguments[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     while True:
-        message, descriptors, _, _ = socket.recv_fds(agent, 1, 1)
+        message, descriptors, _, _ = socket.recv_fds(kubelet, 1, 1)
         if not message:
             return 0
         for descriptor in descriptors:
             if _fork() == 0:
-                agent.close()
+                kubelet.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 monitor.run(socket.socket(fileno=descriptor))
             os.close(descriptor)
 
 
 def _fork() -> int:
-    """As os.fork; -1 where there can be no more processes: the agent notices that its connection was closed."""
+    """As os.fork, but -1 if no process can be made; the connection is then closed, which the kubelet sees."""
     try:
         return os.fork()
     except OSError:
