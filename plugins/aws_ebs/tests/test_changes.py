@@ -226,6 +226,24 @@ def test_a_snapshot_of_another_cluster_is_not_deleted(region: Any) -> None:
     assert region.fake.snapshots == {}
 
 
+def test_a_snapshot_that_ec2_does_not_show_yet_is_deleted_all_the_same(new_region: Any) -> None:
+    """Amazon EC2 Developer Guide, "Eventual consistency in the Amazon EC2 API"."""
+    region = new_region(Behaviour(visible_after=8.0))
+    snapshot = region.snapshot(region.provision())
+    request = DeleteSnapshotRequest(context=region.context(), handle=snapshot.handle)
+    assert region.finish(region.backend.delete_snapshot, request) == Done()
+    assert region.fake.snapshots == {}
+    assert region.backend.delete_snapshot(request) == Done(), "this process knows that it is gone"
+
+
+def test_a_snapshot_that_is_gone_is_deleted_once_it_would_have_to_be_visible(region: Any) -> None:
+    request = DeleteSnapshotRequest(context=region.context(), handle="snap-0123456789abcdef0")
+    begun = region.clock.now
+    assert region.finish(region.backend.delete_snapshot, request) == Done()
+    assert 60 <= region.clock.now - begun < 70
+    assert region.fake.calls["DescribeSnapshots"] < 12
+
+
 # --- adoption ---------------------------------------------------------------------------------------------------
 
 
