@@ -299,3 +299,23 @@ def test_contention_ends_in_an_error_that_says_so(region: Any) -> None:
     region.refuse("AttachVolume", "VolumeInUse", f"{asset.handle} is already attached to an instance", times=9)
     with pytest.raises(BackendError, match="already attached"):
         region.attach(asset, node)
+
+
+def test_a_volume_on_a_node_that_is_gone_is_not_called_detached(region: Any) -> None:
+    asset, instance = region.provision(), region.fake.add_instance()
+    region.attach(asset, region.node(instance))
+    assert region.detach(asset, NodeIdentity(name="node-b")) == Done(), "it is attached to node-a alone"
+    region.again()
+    with pytest.raises(NotFound, match=rf"node-a is gone or has no spec.providerID, .* still attached to {instance.id}"):
+        region.detach(asset, NodeIdentity(name="node-a"))
+    assert list(region.fake.volumes[asset.handle].attachments) == [instance.id]
+    region.fake.terminate(instance)
+    region.clock.advance(10.0)
+    assert region.detach(asset, NodeIdentity(name="node-a")) == Done()
+
+
+def test_a_node_object_that_is_gone_is_remembered_for_the_detach(region: Any) -> None:
+    asset, node = region.provision(), region.node(region.fake.add_instance())
+    region.attach(asset, node)
+    assert region.detach(asset, NodeIdentity(name=node.name)) == Done()
+    assert region.fake.volumes[asset.handle].state == "available"

@@ -186,8 +186,11 @@ class Attacher:
 
     def detach(self, request: DetachRequest, call: HookCall) -> Done:
         """Raises RetryLater, AwsError and the errors of the contract."""
-        id_, instance = volume_id_from(request.volume.handle), instance_id(request.node)
-        if id_ is None or instance is None:
+        id_ = volume_id_from(request.volume.handle)
+        if id_ is None:
+            return Done()
+        instance = instance_id(request.node) if request.node.instance_id else self._known_instance(request, id_)
+        if instance is None:
             return Done()
         recent = self._ec2.recent_volume(id_)
         volume = recent if recent is not None and _is_attached(recent, instance) else self._ec2.volume(id_)
@@ -223,6 +226,26 @@ class Attacher:
         self._elapsed(pair, "detaching")
         self._ec2.batches.volumes.invalidate(id_)
         raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=_FIRST_POLL))
+
+    def _known_instance(self, request: DetachRequest, id_: str) -> str | None:
+        """The instance of a node without a providerID, as when the Node object is gone.
+
+        None if the volume is attached to no instance, or only to those of other nodes. Raises NotFound if it is
+        attached to an instance whose node this process does not know: it may be this node or another one.
+        """
+        volume = self._ec2.volume(id_)
+        attached = [each.instance for each in volume.attachments if each.state != "detached"] if volume else []
+        names = {instance: self._node_name(instance) for instance in attached}
+        unknown = [instance for instance, name in names.items() if name == instance]
+        for instance, name in names.items():
+            if name == request.node.name:
+                return instance
+        if unknown:
+            raise NotFound(
+                f"node {request.node.name} is gone or has no spec.providerID, and {id_} is still attached to "
+                f"{', '.join(unknown)}: if that is the node, detach the volume or terminate the instance"
+            )
+        return None
 
     def _detached(self, pair: Pair) -> Done:
         self._reset(pair)
