@@ -15,6 +15,7 @@ from volplane import (
     Done,
     InProgress,
     InvalidArgument,
+    ModifyRequest,
     NotFound,
     SnapshotRequest,
     Throttled,
@@ -136,6 +137,33 @@ def test_what_cannot_be_changed_is_refused(region: Any, parameters: Any, told: s
     asset = region.provision()
     with pytest.raises(InvalidArgument, match=told):
         region.modify(asset, **parameters)
+
+
+# --- fences -----------------------------------------------------------------------------------------------------
+
+
+def test_a_former_leader_neither_grows_nor_changes_what_its_successor_holds(region: Any) -> None:
+    asset = region.provision(context=region.context(fence="4/replica-a"))
+    grow = region.expansion(asset, 2 * GIB)
+    region.finish(region.backend.expand, replace(grow, context=region.context(fence="5/replica-b")))
+    assert region.fake.volumes[asset.handle].tags["volplane.dev/fence"] == "5"
+    region.clock.advance(120.0)
+    late = replace(region.expansion(asset, 3 * GIB), context=region.context(fence="4/replica-a"))
+    change = ModifyRequest(context=late.context, volume=late.volume, parameters={"iops": "4000"})
+    for process in (region, region.again()):
+        with pytest.raises(Unavailable, match="former leader 4"):
+            process.finish(process.backend.expand, late)
+        with pytest.raises(Unavailable, match="former leader 4"):
+            process.finish(process.backend.modify, change)
+    assert region.fake.calls["ModifyVolume"] == 1
+
+
+def test_the_fence_of_another_cluster_does_not_outlive_the_adoption(region: Any) -> None:
+    asset = region.provision(context=region.context(fence="9/replica-a"))
+    request = adoption(region, asset.handle)
+    assert region.backend.adopt(replace(request, context=region.context(fence="1/replica-b"))) == Done()
+    grow = replace(region.expansion(asset, 2 * GIB), volume=request.volume, context=region.context(fence="1/replica-b"))
+    assert region.finish(region.backend.expand, grow).capacity_bytes == 2 * GIB
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------

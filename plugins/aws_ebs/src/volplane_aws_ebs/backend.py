@@ -85,11 +85,11 @@ class AwsEbsBackend(BackendSpec):
         self._clock = clock
         self._ec2 = Ec2(self._settings, AwsClient(self._settings, connect_to), clock)
         self._nodes: BoundedCache[str, str] = BoundedCache()
-        fencing = Fencing(self._ec2)
+        fencing = self._fencing = Fencing(self._ec2)
         self._provisioner = Provisioner(self._ec2)
         self._deleter = Deleter(self._ec2, fencing, self._node_name, self._provisioner.volume_deleted)
         self._attacher = Attacher(self._ec2, fencing, self._node_name)
-        self._modifier = Modifier(self._ec2)
+        self._modifier = Modifier(self._ec2, fencing)
         self._snapshotter = Snapshotter(self._ec2)
         self._zones: tuple[str, ...] = ()
         self._probed_at: float | None = None
@@ -210,7 +210,7 @@ class AwsEbsBackend(BackendSpec):
     def adopt(self, request: AdoptRequest) -> Done:
         """Replace the tags of the former owner."""
         with self._ec2.translating_errors(f"mark {request.volume.handle} of {request.volume.name}"):
-            return adopt(self._ec2, request, HookCall(request.context, self._clock, self._clock()))
+            return adopt(self._ec2, self._fencing, request, HookCall(request.context, self._clock, self._clock()))
 
     # --- attachments --------------------------------------------------------------------------------------------
 

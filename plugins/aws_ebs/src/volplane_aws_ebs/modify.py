@@ -22,6 +22,7 @@ from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import MODIFICATION_RETRY_SECONDS
 from volplane_aws_ebs.hook_calls import HookCall, RetryLater
+from volplane_aws_ebs.ownership import Fencing
 from volplane_aws_ebs.parameters import VOLUME_TYPES, gib, iops_for
 from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from, volume_id
 
@@ -37,8 +38,9 @@ Change = Mapping[str, int | str]
 class Modifier:
     """The hooks `expand` and `modify` of one driver. Safe for threads."""
 
-    def __init__(self, ec2: Ec2) -> None:
+    def __init__(self, ec2: Ec2, fencing: Fencing) -> None:
         self._ec2 = ec2
+        self._fencing = fencing
 
     def expand(self, request: ExpandRequest, call: HookCall) -> Asset:
         """Raises RetryLater, AwsError and the errors of the contract."""
@@ -64,11 +66,13 @@ class Modifier:
         change = difference(volume)
         if not change:
             return volume
+        self._fencing.refuse_former_leader(volume, call)
         if volume.state == "creating":
             raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=0.5))
         last = self._ec2.modification(id_)
         if last is not None:
             self._wait_for(last, change)
+        self._fencing.write(volume, call)
         try:
             self._ec2.change(Action.MODIFY_VOLUME, id_, call, VolumeId=id_, **change)
         except AwsError as error:
