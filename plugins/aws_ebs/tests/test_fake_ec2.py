@@ -507,3 +507,12 @@ def test_threads_take_turns() -> None:
     for thread in threads:
         thread.join()
     assert len(account.fake.volumes) == 20
+
+
+@pytest.mark.parametrize("id_", ["vol-xyz", "vol-0123456789", "vol-0123456789ABCDEF0", "snap-01234567"])
+def test_ids_have_eight_or_seventeen_digits(account: Account, id_: str) -> None:
+    known = account.ready()
+    refused(account.ec2.describe_volumes, "InvalidParameterValue", f"Value ({id_}) for", VolumeIds=[known, id_])
+    refused(account.ec2.delete_volume, "InvalidVolumeID.Malformed", id_, VolumeId=id_)
+    assert account.ec2.describe_volumes(Filters=[{"Name": "volume-id", "Values": [id_]}])["Volumes"] == []
+    refused(account.ec2.describe_volumes, "InvalidVolume.NotFound", VolumeIds=["vol-01234567"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.faults import EC2Error
 
 __all__ = [
+    "VOLUME_ID",
     "AccountState",
     "Attachment",
     "Instance",
@@ -148,6 +150,8 @@ class Timeline:
         return self._events[0][0] if self._events else None
 
 
+VOLUME_ID = re.compile("vol-([0-9a-f]{8}|[0-9a-f]{17})")
+"""The short and the long form of ids (Amazon EC2 User Guide, "Resource IDs")."""
 _EPOCH = 1_767_225_600.0  # 2026-01-01T00:00:00Z is second 0 of the clock.
 
 
@@ -220,7 +224,7 @@ class AccountState:
     def volume(self, params: Mapping[str, Any]) -> Volume:
         """The volume of a mutating call. Raises what EC2 raises for ids that are malformed or unknown."""
         id_ = str(params["VolumeId"])
-        if not id_.startswith("vol-") or not 12 <= len(id_) <= 21:
+        if not VOLUME_ID.fullmatch(id_):
             raise EC2Error("InvalidVolumeID.Malformed", f'Invalid id: "{id_}" (expecting "vol-...")')
         if id_ not in self.volumes:
             raise EC2Error("InvalidVolume.NotFound", f"The volume '{id_}' does not exist.")

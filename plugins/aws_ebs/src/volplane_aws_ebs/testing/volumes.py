@@ -8,7 +8,7 @@ from typing import Any
 from volplane_aws_ebs.testing.behaviour import VolumeType
 from volplane_aws_ebs.testing.faults import EC2Error, invalid
 from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
-from volplane_aws_ebs.testing.state import AccountState, Attachment, Token, Volume, canonical_request
+from volplane_aws_ebs.testing.state import VOLUME_ID, AccountState, Attachment, Token, Volume, canonical_request
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 
 __all__ = ["attachment_output", "create_volume", "delete_volume", "describe_volumes", "performance", "volume_output"]
@@ -219,9 +219,9 @@ def describe_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[s
 
 
 def _by_id(account: AccountState, ids: Sequence[str]) -> list[Volume]:
-    malformed = [id_ for id_ in ids if not id_.startswith("vol-")]
+    malformed = [id_ for id_ in ids if not VOLUME_ID.fullmatch(id_)]
     if malformed:
-        raise invalid("volumeId", malformed[0], "Expected: 'vol-...'.")
+        raise invalid("volumes", malformed[0], "Expected: 'vol-...'.")
     found = {id_: account.volumes.get(id_) for id_ in ids}
     missing = [id_ for id_, volume in found.items() if volume is None or not account.visible(volume.created)]
     if missing:
