@@ -63,7 +63,8 @@ def _listed(volume: Ec2Volume, node_name: Callable[[str], str]) -> ListedAsset:
 def adopt(ec2: Ec2, fencing: Fencing, request: AdoptRequest, call: HookCall) -> Done:
     """Replace the ownership tags of `request.former` by those of the new owner.
 
-    The fence number becomes that of the new owner's leader: numbers of two clusters cannot be compared. Raises AwsError and the errors of the contract: AlreadyExists if the volume is neither owner's.
+    The fence number becomes that of the new owner's leader: numbers of two clusters cannot be compared. Raises AwsError
+    and the errors of the contract: AlreadyExists if the volume is neither owner's.
     """
     id_, owner = volume_id(request.volume), request.volume.owner
     if owner is None:

@@ -32,13 +32,15 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
         tags=tags_from_specification(params, "snapshot"),
     )
     account.snapshots[snapshot.id] = snapshot
-    account.later(account.behaviour.snapshot_seconds, lambda: _completed(snapshot))
+    failure = account.failure
+    account.later(account.behaviour.snapshot_seconds, lambda: _ended(snapshot, failure))
     return _output(account, snapshot)
 
 
-def _completed(snapshot: Snapshot) -> None:
+def _ended(snapshot: Snapshot, failure: str | None) -> None:
     if snapshot.state == "pending":
-        snapshot.state = "completed"
+        snapshot.state = "completed" if failure is None else "error"
+        snapshot.message = failure or ""
 
 
 def delete_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,5 +87,6 @@ def _output(account: AccountState, snapshot: Snapshot) -> dict[str, Any]:
         "Encrypted": snapshot.encrypted,
         "Description": snapshot.description,
         "OwnerId": account.behaviour.account,
+        **({"StateMessage": snapshot.message} if snapshot.message else {}),
         "Tags": tags_output(snapshot.tags),
     }

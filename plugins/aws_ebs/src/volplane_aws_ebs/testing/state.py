@@ -49,6 +49,8 @@ class Modification:
     original: dict[str, int | str | None]
     target: dict[str, int | str | None]
     ended: float | None = None
+    message: str = ""
+    """Why it failed."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class Snapshot:
     started: float
     state: str = "pending"
     description: str = ""
+    message: str = ""
+    """Why it failed."""
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -196,6 +200,8 @@ class AccountState:
         self.tagged = TagIndex()
         self.stalled: bool = False
         """Whether the change of state that the current call starts never ends."""
+        self.failure: str | None = None
+        """Why the change of state that the current call starts fails; None if it succeeds."""
         self._last = 0
 
     @property

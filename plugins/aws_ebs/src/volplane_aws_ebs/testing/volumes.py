@@ -37,7 +37,8 @@ def create_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
         or account.behaviour.kms_keys.get(volume.kms_key)
     )
     if usable:
-        account.later(account.behaviour.create_seconds, lambda: _become(volume, "creating", "available"))
+        made = "available" if account.failure is None else "error"
+        account.later(account.behaviour.create_seconds, lambda: _become(volume, "creating", made))
     else:
         account.later(account.behaviour.vanish_seconds, lambda: account.remove(volume))
     return volume_output(account, volume)
