@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import people, processes
+from bench import clients, processes
 from bench.objects import claim, claim_name, volume, volume_name
 
 from volplane.kube.client import Client
@@ -58,12 +58,12 @@ PLAIN = Server()
 
 
 async def _volumes(client: Client, count: int) -> None:
-    await people.each(count, lambda number: client.create(VOLUMES, volume(volume_name(number))))
+    await clients.each(count, lambda number: client.create(VOLUMES, volume(volume_name(number))))
 
 
 async def _claims(client: Client, kind: str, count: int) -> None:
     storage_class = "" if kind == "static" else "memory"
-    await people.each(count, lambda number: client.create(CLAIMS, claim(claim_name(number), storage_class)))
+    await clients.each(count, lambda number: client.create(CLAIMS, claim(claim_name(number), storage_class)))
 
 
 async def _ours(
@@ -71,13 +71,13 @@ async def _ours(
 ) -> dict[str, float]:
     if kind == "static":
         await _volumes(client, count)
-        await people.until_phase(client, "Available", count)
+        await clients.until_phase(client, "Available", count)
     else:
-        await people.create_class(client)
+        await clients.create_class(client)
     before, written = await asyncio.to_thread(run.quiet), run.writes()
     run.pause()
     await _claims(client, kind, count)
-    seen = people.Binding(client, count)
+    seen = clients.BoundClaims(client, count)
     watching = asyncio.create_task(seen.follow((await client.list(CLAIMS)).version))
     await asyncio.sleep(0.5)
     created = api.usage()
@@ -104,7 +104,7 @@ def ours(kind: str, count: int, *, server: Server = PLAIN) -> dict[str, float]:
     """One measurement of the controllers in fresh processes."""
 
     async def main(kubeconfig: Path, api: processes.Process, run: processes.Controller) -> dict[str, float]:
-        async with people.connected(kubeconfig) as client:
+        async with clients.connected(kubeconfig) as client:
             return await _ours(kind, count, client, api, run)
 
     with tempfile.TemporaryDirectory() as name:
@@ -114,19 +114,19 @@ def ours(kind: str, count: int, *, server: Server = PLAIN) -> dict[str, float]:
 
 
 async def _prepare_floor(kind: str, count: int, kubeconfig: Path) -> None:
-    async with people.connected(kubeconfig) as client:
+    async with clients.connected(kubeconfig) as client:
         if kind == "static":
             await _volumes(client, count)
             available = {"status": {"phase": "Available"}}
-            await people.each(
+            await clients.each(
                 count, lambda number: client.patch(VOLUMES, volume_name(number), available, subresource="status")
             )
         await _claims(client, kind, count)
 
 
 async def _observe(count: int, kubeconfig: Path, api: processes.Process, bare: processes.Process) -> dict[str, float]:
-    async with people.connected(kubeconfig) as client:
-        seen = people.Binding(client, count)
+    async with clients.connected(kubeconfig) as client:
+        seen = clients.BoundClaims(client, count)
         watching = asyncio.create_task(seen.follow((await client.list(CLAIMS)).version))
         await asyncio.sleep(0.5)
         created = api.usage()

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import people, processes
+from bench import clients, processes
 from bench.objects import claim, volume
 
 from volplane.errors import ApiError
@@ -48,7 +48,7 @@ async def _stream(client: Client, prefix: str) -> list[float]:
     """Latencies in seconds, ascending, of claims that arrive at a fixed rate, whatever becomes of those before."""
     count = int(RATE * SECONDS)
     begun: dict[str, float] = {}
-    seen = people.Binding(client, count, prefix=prefix)
+    seen = clients.BoundClaims(client, count, prefix=prefix)
     watching = asyncio.create_task(seen.follow((await client.list(CLAIMS, namespace="default")).version))
 
     async def create(number: int) -> None:
@@ -72,7 +72,7 @@ async def _nothing(_: Client) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _claims_of(client: Client, storage_class: str, count: int) -> AsyncIterator[None]:
-    await people.each(count, lambda n: client.create(CLAIMS, claim(f"{storage_class}-{n:06}", storage_class)))
+    await clients.each(count, lambda n: client.create(CLAIMS, claim(f"{storage_class}-{n:06}", storage_class)))
     await asyncio.sleep(2.0)
     yield
 
@@ -166,18 +166,18 @@ async def _end_pods(client: Client, ended: dict[str, str]) -> None:
 @asynccontextmanager
 async def _recycles(client: Client) -> AsyncIterator[None]:
     count = 100
-    await people.each(count, lambda n: client.create(VOLUMES, volume(f"volume-{n:06}", "Recycle")))
-    await people.each(count, lambda n: client.create(CLAIMS, claim(f"static-{n:06}")))
-    await people.until_phase(client, "Bound", count)
+    await clients.each(count, lambda n: client.create(VOLUMES, volume(f"volume-{n:06}", "Recycle")))
+    await clients.each(count, lambda n: client.create(CLAIMS, claim(f"static-{n:06}")))
+    await clients.until_phase(client, "Bound", count)
     ended: dict[str, str] = {}
     node = asyncio.create_task(_end_pods(client, ended))
     begun = time.perf_counter()
 
     async def scrubbed() -> float:
-        await people.until_phase(client, "Available", count)
+        await clients.until_phase(client, "Available", count)
         return time.perf_counter() - begun
 
-    await people.each(count, lambda n: client.delete(CLAIMS, f"default/static-{n:06}"))
+    await clients.each(count, lambda n: client.delete(CLAIMS, f"default/static-{n:06}"))
     again = asyncio.create_task(scrubbed())
     yield
     print(f"  {count} volumes were scrubbed within {await again:.1f} s by {len(set(ended.values()))} pods")
@@ -197,9 +197,9 @@ SCENARIOS: dict[str, tuple[Any, Any]] = {
 
 async def _compare(client: Client, scenario: str) -> tuple[list[float], list[float]]:
     for number, driver in enumerate(HEALTHY):
-        await people.create_class(client, f"class-{number}", driver)
-    await people.create_class(client, "hanging", HANGING)
-    await people.create_class(client, "failing", FAILING)
+        await clients.create_class(client, f"class-{number}", driver)
+    await clients.create_class(client, "hanging", HANGING)
+    await clients.create_class(client, "failing", FAILING)
     calm, disturbed = SCENARIOS[scenario]
     await _stream(client, "warm")
     async with calm(client):
@@ -215,7 +215,7 @@ def measure(scenario: str) -> dict[str, float]:
     options = [text for driver in drivers for text in ("--driver", driver)]
 
     async def main(kubeconfig: Path) -> tuple[list[float], list[float]]:
-        async with people.connected(kubeconfig) as client:
+        async with clients.connected(kubeconfig) as client:
             return await _compare(client, scenario)
 
     with tempfile.TemporaryDirectory() as name:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import people, processes
+from bench import clients, processes
 from bench.claims import BUDGETS
 from bench.objects import claim, claim_name
 from bench.plot import Line, svg
@@ -49,8 +49,8 @@ async def _cost(client: Client, run: processes.Controller, kind: str, count: int
     names = [f"{prefix}-{claim_name(number)}" for number in range(count)]
     before = await asyncio.to_thread(run.quiet)
     run.pause()
-    await people.each(count, lambda number: client.create(CLAIMS, claim(names[number], storage_class)))
-    seen = people.Binding(client, count, prefix=prefix)
+    await clients.each(count, lambda number: client.create(CLAIMS, claim(names[number], storage_class)))
+    seen = clients.BoundClaims(client, count, prefix=prefix)
     watching = asyncio.create_task(seen.follow((await client.list(CLAIMS, namespace="default")).version))
     run.resume()
     await watching
@@ -60,8 +60,8 @@ async def _cost(client: Client, run: processes.Controller, kind: str, count: int
 
 def _point(size: int) -> dict[str, float]:
     async def main(kubeconfig: Path, run: processes.Controller) -> dict[str, float]:
-        async with people.connected(kubeconfig) as client:
-            await people.create_class(client)
+        async with clients.connected(kubeconfig) as client:
+            await clients.create_class(client)
             # Connections, with their handshakes, are there before anything is measured.
             await _cost(client, run, "dynamic", WARMING, "warm")
             return {kind: await _cost(client, run, kind, CLAIMS_MEASURED, kind) for kind in ("static", "dynamic")}

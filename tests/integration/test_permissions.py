@@ -8,7 +8,7 @@ from typing import Any
 
 from integration.controller_process import DRIVER, Asked, Site, running_process
 from volplane.assembly import ALL_CONTROLLERS, CONTROLLERS_BESIDE
-from volplane.cli.permissions import Rule, cluster_rules, namespace_rules
+from volplane.cli.rbac import Rule, cluster_rules, namespace_rules
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
 

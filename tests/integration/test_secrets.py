@@ -26,7 +26,7 @@ from volplane import (
     hookimpl,
 )
 from volplane.assembly import ALL_CONTROLLERS
-from volplane.cli.permissions import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
+from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.drivers.contract import Plugin

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from volplane.cli.asking import ControllerAddress, act, ask, require_answer
+from volplane.cli.controller_client import ControllerAddress, act, ask, require_answer
 from volplane.cli.framework.console import Console
 
 __all__ = ["register"]

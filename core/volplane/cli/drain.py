@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
-from volplane.cli.asking import ControllerAddress, ask
-from volplane.cli.draining import Drain, Leftover, controller_at_work
+from volplane.cli.controller_client import ControllerAddress, ask
+from volplane.cli.drain_steps import Drain, Leftover, lease_holder
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Kubeconfig
-from volplane.cli.participation import NAMESPACE_DEFAULT, OurNamespace
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, OurNamespace
 from volplane.errors import VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -47,7 +47,7 @@ def drain(
         bool, typer.Option("--delete", help="Delete the claims, their volumes and assets. The controllers must run.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what is held.")] = False,
-    namespace: OurNamespace = NAMESPACE_DEFAULT,
+    namespace: OurNamespace = DEFAULT_NAMESPACE,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long --delete waits for everything to be gone.")
     ] = 300.0,
@@ -115,7 +115,7 @@ def _advise(console: Console, mode: str) -> None:
 
 async def _refuse_wrong_moment(client: Client, namespace: str, address: str, mode: str) -> None:
     """Raise VolplaneError where the controllers would undo a release, or are missing for a deletion."""
-    holder = await controller_at_work(client, namespace)
+    holder = await lease_holder(client, namespace)
     if not holder:
         answer = await ask(address, "/status")
         holder = address if answer is not None and answer.get("leads") else ""

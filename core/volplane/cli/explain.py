@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from volplane.assembly import parse_controllers
-from volplane.cli.asking import ControllerAddress, ask
-from volplane.cli.draining import controller_at_work
+from volplane.cli.controller_client import ControllerAddress, ask
+from volplane.cli.drain_steps import lease_holder
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Kubeconfig
-from volplane.cli.participation import CONTROLLERS_DEFAULT, NAMESPACE_DEFAULT, ConfigFile, Controllers, OurNamespace
+from volplane.cli.framework.options import CONTROLLERS_DEFAULT, DEFAULT_NAMESPACE, ConfigFile, Controllers, OurNamespace
 from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
@@ -44,7 +44,7 @@ def explain(
     kubeconfig: Kubeconfig = None,
     config: ConfigFile = None,
     controllers: Controllers = CONTROLLERS_DEFAULT,
-    namespace: OurNamespace = NAMESPACE_DEFAULT,
+    namespace: OurNamespace = DEFAULT_NAMESPACE,
 ) -> None:
     """Tell in plain words where a claim stands, what was tried, and what happens next and when.
 
@@ -95,7 +95,7 @@ async def _look(kubeconfig: Path | None, configuration: Configuration, options: 
 
 async def _leader(client: Client, namespace: str) -> str:
     try:
-        return await controller_at_work(client, namespace)
+        return await lease_holder(client, namespace)
     except ApiError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise

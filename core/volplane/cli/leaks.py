@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from volplane.cli.asking import ControllerAddress, act, ask, require_answer
+from volplane.cli.controller_client import ControllerAddress, act, ask, require_answer
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Output, OutputFormat
 

@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from volplane.assembly import ALL_CONTROLLERS, CONTROLLERS_BESIDE, parse_controllers
-from volplane.cli.permissions import Rule, cluster_rules, named_secrets, namespace_rules, scrubs, secret_rule
+from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, scrubs, secret_rule
 from volplane.controller.config import parse_configuration
 from volplane.errors import ConfigurationError
 

@@ -9,10 +9,10 @@ import typer
 
 from volplane.assembly import ALL_CONTROLLERS, CONTROLLERS_BESIDE
 
-__all__ = ["CONTROLLERS_DEFAULT", "NAMESPACE_DEFAULT", "ConfigFile", "Controllers", "OurNamespace"]
+__all__ = ["CONTROLLERS_DEFAULT", "DEFAULT_NAMESPACE", "ConfigFile", "Controllers", "OurNamespace"]
 
 CONTROLLERS_DEFAULT: Final = ",".join(CONTROLLERS_BESIDE)
-NAMESPACE_DEFAULT: Final = "volplane-system"
+DEFAULT_NAMESPACE: Final = "volplane-system"
 
 ConfigFile = Annotated[
     Path | None,

@@ -13,8 +13,8 @@ import typer
 from volplane.assembly import parse_controllers
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.options import Kubeconfig, Verbose
-from volplane.cli.framework.serving import HttpAddress, serving
-from volplane.cli.participation import CONTROLLERS_DEFAULT, NAMESPACE_DEFAULT, ConfigFile, Controllers, OurNamespace
+from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
+from volplane.cli.framework.options import CONTROLLERS_DEFAULT, DEFAULT_NAMESPACE, ConfigFile, Controllers, OurNamespace
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
 from volplane.controller.metrics import Metrics
@@ -44,7 +44,7 @@ def run(
     kubeconfig: Kubeconfig = None,
     config: ConfigFile = None,
     controllers: Controllers = CONTROLLERS_DEFAULT,
-    namespace: OurNamespace = NAMESPACE_DEFAULT,
+    namespace: OurNamespace = DEFAULT_NAMESPACE,
     leader_elect: Annotated[bool, typer.Option(help="Wait for the lease, so that only one replica works.")] = True,
     node_name: Annotated[
         str | None, typer.Option("--node-name", metavar="NAME", help="Serve local storage of this node.")
@@ -106,7 +106,7 @@ async def _run(
     client = Client(transport, metrics=metrics)
     try:
         process = ControllerProcess(client, configuration, options, metrics=metrics)
-        async with serving(address, process):
+        async with serve_endpoints(address, process):
             await process.run(stop)
     finally:
         await transport.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from volplane.cli.asking import ControllerAddress, ask
+from volplane.cli.controller_client import ControllerAddress, ask
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Kubeconfig
 from volplane.kube.client import Client

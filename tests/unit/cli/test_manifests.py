@@ -12,7 +12,7 @@ import yaml
 
 from volplane.assembly import ALL_CONTROLLERS
 from volplane.cli.main import main
-from volplane.cli.permissions import cluster_rules, namespace_rules
+from volplane.cli.rbac import cluster_rules, namespace_rules
 from volplane.controller.config import parse_configuration
 
 

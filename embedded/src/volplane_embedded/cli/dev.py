@@ -14,7 +14,7 @@ import typer
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import DataDirectory, Host, InMemory, KubeconfigOut, Port, Verbose
-from volplane.cli.framework.serving import HttpAddress, serving
+from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
 from volplane_embedded.cli.development_cluster import (

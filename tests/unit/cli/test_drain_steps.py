@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from volplane.cli.draining import Drain, controller_at_work
+from volplane.cli.drain_steps import Drain, lease_holder
 from volplane.cli.framework.console import Console
 from volplane.kube import names
 from volplane.kube.events import EventRecorder
@@ -44,7 +44,7 @@ async def test_who_renews_its_lease_is_at_work_whatever_its_clock_says(
 ) -> None:
     line = wire()
     await with_namespace(line)
-    assert await controller_at_work(line.client, OURS) == ""
+    assert await lease_holder(line.client, OURS) == ""
     body = LEASES.body(metadata={"name": "volplane", "namespace": OURS}, spec=lease_of(age, holder))
     await line.client.create(LEASES, body)
 
@@ -54,7 +54,7 @@ async def test_who_renews_its_lease_is_at_work_whatever_its_clock_says(
         await line.client.patch(LEASES, f"{OURS}/volplane", fresh)
 
     renewing = asyncio.ensure_future(renew()) if renewed_later else None
-    assert await controller_at_work(line.client, OURS) == expected
+    assert await lease_holder(line.client, OURS) == expected
     if renewing is not None:
         await renewing
 

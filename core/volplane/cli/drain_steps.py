@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from volplane.cli.asking import ask
+from volplane.cli.controller_client import ask
 from volplane.cli.framework.console import Console
 from volplane.controller.actions import EventRecord, Patch
 from volplane.errors import ApiConflict, ApiNotFound
@@ -21,7 +21,7 @@ from volplane.reclaim.drain import Held, held_claims, held_volumes, release_clai
 from volplane.reclaim.scrub_pod import SCRUB_LABEL
 from volplane.state.indexes import claims_of_pod, scrubbed_volume
 
-__all__ = ["Drain", "Leftover", "controller_at_work"]
+__all__ = ["Drain", "Leftover", "lease_holder"]
 
 POLL_SECONDS = 1.0
 RENEWED_WITHIN = 5.0
@@ -141,7 +141,7 @@ class Drain:
         return left
 
 
-async def controller_at_work(client: Client, namespace: str) -> str:
+async def lease_holder(client: Client, namespace: str) -> str:
     """Who holds the lease and renews it; "" if nobody does."""
     key = f"{namespace}/{LEASE}"
     try:
