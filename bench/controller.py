@@ -1,8 +1,8 @@
-"""The controllers of `volplane run --controllers all --no-leader-elect` with backends that only remember.
+"""The controllers of `volplane run --controllers all --no-leader-elect` with the backends of `bench.backends`.
 
 python -m bench.controller KUBECONFIG [--driver NAME=BACKEND ...] [--timeout SECONDS]
 
-Prints the address of its HTTP face. Without --driver: `memory.volplane.dev=memory`. See `bench.backends`.
+Prints the URL of its HTTP endpoints. Without --driver: `memory.volplane.dev=memory`.
 """
 
 from __future__ import annotations

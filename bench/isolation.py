@@ -1,13 +1,13 @@
-"""Whether one driver, object or volume that misbehaves delays the others: latencies from creation to Bound.
+"""Whether a failing driver, or a busy object, delays the others: latencies from creation to Bound.
 
     python -m bench.isolation hanging|storm|recycles|failing|burst [--runs 3]
 
-A stream of claims of four healthy drivers arrives at a fixed rate, undisturbed first, then disturbed:
-hanging: 100 claims of a driver whose `provision` never returns. failing: 10,000 claims of one whose `provision` always
-fails, each of which was tried once. burst: the same while all those are tried for the first time. storm: somebody
-patches the labels of 20 claims without a pause while they are bound, again and again; undisturbed, the same patches go
-to objects that nobody watches. recycles: 100 released volumes are scrubbed at once by pods that end in 50 ms. Told are
-median and 99th percentile of both, and the ratio of the latter.
+Claims of four healthy drivers arrive at a fixed rate, first undisturbed, then disturbed:
+hanging: 100 claims of a driver whose `provision` never returns. failing: 10,000 claims of a driver whose `provision`
+always fails, after each has failed once. burst: the same, during the first attempts. storm: a client patches the labels
+of 20 claims at a time without pause while they are bound; in the undisturbed part the same patches go to ConfigMaps,
+which no controller watches. recycles: 100 released volumes are scrubbed at once by pods that end after 50 ms. The
+report has median and 99th percentile of both parts, and the ratio of the 99th percentiles.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Disturb = Callable[[Client], AsyncIterator[None]]
 
 
 async def _stream(client: Client, prefix: str) -> list[float]:
-    """Latencies in seconds, ascending, of claims that arrive at a fixed rate, whatever becomes of those before."""
+    """Latencies in seconds, ascending, of claims that are created at a fixed rate."""
     count = int(RATE * SECONDS)
     begun: dict[str, float] = {}
     seen = clients.BoundClaims(client, count, prefix=prefix)
@@ -103,7 +103,7 @@ async def _burst(client: Client) -> AsyncIterator[None]:
 
 
 async def _patching(client: Client, make: Callable[[str], Awaitable[Any]], kind: Kind[Any], victim: int) -> None:
-    """Without a pause, on one new object after the other."""
+    """Patch one new object after the other, 20 times each, until cancelled."""
     turn = 0
     while True:
         name = f"victim-{victim}-{turn}"
@@ -145,7 +145,7 @@ async def _storm_elsewhere(client: Client) -> AsyncIterator[None]:
 
 
 async def _end_pods(client: Client, ended: dict[str, str]) -> None:
-    """What a node does with scrubber pods, without scrubbing."""
+    """End scrubber pods after 50 ms, as a node would that has nothing to scrub. ended: pod uid -> name."""
 
     async def end(pod: Pod) -> None:
         await asyncio.sleep(0.05)
@@ -178,9 +178,9 @@ async def _recycles(client: Client) -> AsyncIterator[None]:
         return time.perf_counter() - begun
 
     await clients.each(count, lambda n: client.delete(CLAIMS, f"default/static-{n:06}"))
-    again = asyncio.create_task(scrubbed())
+    scrubbing = asyncio.create_task(scrubbed())
     yield
-    print(f"  {count} volumes were scrubbed within {await again:.1f} s by {len(set(ended.values()))} pods")
+    print(f"  {count} volumes were scrubbed within {await scrubbing:.1f} s by {len(set(ended.values()))} pods")
     node.cancel()
     await asyncio.wait([node])
 
@@ -223,8 +223,8 @@ def measure(scenario: str) -> dict[str, float]:
         with processes.server(kubeconfig), processes.controller(kubeconfig, *options, "--timeout", "5") as run:
             undisturbed, disturbed = asyncio.run(main(kubeconfig))
             memory = run.usage().memory
-    told = {"calm": undisturbed, "rough": disturbed}
-    figures = {f"{which}_p{part}_ms": _percentile(values, part) for which, values in told.items() for part in (50, 99)}
+    parts = {"calm": undisturbed, "rough": disturbed}
+    figures = {f"{which}_p{part}_ms": _percentile(values, part) for which, values in parts.items() for part in (50, 99)}
     return {**figures, "ratio": figures["rough_p99_ms"] / figures["calm_p99_ms"], "memory_mib": memory / 2**20}
 
 

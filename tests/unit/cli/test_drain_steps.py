@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from volplane.cli.drain_steps import Drain, lease_holder
+from volplane.cli.controller_client import lease_holder
+from volplane.cli.drain_steps import Drain
 from volplane.cli.framework.console import Console
 from volplane.kube import names
 from volplane.kube.events import EventRecorder
@@ -98,11 +99,11 @@ async def test_a_release_overcomes_conflicts_and_takes_scrubber_pods_with_it(wir
 
     line.before = interfere
     work = Drain("", OURS, 10.0)
-    assert {held.key for held in await work.look(line.client)} == {"v", "default/c"}
+    assert {held.key for held in await work.find(line.client)} == {"v", "default/c"}
     recorder = EventRecorder(line.client, instance="test", now=clock.now)
     await work.release(Console(), line.client, recorder)
     assert interfered
-    assert await work.look(line.client) == []
+    assert await work.find(line.client) == []
     left = await line.client.get(VOLUMES, "v")
     assert left.spec.persistent_volume_reclaim_policy == "Retain"
     assert left.metadata.labels == {"somebody": "was-here"}

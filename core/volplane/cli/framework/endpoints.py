@@ -1,45 +1,145 @@
-"""The HTTP face of a controller process, for `volplane run` and `volplane dev`, and how commands ask it."""
+"""The HTTP endpoints of a controller process, for `volplane run` and `volplane dev`, and what they answer as JSON."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
-from volplane.cli.upkeep import UpkeepAnswers, not_leading
 from volplane.controller.http import HttpAddress, Pages, serve_pages
+from volplane.controlplane import ControlPlane
 from volplane.errors import VolplaneError
+from volplane.leaks.adoption import Adoptable
+from volplane.leaks.check import CheckStatus
+from volplane.leaks.comparison import GRACE_SECONDS, Finding
+from volplane.operations.dispatcher import OneShotStatus
 from volplane.process import ControllerProcess
 
-__all__ = ["HttpAddress", "serving"]
+__all__ = ["HttpAddress", "serve_endpoints"]
 
 
 @asynccontextmanager
-async def serving(address: HttpAddress, process: ControllerProcess) -> AsyncIterator[str]:
+async def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AsyncIterator[str]:
     """Serve health, metrics, /status, /explain, /leaks and /adopt until the block ends; yields the URL."""
-
-    async def status(_: Mapping[str, str]) -> Any:
-        return {
-            "drivers": process.driver_status(),
-            "operations": process.operations(),
-            "leads": process.plane is not None,
-            "reasons": process.plane.reasons() if process.plane is not None else {},
-        }
-
-    async def explain(query: Mapping[str, str]) -> Any:
-        if not (key := query.get("claim", "")):
-            raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME")
-        if process.plane is None:
-            raise await not_leading(process)
-        return process.plane.explain(key)
-
-    upkeep = UpkeepAnswers(process)
+    answers = _Answers(process)
     pages = Pages(
         unready=process.unready,
         details=process.details,
         metrics=process.exposition,
-        answers={"/status": status, "/explain": explain, "/leaks": upkeep.leaks, "/adopt": upkeep.adopted},
-        actions={"/leaks/fix": upkeep.fix, "/adopt": upkeep.adopt, "/adopt/plan": upkeep.plan_adoption},
+        answers={
+            "/status": answers.status,
+            "/explain": answers.explain,
+            "/leaks": answers.leaks,
+            "/adopt": answers.adoptions,
+        },
+        actions={"/leaks/fix": answers.fix, "/adopt": answers.adopt, "/adopt/plan": answers.plan_adoption},
     )
     async with serve_pages(address, pages) as url:
         yield url
+
+
+class _Answers:
+    """One method per path. All but `status` raise VolplaneError while the process does not lead."""
+
+    def __init__(self, process: ControllerProcess) -> None:
+        self._process = process
+
+    async def _leading(self) -> ControlPlane:
+        plane = self._process.plane
+        if plane is None:
+            holder = await self._process.leader() or "nobody"
+            raise VolplaneError(f"this process waits for the lease, which {holder} holds; ask the one that leads")
+        return plane
+
+    async def status(self, _: Mapping[str, str]) -> Any:
+        """Drivers, running operations, whether this process leads, and why keys wait."""
+        plane = self._process.plane
+        return {
+            "drivers": self._process.driver_status(),
+            "operations": self._process.operations(),
+            "leads": plane is not None,
+            "reasons": plane.reasons() if plane is not None else {},
+        }
+
+    async def explain(self, query: Mapping[str, str]) -> Any:
+        """Why ?claim=NAMESPACE/NAME is in its state, and what happens next."""
+        if not (key := query.get("claim", "")):
+            raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME")
+        return (await self._leading()).explain(key)
+
+    async def leaks(self, _: Mapping[str, str]) -> Any:
+        """The state of each driver's check, all findings, and the repairs requested last."""
+        plane = await self._leading()
+        return {
+            "grace_seconds": GRACE_SECONDS,
+            "drivers": [_check(each, plane) for each in plane.leak_check.status()],
+            "findings": [_finding(each, plane) for each in plane.leak_check.observations.findings()],
+            "repairs": [
+                {"driver": finding.driver, "handle": finding.handle, **_progress(status)}
+                for finding, status in plane.leak_repair.repairs()
+            ],
+        }
+
+    async def fix(self, query: Mapping[str, str]) -> Any:
+        """Start to delete all confirmed orphans, or only those of ?driver= and ?handle=; answers as `leaks`."""
+        plane = await self._leading()
+        plane.leak_repair.start(query.get("driver", ""), query.get("handle", ""))
+        return await self.leaks({})
+
+    async def plan_adoption(self, query: Mapping[str, str]) -> Any:
+        """What `adopt` with the same query would do."""
+        plane = await self._leading()
+        plan = await plane.adoption.plan(query.get("from", ""), query.get("driver", ""))
+        return [_adoptable(each) for each in plan]
+
+    async def adopt(self, query: Mapping[str, str]) -> Any:
+        """Start to adopt the assets of cluster ?from=, or only those of ?driver=; answers with the plan."""
+        plane = await self._leading()
+        plan = await plane.adoption.start(query.get("from", ""), query.get("driver", ""))
+        return [_adoptable(each) for each in plan]
+
+    async def adoptions(self, _: Mapping[str, str]) -> Any:
+        """The progress of the adoption started last."""
+        plane = await self._leading()
+        return [{**_adoptable(each), **_progress(status)} for each, status in plane.adoption.statuses()]
+
+
+def _progress(status: OneShotStatus) -> dict[str, str]:
+    return {"state": status.state.value, "detail": status.detail}
+
+
+def _check(status: CheckStatus, plane: ControlPlane) -> dict[str, Any]:
+    checked_at = None if status.ended is None else _wall(status.ended, plane)
+    error = status.error or plane.state.drivers.broken(status.driver)
+    return {"driver": status.driver, "can_list": status.can_list, "checked_at": checked_at, "error": error}
+
+
+def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
+    observations = plane.leak_check.observations
+    first = observations.first_seen(finding)
+    return {
+        "verdict": finding.verdict.value,
+        "driver": finding.driver,
+        "handle": finding.handle,
+        "name": finding.asset.name if finding.asset is not None else "",
+        "volume": finding.volume,
+        "detail": finding.detail,
+        "first_seen": _wall(first, plane),
+        "seconds": round(asyncio.get_running_loop().time() - first, 1),
+        "confirmed": observations.confirmed(finding),
+    }
+
+
+def _adoptable(adoptable: Adoptable) -> dict[str, Any]:
+    fields = asdict(adoptable)
+    del fields["former"]
+    return fields
+
+
+def _wall(moment: float, plane: ControlPlane) -> str:
+    """RFC 3339 of a loop time."""
+    when = plane.state.now() - timedelta(seconds=asyncio.get_running_loop().time() - moment)
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
