@@ -16,8 +16,10 @@ __all__ = ["UNLIMITED", "DriverLimits", "DriverQueue", "TokenBucket"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverLimits:
-    """concurrency: operations that run at once. rate: operations started per second; None: any number. timeout: seconds
-    that a hook may take.
+    """How much a driver does at once.
+
+    concurrency: operations that run at once. rate: operations started per second; None: any number. timeout: seconds that
+    a hook may take.
     """
 
     concurrency: int = 10
