@@ -69,7 +69,6 @@ class FaultInjector:
     def __init__(self, run_context: RunContext, faults: HookFaults, crash: Callable[[str, str], bool]) -> None:
         self.down: set[str] = set()
         self.externals: Mapping[str, ExternalBackend] = {}
-        self.calls: Counter[str] = Counter()
         self._chance = run_context.chance
         self._trace = run_context.trace
         self._view = run_context.view
@@ -119,7 +118,6 @@ class FaultInjector:
         spelled = f"{WHO.get()} {driver} {hook} {self._view.spell(about)}"
         self._counts[spelled] += 1
         name = f"{spelled} {self._counts[spelled]}"
-        self.calls[hook] += 1
         if driver in self.down and not self._chance.calm.is_set():
             self._trace.happened["hook: driver down"] += 1
             raise Unavailable(f"{driver} is down")

@@ -71,8 +71,6 @@ class Network(KillableTransport):
     ) -> None:
         """crash: kills the process, for the reason given; called from within one of its tasks."""
         super().__init__(InProcessTransport(run_context.view.server))
-        self.requests: Counter[str] = Counter()
-        """By method."""
         self.knows: Callable[[str], Claim | None] = lambda _key: None
         """The claim in the cache of this process."""
         self.held_until = 0.0
@@ -99,7 +97,6 @@ class Network(KillableTransport):
         seconds: float,
     ) -> Response:
         await self.unless_dead()
-        self.requests[method] += 1
         call = _Call(self._name(method, path), method, path, query, headers, body or b"")
         if method == "POST" and path == _VOLUMES:
             self.run_context.safety.saving(json.loads(call.body), self.knows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -38,12 +37,10 @@ class Meter:
     """Counts passes. A pass that ends with an error, or too many passes, breaks an invariant."""
 
     def __init__(self, failed: Callable[[str, str], None]) -> None:
-        self.passes: Counter[str] = Counter()
         self._total = 0
         self._failed = failed
 
     def pass_ended(self, runner: str, result: str, seconds: float) -> None:
-        self.passes[result] += 1
         self._total += 1
         if self._total == MOST_PASSES:
             self._failed(runner, "made more passes than a finite run needs")
@@ -99,12 +96,12 @@ class Process:
         self._executor = TimedExecutor(limits, parts.latency)
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
         self.plane: ControlPlane | None = None
-        self.root: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Run in a task of its own; all tasks of the process descend from it."""
-        self.root = asyncio.get_running_loop().create_task(self._run(), context=self._context())
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=self._context())
 
     def _context(self) -> contextvars.Context:
         """For a task of this process."""
