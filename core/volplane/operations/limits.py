@@ -18,8 +18,8 @@ __all__ = ["UNLIMITED", "DriverLimits", "DriverQueue", "TokenBucket"]
 class DriverLimits:
     """How much a driver does at once.
 
-    concurrency: operations that run at once. rate: operations started per second; None: any number. timeout: seconds that
-    a hook may take.
+    concurrency: operations that run at once. rate: operations started per second; None: any number. timeout: seconds
+    that a hook may take.
     """
 
     concurrency: int = 10
