@@ -32,9 +32,9 @@ from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import Dispatcher, Ended, OperationRegistry
-from volplane.protection.claims import LivePods, ProtectionWorld, decide_claim_protection
+from volplane.protection.claims import LivePods, ProtectionState, decide_claim_protection
+from volplane.protection.handlers import ProtectionHandlers
 from volplane.protection.volumes import decide_volume_protection
-from volplane.protection.wakeups import ProtectionWakeups
 from volplane.provision.operation import ProvisionOperation
 from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
 from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
@@ -247,7 +247,7 @@ class _Wiring:
             live.listed(namespace, started, listing.items)
 
         self._dispatcher.register("unprotect", lambda run: lambda: list_pods(run.asset))
-        protection = ProtectionWorld(
+        protection = ProtectionState(
             claims=state.claims,
             pods=state.pods,
             live=live,
@@ -258,7 +258,7 @@ class _Wiring:
         volumes = self._runner(
             "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes), state.volumes
         )
-        wakeups = ProtectionWakeups(
+        wakeups = ProtectionHandlers(
             claims=claims,
             volumes=volumes,
             known=state.claims,

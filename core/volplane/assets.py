@@ -108,7 +108,8 @@ class InProgress:
     """Seconds until then."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """Comes back in `context.state`, also after a crash: JSON values, at most 4 KiB, never secrets. It is kept in an
-    annotation, sealed against changes but readable."""
+    annotation of the claim or volume, readable by whoever may read that, and on a claim sealed against changes. The
+    repair of a leak has no object to keep it on: there it is lost with the process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,10 +130,7 @@ HOOK_FAILED_SLOW: Final = Backoff(
     reset="a success; the claim's class or node changed; another operation on the asset",
 )
 LIVE_STATE_FORBIDS: Final = Backoff(
-    reason="an operation: the live state forbids it for now",
-    first=1.0,
-    factor=1.0,
-    reset="-",
+    reason="an operation: the live state forbids it for now", first=1.0, factor=1.0, reset="-"
 )
 SCRUB_FAILED: Final = Backoff(
     reason="an attempt to erase a volume failed",
@@ -182,12 +179,7 @@ LEASE_NOT_HELD: Final = Backoff(
     jitter=(1.0, 1.2),
     reset="-",
 )
-LEASE_NOT_RENEWED: Final = Backoff(
-    reason="the lease was not renewed",
-    first=1.0,
-    factor=1.0,
-    reset="-",
-)
+LEASE_NOT_RENEWED: Final = Backoff(reason="the lease was not renewed", first=1.0, factor=1.0, reset="-")
 PREPARE_FAILED: Final = Backoff(
     reason="at the start of a process: the API server gave no usable answer",
     first=1.0,
@@ -200,23 +192,11 @@ PREPARE_FAILED: Final = Backoff(
 # Drivers and leak check.
 
 DRIVER_NOT_STARTED: Final = Backoff(
-    reason="a driver did not start",
-    first=1.0,
-    ceiling=30.0,
-    reset="the driver is ready",
+    reason="a driver did not start", first=1.0, ceiling=30.0, reset="the driver is ready"
 )
-LEAK_CHECK_FAILED: Final = Backoff(
-    reason="a leak check failed",
-    first=60.0,
-    factor=1.0,
-    jitter=(1.0, 1.1),
-    reset="-",
-)
+LEAK_CHECK_FAILED: Final = Backoff(reason="a leak check failed", first=60.0, factor=1.0, jitter=(1.0, 1.1), reset="-")
 LEAK_CHECK_WITHOUT_DRIVER: Final = Backoff(
-    reason="a leak check is due and its driver is not ready",
-    first=10.0,
-    factor=1.0,
-    reset="-",
+    reason="a leak check is due and its driver is not ready", first=10.0, factor=1.0, reset="-"
 )
 
 TABLE: Final[tuple[Backoff, ...]] = (

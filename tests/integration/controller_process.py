@@ -5,7 +5,7 @@ down.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,11 +23,11 @@ from volplane.drivers.discovery import GivenPlugins
 from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.transport import LineStream, Response
 from volplane.process import ControllerProcess, Options
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_hostpath import HostPathBackend
+from volplane_testing.transport import FaultTransport
 
 DRIVER = "hostpath.volplane.dev"
 SECONDS = 60.0
@@ -56,29 +56,6 @@ class Asked:
         return cls(verb, group, f"{resource}/{below}" if below else resource, namespace, name)
 
 
-class RecordingTransport:
-    """Writes down what is asked."""
-
-    def __init__(self, server: ApiServer) -> None:
-        self._inner = InProcessTransport(server)
-        self.asked: set[Asked] = set()
-
-    async def request(self, method: str, path: str, **options: Any) -> Response:
-        self.asked.add(Asked.of(method, path))
-        return await self._inner.request(method, path, **options)
-
-    @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
-    ) -> AsyncIterator[LineStream]:
-        self.asked.add(Asked.of("WATCH", path))
-        async with self._inner.stream(path, query=query, headers=headers, quiet=quiet) as stream:
-            yield stream
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
 class Site:
     """What a test does to it: people have their own client."""
 
@@ -86,11 +63,16 @@ class Site:
         self.root = directory / "root"
         self.root.mkdir()
         self.server = ApiServer(now=lambda: datetime.now(UTC), random=Random(1))
-        self.transport = RecordingTransport(self.server)
+        self.transport = FaultTransport(InProcessTransport(self.server))
         self.client = Client(InProcessTransport(self.server))
         self.metrics = Metrics()
         self.process: ControllerProcess
         self.url = ""
+
+    @property
+    def asked(self) -> set[Asked]:
+        """What the process has asked of the server."""
+        return {Asked.of(request.method, request.path) for request in self.transport.script.requests}
 
     async def until(self, what: str, reached: Callable[[], Any]) -> None:
         """Wait for something to be so; `reached` may be a coroutine function."""

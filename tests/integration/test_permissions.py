@@ -112,7 +112,7 @@ def run(directory: Path, controllers: frozenset[str], story: Any) -> set[Asked]:
     async def main() -> set[Asked]:
         async with running_process(directory, controllers) as site:
             await story(site)
-        return {each for each in site.transport.asked if (each.verb, each.group, each.resource) not in BY_KUBECTL}
+        return {each for each in site.asked if (each.verb, each.group, each.resource) not in BY_KUBECTL}
 
     return asyncio.run(main())
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from scenarios.faults import Fault, Rules, UnreliableTransport, refusing
+from scenarios.faults import Rules, refusing
 from volplane.controller.config import Configuration
 from volplane.errors import ApiError
 from volplane.kube.client import Client
@@ -17,6 +17,7 @@ from volplane.reconcile.explain import Explanation
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
+from volplane_testing.transport import FaultTransport
 
 
 def looked(*refused: str) -> tuple[ReadOnlyControlPlane, Explanation]:
@@ -28,9 +29,10 @@ def looked(*refused: str) -> tuple[ReadOnlyControlPlane, Explanation]:
         server.handle("POST", "/api/v1/namespaces", {}, {"content-type": "application/json"}, namespace)
         before = server.store.version
         forbidden = refusing(403, "Forbidden", "not for you")
-        rules = Rules(faults=[Fault(lambda call: call.what in refused, times=100, before=forbidden)])
+        rules = Rules()
+        rules.fault(lambda call: call.what in refused, times=100, before=forbidden)
         seen = await read_control_plane(
-            Client(UnreliableTransport(InProcessTransport(server), rules)), Configuration(drivers=()), Options()
+            Client(FaultTransport(InProcessTransport(server), rules)), Configuration(drivers=()), Options()
         )
         assert server.store.version == before
         return seen, seen.explain("default/c")

@@ -148,7 +148,7 @@ async def test_the_password_goes_from_the_secret_to_the_hook_and_nowhere_else(
     assert "logged in with ***" in text
     assert PASSWORD not in text
     assert "wrong-password" not in text
-    secrets = {each for each in site.transport.asked if each.resource == "secrets" and each.name == "filer"}
+    secrets = {each for each in site.asked if each.resource == "secrets" and each.name == "filer"}
     assert secrets == {Asked("get", "", "secrets", OURS, "filer")}
 
 

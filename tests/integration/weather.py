@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from scenarios.harness import Harness
 from volplane.errors import ApiUnavailable
-from volplane.kube.transport import LineStream, Response, Transport
+from volplane.kube.transport import Response, Transport
 from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing.transport import Ask, FaultScript, FaultTransport, Request, requests
 
-Ask = Callable[[], Awaitable[Response]]
 Weather = Callable[[Ask, float], Awaitable[Response]]
 """(performs the request, the caller's seconds) -> the answer."""
 
@@ -67,9 +67,19 @@ class Outdoors(Harness):
         super().__init__(*backends, **more)
         self.weather: Weather = fine
         self.requests = 0
+        self._sky = FaultScript()
+        self._sky.add(requests(), self._behave, times=math.inf)
 
     def way_to_server(self) -> Transport:
-        return _Way(self, InProcessTransport(self.server))
+        return FaultTransport(InProcessTransport(self.server), self._sky)
+
+    async def _behave(self, request: Request, ask: Ask) -> Response:
+        self.requests += 1
+        if request.verb == "watch" and self.weather is not fine:
+            if self.weather is silent:
+                await asyncio.sleep(request.seconds)
+            raise ApiUnavailable(f"GET {request.path} broke off", status=0)
+        return await self.weather(ask, request.seconds)
 
     async def storm(self, weather: Weather, seconds: float) -> int:
         """Let it last so long; how many requests were made meanwhile."""
@@ -78,29 +88,3 @@ class Outdoors(Harness):
         await asyncio.sleep(seconds)
         self.weather = fine
         return self.requests - before
-
-
-class _Way:
-    def __init__(self, outdoors: Outdoors, inner: InProcessTransport) -> None:
-        self._outdoors = outdoors
-        self._inner = inner
-
-    async def request(self, method: str, path: str, *, seconds: float, **options: Any) -> Response:
-        self._outdoors.requests += 1
-        ask = lambda: self._inner.request(method, path, seconds=seconds, **options)  # noqa: E731
-        return await self._outdoors.weather(ask, seconds)
-
-    @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
-    ) -> AsyncIterator[LineStream]:
-        self._outdoors.requests += 1
-        if self._outdoors.weather is silent:
-            await asyncio.sleep(quiet)
-        if self._outdoors.weather is not fine:
-            raise ApiUnavailable(f"GET {path} broke off", status=0)
-        async with self._inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
-            yield lines
-
-    async def close(self) -> None:
-        await self._inner.close()

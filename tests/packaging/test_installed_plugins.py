@@ -82,7 +82,7 @@ def install_foreign(site: Path, name: str, backend: str, source: str) -> None:
 def ours(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     """Every wheel that this repository can build."""
     clean = CleanEnvironment(tmp_path_factory.mktemp("ours") / "venv")
-    borrow(clean.site, "volplane", "boto3")
+    borrow(clean.site, "volplane", "volplane-embedded", "boto3")
     clean.install(*map(wheel_of, OURS))
     return clean
 
@@ -91,7 +91,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     """Ours, and what others got wrong."""
     clean = CleanEnvironment(tmp_path_factory.mktemp("crowded") / "venv")
-    borrow(clean.site, "volplane")
+    borrow(clean.site, "volplane", "volplane-embedded")
     clean.install(*map(wheel_of, OURS[:4]))
     for name, source in FOREIGN.items():
         install_foreign(clean.site, name, name, source)

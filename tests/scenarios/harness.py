@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self
 
 from scenarios.backends import ScriptedBackend
-from scenarios.faults import Call, Fault, Rules, UnreliableTransport, refusing
+from scenarios.faults import Call, Rules, refusing
 from volplane.assembly import Parts, build
 from volplane.controller.actions import EventRecord
 from volplane.controlplane import ControlPlane
@@ -25,6 +25,7 @@ from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
 from volplane_testing.executor import InlineExecutor, Latency
+from volplane_testing.transport import FaultTransport
 
 Json = dict[str, Any]
 
@@ -91,7 +92,7 @@ class Harness:
         self._latency = latency
         self._people = InProcessTransport(self.server)
         self._running: asyncio.Task[None] | None = None
-        self._transport: UnreliableTransport | None = None
+        self._transport: FaultTransport | None = None
         self._executor: InlineExecutor | None = None
         self._plane: ControlPlane | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -112,7 +113,7 @@ class Harness:
 
     async def build(self) -> ControlPlane:
         """A fresh process: nothing survives but the server, the backends and the rules."""
-        self._transport = UnreliableTransport(self.way_to_server(), self.rules)
+        self._transport = FaultTransport(self.way_to_server(), self.rules)
         self._executor = InlineExecutor(self._limits, self._latency)
         bootstrap = Client(InProcessTransport(self.server))
         await ensure_namespace(bootstrap, OURS)
@@ -316,7 +317,7 @@ class Harness:
                 answer = refusing(403, "Forbidden", "forbidden by the scenario")
             case text:
                 answer = refusing(500, "InternalError", text)
-        self.rules.faults.append(Fault(lambda call: call.what == what, times=times, before=answer, skip=skip))
+        self.rules.fault(lambda call: call.what == what, times=times, before=answer, skip=skip)
 
     def crash_after(self, what: str, *, skip: int = 0) -> None:
         """Kill the controller when such a write has taken effect and before it hears of it, then start another."""
@@ -325,7 +326,7 @@ class Harness:
             self.crash()
             return True
 
-        self.rules.faults.append(Fault(lambda call: call.what == what, after=die, skip=skip))
+        self.rules.fault(lambda call: call.what == what, after=die, skip=skip)
 
     def crash_at_write(self, number: int) -> None:
         """The same after the `number`-th write of any kind, from 0."""
@@ -335,7 +336,7 @@ class Harness:
             return True
 
         writes = {"create", "update", "delete"}
-        self.rules.faults.append(Fault(lambda call: call.verb in writes, after=die, skip=number))
+        self.rules.fault(lambda call: call.verb in writes, after=die, skip=number)
 
     # --- watching -----------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ async def divert(harness: Harness, row: Mapping[str, Any], meaning: rows.Meaning
     for entry in row.get("inject", ()):
         text = entry.get("cache", "")
         if found := _MISSING.fullmatch(text) or _OUTDATED.fullmatch(text):
-            harness.rules.hidden.add(("persistentvolumeclaims", f"default/{found[1]}"))
+            harness.rules.hide("persistentvolumeclaims", f"default/{found[1]}")
         elif text:
             raise AssertionError(f"cannot read: {text}")
 
@@ -138,5 +138,5 @@ async def foretell(harness: Harness, row: Mapping[str, Any], meaning: rows.Meani
                 given["metadata"] = {k: v for k, v in body["metadata"].items() if v is not None}
                 await rows.make(harness, "claims", given, meaning)
                 key = ("persistentvolumeclaims", f"default/{body['metadata']['name']}")
-                harness.rules.hidden.add(key)
+                harness.rules.hide(*key)
                 harness.rules.absent.add(key)

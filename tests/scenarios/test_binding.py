@@ -37,7 +37,7 @@ async def test_binds_do_not_wait_for_each_other() -> None:
 
     async with plain() as harness:
         await _pairs(harness, 100)
-        harness.rules.seconds = 0.01
+        harness.rules.latency = 0.01
         await harness.start()
         await asyncio.sleep(1.0)
         assert Counter((await harness.claims()).values()) == {"Bound": 100}
@@ -134,7 +134,7 @@ async def test_a_volume_taken_by_somebody_else_at_the_last_moment_is_not_fought_
         await harness.create("volumes", {**volume("w", "2Gi"), "status": {"phase": "Available"}})
         other = await harness.create("claims", claim("other", "9Gi"))
         await harness.create("claims", claim("c"))
-        harness.rules.seconds = 0.05
+        harness.rules.latency = 0.05
         await harness.start()
         ref = reference("other", uid=other["metadata"]["uid"])
         await harness.patch("volumes", "v", {"spec": {"claimRef": ref}})

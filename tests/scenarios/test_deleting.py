@@ -96,7 +96,7 @@ async def test_a_claim_that_the_cache_does_not_know_keeps_its_volume(hidden: boo
         body = volume("v", persistentVolumeReclaimPolicy="Delete", claimRef=ref)
         await harness.create("volumes", {**body, "status": {"phase": "Released"}})
         if hidden:
-            harness.rules.hidden.add(("persistentvolumeclaims", "default/c"))
+            harness.rules.hide("persistentvolumeclaims", "default/c")
         await harness.start()
         await harness.settle()
         assert await harness.volumes() == {"v": "Bound"}

@@ -99,6 +99,20 @@ async def test_a_backend_that_erases_for_long_is_asked_again() -> None:
         assert [dict(request.context.state) for request in backend.requests] == [{}, {"part": 1}]
 
 
+async def test_the_state_of_a_long_scrub_survives_a_restart() -> None:
+    backend = ScriptedBackend(DRIVER)
+    backend.script("recycle", InProgress(retry_after=20.0, state={"part": 1}), OK)
+
+    async with Harness(backend) as lab:
+        await lab.create("volumes", released())
+        await lab.start()
+        await asyncio.sleep(10.0)
+        await lab.restart()
+        await asyncio.sleep(60.0)
+        assert await lab.volumes() == {"v": "Available"}
+        assert [dict(request.context.state) for request in backend.requests] == [{}, {"part": 1}]
+
+
 async def test_the_pod_of_a_volume_that_is_deleted_meanwhile_is_removed() -> None:
     async with Harness(by_pod()) as harness:
         await harness.create("volumes", released())

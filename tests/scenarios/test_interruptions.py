@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.faults import Call, Fault, refusing
+from scenarios.faults import Call, refusing
 from scenarios.harness import Harness
 from scenarios.stories import STORIES, Story, play, summary
 from volplane_testing import clock
@@ -38,13 +38,13 @@ def _killed(harness: Harness, number: int) -> None:
 
 
 def _answer_lost(harness: Harness, number: int) -> None:
-    harness.rules.faults.append(Fault(lambda call: call.verb in WRITES, after=lambda _call: True, skip=number))
+    harness.rules.fault(lambda call: call.verb in WRITES, after=lambda _call: True, skip=number)
 
 
 def _refused(status: int, reason: str) -> Disturb:
     def disturb(harness: Harness, number: int) -> None:
         before = refusing(status, reason, "by the test")
-        harness.rules.faults.append(Fault(lambda call: call.verb in WRITES, before=before, skip=number))
+        harness.rules.fault(lambda call: call.verb in WRITES, before=before, skip=number)
 
     return disturb
 

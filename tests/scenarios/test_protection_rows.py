@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from scenarios.differences import PROTECTION_DIFFERENCES
-from scenarios.faults import Call, Fault, refusing
+from scenarios.faults import Call, refusing
 from scenarios.files import scenario_rows
 from scenarios.harness import PATHS, Harness, Json
 from volplane.kube.client import Client
@@ -65,11 +65,11 @@ def _inject(harness: Harness, row: Json) -> None:
     inject = row.get("inject") or {}
     for lag in inject.get("informerLag", ()):
         assert lag["mode"] == "withhold-all"
-        harness.rules.hidden.add((lag["resource"], "*"))
+        harness.rules.hide(lag["resource"], "*")
     for fault in inject.get("apiFaults", ()):
         what = f"{fault['verb']} {fault['resource']}" + (f"/{fault['subresource']}" if "subresource" in fault else "")
         before = refusing(fault["status"], "Forbidden", "by the scenario")
-        harness.rules.faults.append(Fault(lambda c, w=what: c.what == w, times=fault["times"], before=before))
+        harness.rules.fault(lambda c, w=what: c.what == w, times=fault["times"], before=before)
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ async def _deliver(harness: Harness, step: Json) -> None:
     """One event of the pod watch, as the first thing that the controller hears; lists and watches bring no more
     pods.
     """
-    harness.rules.hidden.add(("pods", "*"))
+    harness.rules.hide("pods", "*")
     plane = await harness.build()
     for version, key in enumerate(("old", "new"), start=10**9):
         if key in step:

@@ -14,7 +14,9 @@ from scenarios.stories import DRIVER, GIB, claim
 from volplane import (
     Asset,
     BackendError,
+    DeleteRequest,
     InProgress,
+    ProvisionRequest,
     VolumeSource,
 )
 from volplane.operations import DriverLimits
@@ -266,3 +268,60 @@ async def test_the_state_of_long_work_survives_a_restart() -> None:
         first, *later = [request.context.state for request in backend.requests]
         assert dict(first) == {}
         assert all(dict(state) == {"task": 7} for state in later)
+
+
+# --- what was made and is not wanted -----------------------------------------------------------------------------
+
+
+async def test_the_state_of_a_long_discard_survives_a_restart() -> None:
+    backend = SearchableBackend(DRIVER)
+    backend.script("delete", InProgress(retry_after=20.0, state={"job": 5}), OK)
+
+    async with Harness(backend, latency=slow_provisioning) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(1.0)
+        await lab.delete("claims", "c")
+        await asyncio.sleep(10.0)
+        await lab.restart()
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert backend.assets == {}
+        assert [dict(request.context.state) for request in deletions(backend)] == [{}, {"job": 5}]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_discard_that_was_begun_goes_on_though_the_class_switches_back(restarted: bool) -> None:
+    backend, other = SearchableBackend(DRIVER), SearchableBackend("other.example.com")
+    backend.script("delete", InProgress(retry_after=20.0, state={"job": 5}), OK)
+
+    async with Harness(backend, other, latency=slow_provisioning) as lab:
+        await create_class(lab)
+        await lab.start()
+        uid = await ask(lab)
+        await asyncio.sleep(1.0)
+        await switch_class(lab, other.name)
+        await asyncio.sleep(10.0)
+        await switch_class(lab, DRIVER)
+        await asyncio.sleep(1.0)
+        assert await lab.volumes() == {}, "no volume stands for an asset that is being deleted"
+        if restarted:
+            await lab.restart()
+        await asyncio.sleep(60.0)
+        assert [dict(request.context.state) for request in deletions(backend)] == [{}, {"job": 5}]
+        assert await lab.claims() == {"c": "Bound"}
+        made = [request for request in backend.requests if isinstance(request, ProvisionRequest)]
+        assert [request.context.generation for request in made] == [1, 2], "the second asset is another one"
+        assert list(backend.assets) == [f"pvc-{uid}"]
+        assert not other.calls["provision"]
+
+
+def deletions(backend: ScriptedBackend) -> list[DeleteRequest]:
+    return [request for request in backend.requests if isinstance(request, DeleteRequest)]
+
+
+async def switch_class(lab: Harness, driver: str) -> None:
+    """A provisioner is immutable: the class is made again."""
+    await lab.delete("classes", "fast")
+    await create_class(lab, provisioner=driver)

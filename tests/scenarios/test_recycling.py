@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from scenarios.faults import Fault
 from scenarios.harness import OURS, Harness, Json
 from scenarios.recycling import by_pod, end, intent, permitted, pods, released
 from scenarios.stories import claim, node_runs_pods, reference, volume
@@ -217,7 +216,7 @@ async def test_a_pod_created_late_by_a_dead_process_never_starts() -> None:
             bodies.append(call.body)
             return False
 
-        harness.rules.faults.append(Fault(lambda call: call.what == "create pods", after=keep))
+        harness.rules.fault(lambda call: call.what == "create pods", after=keep)
         await harness.start()
         await end(harness, await permitted(harness), "Succeeded")
         await harness.settle()

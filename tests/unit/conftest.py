@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+import math
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -12,65 +12,47 @@ import pytest
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.client import Client
-from volplane.kube.transport import LineStream, Response
+from volplane.kube.transport import Response
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.clock import now
+from volplane_testing.transport import Ask, FaultTransport, Request, requests
 
 Call = tuple[str, str]
 
 
-class Wire:
-    """A transport to an embedded server. `calls` has (method, path) of every exchange, `watches` the open ones."""
+class Wire(FaultTransport):
+    """A transport to an embedded server. `calls` has (method, path) of every exchange, WATCH for watches."""
 
     def __init__(self) -> None:
         self.server = ApiServer(now=now, random=Random(1))
+        super().__init__(InProcessTransport(self.server))
         self.client = Client(self)
         self.calls: list[Call] = []
         self.queries: list[Mapping[str, str]] = []
-        self.watches = 0
         self.before: Callable[[str, str], Response | None] = lambda _method, _path: None
         """May answer in the server's place, or raise, before the request took effect."""
         self.after: Callable[[str, str], None] = lambda _method, _path: None
         """May raise after the request took effect."""
-        self.inner = InProcessTransport(self.server)
+        self.script.add(requests(), self._behave, times=math.inf)
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None,
-        seconds: float,
-    ) -> Response:
-        self.calls.append((method, path))
-        self.queries.append(query)
-        instead = self.before(method, path)
+    @property
+    def watches(self) -> int:
+        """How many are open."""
+        return self.script.open_watches
+
+    async def _behave(self, request: Request, ask: Ask) -> Response:
+        self.calls.append((request.method, request.path))
+        self.queries.append(request.query)
+        instead = self.before(request.method, request.path)
+        if request.verb == "watch":
+            return await ask()
         if instead is not None:
             await asyncio.sleep(0)
             return instead
-        answer = await self.inner.request(method, path, query=query, headers=headers, body=body, seconds=seconds)
-        self.after(method, path)
+        answer = await ask()
+        self.after(request.method, request.path)
         return answer
-
-    @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
-    ) -> AsyncIterator[LineStream]:
-        self.calls.append(("WATCH", path))
-        self.queries.append(query)
-        self.before("WATCH", path)
-        async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as stream:
-            self.watches += 1
-            try:
-                yield stream
-            finally:
-                self.watches -= 1
-
-    async def close(self) -> None:
-        await self.inner.close()
 
     def fail(self, *calls: Call, times: int = 1, after: bool = False) -> None:
         """Lose the connection at the next `times` calls of these (method, prefix of the path)."""

@@ -277,15 +277,7 @@ class Runner:
         for event in events:
             self._recorder.record(event)
 
-    def _retry(
-        self,
-        key: str,
-        error: Exception,
-        row: Backoff,
-        *,
-        asked: float | None = None,
-        level: int,
-    ) -> float:
+    def _retry(self, key: str, error: Exception, row: Backoff, *, asked: float | None = None, level: int) -> float:
         """Queue a key that failed again, log the error and keep it as the reason; the delay in seconds."""
         seconds = self._queue.retry(key, row, asked=asked)
         self._reasons[key] = str(error)

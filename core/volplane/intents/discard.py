@@ -9,9 +9,8 @@ from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown
 from volplane.intents.operation import OperationDeps
+from volplane.intents.record import holds_asset, presumed_intent
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
-from volplane.intents.segments import presumed_intent
-from volplane.intents.settle import holds_asset
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim
 from volplane.operations import Again, Work
@@ -36,18 +35,21 @@ class DiscardOperation:
         return lambda: self._discard(claim, driver, progress)
 
     async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
-        live = await self._deps.live_volume(volume_name_of(claim))
-        if await self._still_wanted(claim, driver) or (live is not None and holds_asset(live, claim, driver.name)):
-            raise self._deps.not_justified()
         intent = self._cluster.intent_of(claim)
         if intent is None or intent.driver != driver.name:
             intent = presumed_intent(claim, driver, self._cluster)
+        begun = isinstance(progress.step, Discarding) or intent.discard is not None
+        live = await self._deps.live_volume(volume_name_of(claim))
+        wanted = await self._still_wanted(claim, driver)
+        if (wanted and not begun) or (live is not None and holds_asset(live, claim, driver.name)):
+            raise self._deps.not_justified()
         try:
             asset = await self._asset_of(claim, intent, driver, progress)
             if asset is not None:
                 # A deletion in several steps goes on with this one, rather than look, or make it, once more.
                 progress.discard_began(asset)
-                await self._delete_asset(claim, intent, driver, asset, progress)
+                if not await self._delete_asset(claim, intent, driver, asset, progress):
+                    return
         except BackendError as error:
             message = f"Error cleaning provisioned volume for claim {claim.key}: {error}; it is tried again"
             self._deps.recorder.record(warning(CLAIMS, claim, "ProvisioningCleanupFailed", message))
@@ -108,12 +110,15 @@ class DiscardOperation:
 
     async def _delete_asset(
         self, claim: Claim, intent: ClaimIntent, driver: DriverView, asset: Asset, progress: ClaimProgress
-    ) -> None:
-        state = progress.step.state if isinstance(progress.step, Discarding) else None
+    ) -> bool:
+        """Call `delete`; whether the asset is gone."""
+        step = progress.step
+        state = step.state if isinstance(step, Discarding) and step.state is not None else intent.discard
         context = self._deps.context(driver, intent.generation, state)
         owner = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
         result = await self._deps.hooks.call(driver, Driver.delete, request)
         if isinstance(result, InProgress):
             progress.discard_pending(asset, result.state, self._deps.next_due(result.retry_after))
-            raise Again(after=result.retry_after)
+            return False
+        return True

@@ -108,12 +108,7 @@ class Client:
             query["continue"] = rest
 
     async def create(
-        self,
-        kind: Kind[T],
-        body: Mapping[str, Any],
-        *,
-        low_priority: bool = False,
-        seconds: float | None = None,
+        self, kind: Kind[T], body: Mapping[str, Any], *, low_priority: bool = False, seconds: float | None = None
     ) -> T:
         """Create the object that `body` describes (see `Kind.body`); its namespace is that of its metadata."""
         metadata = body.get("metadata") or {}

@@ -119,7 +119,7 @@ class EventRecorder:
         self._writing = 0
         self._closed = asyncio.Event()
         self.dropped = 0
-        """Notices that never became, or counted in, a written event."""
+        """Events that were neither written nor counted in a written one."""
 
     def record(self, event: Notification) -> None:
         """Write an Event on an object, soon. Never waits, and never raises for what the API server does."""

@@ -117,12 +117,7 @@ class HttpTransport:
         complete = await self._credentials.add_to(headers)
         try:
             answer = await self._session.request(
-                "GET",
-                self._url(path, query),
-                headers=complete,
-                timeout=timeout,
-                allow_redirects=False,
-                **self._extra,
+                "GET", self._url(path, query), headers=complete, timeout=timeout, allow_redirects=False, **self._extra
             )
         except TimeoutError:
             raise ApiUnavailable(f"GET {path} had no answer within {quiet:.3g} s", status=0) from None

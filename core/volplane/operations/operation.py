@@ -108,14 +108,7 @@ class OperationState:
 
     @classmethod
     def of(
-        cls,
-        run: Run,
-        *,
-        phase: Phase,
-        since: float,
-        failures: int,
-        error: str | None,
-        next_try: float | None = None,
+        cls, run: Run, *, phase: Phase, since: float, failures: int, error: str | None, next_try: float | None = None
     ) -> OperationState:
         """The state of the operation that `run` names."""
         return cls(

@@ -17,7 +17,7 @@ from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import CLAIM_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod
 
-__all__ = ["LivePods", "ProtectionWorld", "decide_claim_protection", "without_finalizer"]
+__all__ = ["LivePods", "ProtectionState", "decide_claim_protection", "without_finalizer"]
 
 BELIEVED = 30.0
 """Seconds after which a user that only a live list showed is looked for again."""
@@ -68,7 +68,7 @@ class LivePods:
 
 
 @dataclass(slots=True, kw_only=True)
-class ProtectionWorld:
+class ProtectionState:
     """What the decision sees.
 
     promised: whether the binder still has to take back
@@ -102,9 +102,9 @@ def _owned_by(claim: Claim, pod: Pod) -> bool:
     return any(owner.controller and owner.uid == pod.uid for owner in owners)
 
 
-def decide_claim_protection(key: str, world: ProtectionWorld) -> Action:
+def decide_claim_protection(key: str, state: ProtectionState) -> Action:
     """Add the finalizer to a living claim, remove it from a terminating one that is proven unused."""
-    claim = world.claims.get(key)
+    claim = state.claims.get(key)
     if claim is None:
         return Settled()
     held = claim.has_finalizer(CLAIM_PROTECTION)
@@ -112,15 +112,15 @@ def decide_claim_protection(key: str, world: ProtectionWorld) -> Action:
         return Settled() if held else _add(claim)
     if not held:
         return Settled()
-    users = sorted(pod.name for pod in world.pods.by_index("claim", key) if uses(pod, claim))
+    users = sorted(pod.name for pod in state.pods.by_index("claim", key) if uses(pod, claim))
     if users:
         return Wait(reason=f"used by pods {', '.join(users)}")
-    if world.promised(claim):
+    if state.promised(claim):
         return Wait(reason="the volume that was chosen for it is being taken back")
-    if world.live.proves_unused(claim):
+    if state.live.proves_unused(claim):
         body = {"metadata": {"finalizers": without_finalizer(claim, CLAIM_PROTECTION)}}
         return Patch(kind=CLAIMS, target=claim, body=body, why="no pod uses the claim")
-    if (left := world.live.valid_for(claim, world.monotonic())) > 0:
+    if (left := state.live.valid_for(claim, state.monotonic())) > 0:
         # The list found a user that the cache does not show yet, or no more: what the watch brings decides, or a new
         # list.
         return Wait(reason="a pod that is not in the cache uses it", seconds=left)

@@ -15,10 +15,17 @@ from msgspec.structs import replace
 from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Run, Wait
 from volplane.drivers.view import DriverView
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
+from volplane.intents.record import (
+    can_never_be_bound,
+    choose_segment,
+    discard,
+    discard_begun,
+    outlive,
+    provisioning_failed,
+    record_intent,
+    settle,
+)
 from volplane.intents.requests import split_parameters
-from volplane.intents.segments import choose_segment
-from volplane.intents.settle import discard, provisioning_failed, record_intent, settle
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.names import csi_driver_of
@@ -36,10 +43,13 @@ NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 def decide_provision(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for an unbound claim of this class for which no volume fits."""
+    known = cluster.intent_of(claim)
+    made = cluster.volumes.get(volume_name_of(claim))
+    if made is None and discard_begun(claim, cluster):
+        return discard(claim, known.driver if known is not None else storage_class.provisioner, cluster)
     driver = cluster.drivers.get(storage_class.provisioner)
     if driver is None:
         return _without_driver(claim, storage_class, cluster)
-    made = cluster.volumes.get(volume_name_of(claim))
     if made is not None:
         return _volume_exists(claim, made, cluster)
     if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
@@ -51,12 +61,8 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
             return step
         # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
         return Wait(reason=obstacle, events=(provisioning_failed(claim, obstacle),))
-    known = cluster.intent_of(claim)
-    if (
-        known is not None
-        and known.driver != driver.name
-        and not isinstance(cluster.progress.claim(claim.uid).step, Discarded)
-    ):
+    discarded = isinstance(cluster.progress.claim(claim.uid).step, Discarded)
+    if known is not None and known.driver != driver.name and not discarded:
         return discard(claim, known.driver, cluster)
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     placed = intent is not None and (intent.segment is not None or not driver.info.topology_keys)
@@ -65,8 +71,12 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
         or not placed
         or intent.driver != driver.name
         or not claim.has_finalizer(names.PROVISIONING_FINALIZER)
+        or discarded
     ):
         old = known if known is not None and known.driver == driver.name else None
+        if old is not None and discarded:
+            # What is made next is another asset than the one that was deleted.
+            old = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=old.generation + 1)
         return _give_back_lost_node(claim, driver, old, cluster, reads) or _declare(
             claim, storage_class, driver, old, cluster
         )

@@ -116,8 +116,7 @@ class RecycleOperation(_VolumeOperation):
             raise deps.not_justified()
         if epoch_of(intent.fence) != epoch_of(deps.fence()):
             raise deps.not_justified()
-        state = progress.step.state if isinstance(progress.step, Erasing) else None
-        context = deps.context(driver, state=state)
+        context = deps.context(driver, state=intent.state)
         request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.settings.cluster_id))
         try:
             result = await deps.hooks.call(driver, Driver.recycle, request)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from volplane.backoff import SCRUB_FAILED
-from volplane.binding.steps import unbind_patch, volume_phase_step
+from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.kube import names
@@ -163,6 +163,8 @@ def _scrub(
     match progress.step:
         case BackendErased():
             return _record(volume, _with(intent, erased=True), why="the backend erased it")
+        case Erasing(state=state) if (intent.state or {}) != state:
+            return _record(volume, _with(intent, state=dict(state) or None), why="keep the driver's state")
         case Erasing(due=due) if due > cluster.monotonic():
             left = due - cluster.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)

@@ -35,7 +35,8 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     generation: which asset of this claim, part of client tokens; rises only when the former one is proven absent.
     segment: the place chosen, kept over retries; {} = wherever the driver likes, None = none is chosen. state: what the
-    last `InProgress` returned.
+    last `InProgress` of `provision` returned. discard: the asset is being deleted, and the state that the last
+    `InProgress` of `delete` returned; None = it is not.
     """
 
     v: int
@@ -43,6 +44,7 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 1
     segment: dict[str, str] | None = None
     state: dict[str, Any] | None = None
+    discard: dict[str, Any] | None = None
 
 
 class _Sealed(msgspec.Struct, frozen=True):
@@ -106,6 +108,7 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     not_before: float = 0.0
     """Unix time before which the next attempt does not start."""
     state: dict[str, Any] | None = None
+    """What the last `InProgress` of `recycle` returned in this attempt."""
 
     def same_scrub(self, other: RecycleIntent | None) -> bool:
         """Whether both are about one attempt after one release: what was erased for the one is erased for the other."""

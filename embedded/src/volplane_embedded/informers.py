@@ -1,4 +1,4 @@
-"""What scheduler and node agent see of the cluster: caches that follow the API server, and the indexes they need."""
+"""The informers of scheduler and kubelet: caches that follow the API server, and the indexes that both read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Informers"]
 
 
 class Informers:
-    """The caches. `pending`, `node` and `claim` are indexes of pods, `shelf` and `claim` those of volumes."""
+    """The caches. Pods are indexed by `pending`, `node` and `claim`, volumes by `candidates` and `claim`."""
 
     def __init__(self) -> None:
         self.pods: Cache[Pod] = Cache(PODS, {"pending": _pending, "node": _node, "claim": _claims_of_pod})
         self.nodes: Cache[Node] = Cache(NODES)
         self.claims: Cache[Claim] = Cache(CLAIMS)
-        self.volumes: Cache[Volume] = Cache(VOLUMES, {"shelf": _candidate_key, "claim": _claim_of_volume})
+        self.volumes: Cache[Volume] = Cache(VOLUMES, {"candidates": _candidate_key, "claim": _claim_of_volume})
         self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
 
     @property
@@ -45,15 +45,15 @@ class Informers:
         return self.pods.by_index("claim", claim_key)
 
     def candidates(self, claim: Claim) -> list[Volume]:
-        """Volumes of the class and volume mode that the claim asks for."""
-        return self.volumes.by_index("shelf", repr(place_of(claim)))
+        """Volumes with the class and volume mode that the claim asks for."""
+        return self.volumes.by_index("candidates", repr(place_of(claim)))
 
     def reserved(self, claim_key: str) -> list[Volume]:
         """Volumes whose reference names this claim."""
         return self.volumes.by_index("claim", claim_key)
 
     async def follow(self, client: Client, random: Random) -> None:
-        """Keep the caches in step with the API server until cancelled."""
+        """List and watch all kinds until cancelled."""
         async with asyncio.TaskGroup() as reflectors:
             for plural, cache in self.caches.items():
                 reflectors.create_task(Reflector(client, cache, random=random).run(), name=f"node-{plural}")

@@ -1,4 +1,4 @@
-"""A transport to an API server in the same process: no sockets, no threads, the same bytes."""
+"""A transport to an API server in the same process, without sockets and threads. The bytes are the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Answered", "InProcessTransport", "Server", "Watched"]
 
 
 class Answered(Protocol):
-    """A finished answer of a server."""
+    """A complete response of a server."""
 
     @property
     def status(self) -> int: ...
@@ -28,7 +28,7 @@ class Answered(Protocol):
 
 @runtime_checkable
 class Watched(Protocol):
-    """An open watch of a server: lines of JSON."""
+    """An open watch of a server. Yields lines of JSON."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -36,7 +36,7 @@ class Watched(Protocol):
 
 
 class Server(Protocol):
-    """What the embedded API server offers to a caller in its own process."""
+    """The interface of the embedded API server for callers in its own process."""
 
     def handle(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
@@ -48,8 +48,8 @@ class Server(Protocol):
 class InProcessTransport:
     """Calls a `Server` directly. Every call yields to the event loop once before and once after the server acts.
 
-    So a caller can be cancelled, and others can run, at the two places where a network would let them: before the
-    request took effect and before its answer arrived.
+    So a caller can be cancelled, and other tasks can run, where a network allows it too: before the request takes
+    effect and before the response arrives.
     """
 
     def __init__(self, server: Server, *, headers: Mapping[str, str] | None = None) -> None:
@@ -98,7 +98,7 @@ class InProcessTransport:
 
 
 class _Stream:
-    """A watch, or the answer that refused it."""
+    """A watch, or the response that refused it."""
 
     def __init__(self, opened: Watched | Answered, path: str, quiet: float) -> None:
         self._watch = opened if isinstance(opened, Watched) else None
@@ -122,40 +122,40 @@ class _Stream:
             for line in (await self.read()).splitlines():
                 yield line
             return
-        silence = _Silence(self._watch, self._quiet)
+        timeout = _IdleTimeout(self._watch, self._quiet)
         try:
             async for line in self._watch:
-                silence.heard()
+                timeout.reset()
                 yield line.rstrip(b"\n")
         finally:
-            silence.stop()
-        if silence.noticed:
+            timeout.stop()
+        if timeout.expired:
             raise ApiUnavailable(f"GET {self._path} was silent for {self._quiet:g} s", status=0)
 
 
-class _Silence:
-    """Closes a watch that brings nothing for `quiet` seconds. One timer for many lines."""
+class _IdleTimeout:
+    """Closes a watch without lines for `quiet` seconds. It rearms one timer instead of one for each line."""
 
     def __init__(self, watch: Watched, quiet: float) -> None:
         self._watch = watch
         self._quiet = quiet
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
-        self._timer = self._loop.call_later(quiet, self._look)
-        self.noticed = False
+        self._timer = self._loop.call_later(quiet, self._check)
+        self.expired = False
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         self._last = self._loop.time()
 
     def stop(self) -> None:
         self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         due = self._last + self._quiet
         if self._loop.time() < due:
-            self._timer = self._loop.call_at(due, self._look)
+            self._timer = self._loop.call_at(due, self._check)
             return
-        self.noticed = True
+        self.expired = True
         self._watch.close()
 
 

@@ -1,4 +1,4 @@
-"""The nodes of `volplane dev`: scheduler, node registration and node agent in one, for whoever runs an API server."""
+"""The nodes of `volplane dev`: scheduler, node registration and kubelet, run together beside an API server."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from volplane_embedded.scheduler.scheduler import Scheduler
 __all__ = ["LocalNodes"]
 
 _LOG = logging.getLogger(__name__)
-_AGAIN = 2.0
+_RETRY_SECONDS = 2.0
 
 
 class LocalNodes:
     """Nodes that are this machine.
 
-    count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: where volumes and logs of pods are
-    kept, and found again after a restart; nobody else may use it. hidden: directories and files that no container may
-    see (state_dir never is seen). now: wall time, aware, UTC.
+    count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: holds volumes and logs of pods over
+    a restart; no other process may use it. hidden: directories and files that no container may see, besides state_dir.
+    now: wall time, aware, UTC.
     """
 
     def __init__(
@@ -67,11 +67,13 @@ class LocalNodes:
         return self._state_dir / "pods"
 
     async def wait_ready(self) -> None:
-        """Until the nodes are registered and pods are scheduled."""
+        """Return when the nodes are registered and pods are scheduled."""
         await self._ready.wait()
 
     async def run(self) -> None:
-        """Register the nodes, schedule and run pods until cancelled. All processes are then ended; objects stay."""
+        """Register the nodes, schedule and run pods until cancelled. Then all processes are killed; the objects
+        stay.
+        """
         await asyncio.to_thread(self._state_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
@@ -83,7 +85,7 @@ class LocalNodes:
                 tasks.create_task(recorder.run(), name="node-events")
             await self._check(sandboxes)
             await self._register(nodes)
-            tasks.create_task(self._informers.follow(self._client, self._random), name="node-sight")
+            tasks.create_task(self._informers.follow(self._client, self._random), name="node-informers")
             await self._informers.wait_synced()
             tasks.create_task(nodes.run(), name="node-leases")
             tasks.create_task(self._agent.run(), name="node-agent")
@@ -102,8 +104,8 @@ class LocalNodes:
             try:
                 await nodes.register()
             except ApiError as error:
-                _LOG.warning("the nodes could not be registered, trying again in %g s: %s", _AGAIN, error)
-                await asyncio.sleep(_AGAIN)
+                _LOG.warning("the nodes could not be registered, trying again in %g s: %s", _RETRY_SECONDS, error)
+                await asyncio.sleep(_RETRY_SECONDS)
             else:
                 return
 
@@ -129,8 +131,9 @@ class LocalNodes:
     def log_source(
         self, namespace: str, pod: str, container: str | None, follow: bool, query: LogQuery
     ) -> AsyncIterator[bytes]:
-        """What a container wrote: for `ApiServer.log_source`. Raises StatusError: no such pod here, or nothing ran
-        yet.
+        """Open the output of a container, for `ApiServer.log_source`.
+
+        Raises StatusError: 404 for an unknown pod, 400 if the container did not start yet or runs elsewhere.
         """
         found = self._informers.pods.get(f"{namespace}/{pod}")
         if found is None:
@@ -149,7 +152,7 @@ class LocalNodes:
         return read_logs(log, wanted, runs=(lambda: self._runs(found, name, attempt)) if follows else None)
 
     def _attempt(self, pod: Pod, container: str) -> int:
-        """The newest start of a container; -1 if it was never started."""
+        """Number of the newest start of a container, -1 if it was never started."""
         worker = self._agent.worker(pod) if self._agent is not None else None
         if worker is not None:
             return worker.record.container(container).attempt

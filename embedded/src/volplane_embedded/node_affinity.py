@@ -1,6 +1,7 @@
-"""Whether a node is one that a pod or volume may use: selectors, affinity, taints. Pure.
+"""Whether a pod or volume may use a node: selectors, affinity, taints, topology. Pure. Scheduler and kubelet use it.
 
-Source: `k8s.io/component-helpers/scheduling/corev1` (nodeaffinity, `TolerationsTolerateTaint`).
+Source: k8s.io/component-helpers/scheduling/corev1 (nodeaffinity; helpers.go, FindMatchingUntoleratedTaint),
+k8s.io/component-helpers/storage/volume (CheckNodeAffinity).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ __all__ = ["in_topology", "pod_allows", "preference", "selector_matches", "untol
 
 
 def selector_matches(selector: NodeSelector, node: Node) -> bool:
-    """Whether any term matches; a selector without terms matches nothing."""
+    """Whether one of the terms matches. A selector without terms matches no node."""
     return any(_term_matches(term, node) for term in selector.node_selector_terms or ())
 
 
 def _term_matches(term: NodeSelectorTerm, node: Node) -> bool:
-    """All of its expressions and fields; an empty term matches nothing."""
+    """Whether all expressions and fields match. An empty term matches no node."""
     if not term.match_expressions and not term.match_fields:
         return False
     labels = node.metadata.labels or {}
@@ -53,13 +54,13 @@ def _compares(label: str | None, values: list[str], *, greater: bool) -> bool:
 
 
 def volume_allows(volume: Volume, node: Node) -> bool:
-    """The node affinity of a volume; none admits every node."""
+    """Whether the node meets the volume's node affinity. A volume without affinity can be used on every node."""
     affinity = volume.spec.node_affinity
     return affinity is None or affinity.required is None or selector_matches(affinity.required, node)
 
 
 def pod_allows(pod: Pod, node: Node) -> bool:
-    """The pod's nodeSelector and required node affinity."""
+    """Whether the node meets the pod's nodeSelector and required node affinity."""
     labels = node.metadata.labels or {}
     if any(labels.get(key) != value for key, value in (pod.spec.node_selector or {}).items()):
         return False
@@ -76,7 +77,7 @@ def preference(pod: Pod, node: Node) -> int:
 
 
 def untolerated(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> Taint | None:
-    """The first taint that keeps new pods away and is not tolerated."""
+    """The first NoSchedule or NoExecute taint that is not tolerated, None if there is none."""
     held = list(tolerations)
     for taint in taints:
         if taint.effect in {"NoSchedule", "NoExecute"} and not any(_tolerates(one, taint) for one in held):
@@ -95,7 +96,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def in_topology(terms: Iterable[TopologyTerm], node: Node) -> bool:
-    """Whether a class's allowedTopologies admit the node: any term, all of its keys; none at all admit every node."""
+    """Whether the node meets a class's allowedTopologies: one term with all its keys. No terms allow every node."""
     listed = list(terms)
     if not listed:
         return True

@@ -68,7 +68,7 @@ class Capabilities(Fields):
 
 
 class SecurityContext(Fields):
-    """Of a container; what is None is taken from the pod's."""
+    """Of a container. A field that is None has the value of the pod's security context."""
 
     run_as_user: int | None = None
     run_as_group: int | None = None
@@ -193,7 +193,7 @@ CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps", True, ConfigMap)
 
 
 def is_finished(pod: Pod) -> bool:
-    """Whether all containers have ended for good."""
+    """Whether all containers have ended and none is started again."""
     return pod.status.phase in {"Succeeded", "Failed"}
 
 
@@ -208,7 +208,7 @@ def needs_node(pod: Pod) -> bool:
 
 
 def claim_names(pod: Pod) -> list[str]:
-    """Names of the claims a pod uses, in the order of its volumes; of ephemeral volumes the claim made for them."""
+    """Names of the claims that a pod uses, in the order of its volumes, with the claims made for ephemeral volumes."""
     names: list[str] = []
     for volume in pod.spec.volumes or ():
         if volume.persistent_volume_claim is not None:
@@ -225,7 +225,7 @@ Now = Callable[[], datetime]
 
 
 def timestamp(moment: datetime) -> str:
-    """As the API writes times: RFC 3339 in whole seconds."""
+    """The form of times in the API: RFC 3339, UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -237,7 +237,7 @@ def condition_of(conditions: Iterable[Condition] | None, kind: str) -> Condition
 def with_condition(
     conditions: Iterable[Condition] | None, kind: str, *, status: bool, now: str, reason: str = "", message: str = ""
 ) -> list[Condition]:
-    """The list with this condition. The transition time moves only with the status; an equal list means no change.
+    """The list with this condition set. lastTransitionTime changes only with the status; an equal list means no change.
 
     now: RFC 3339.
     """

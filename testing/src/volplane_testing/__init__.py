@@ -1,7 +1,8 @@
-"""The testing kit: a whole cluster in the process, backends that fail on demand, the conformance suite, virtual time.
+"""The testing kit for backends: a cluster in virtual time, injected faults, the conformance suite and the simulation.
 
-Nothing here needs pytest; with pytest, its plugin comes with volplane. Names are imported when they are first used,
-because pytest loads this package in every run.
+Tests of backends and of the controllers import it; the core and the plugins never do. It runs the real controllers
+against the embedded API server in one process, and never contacts a real cluster. pytest is optional: its plugin is
+loaded only by pytest. Names are imported on first use, because pytest loads this package in every run.
 """
 
 from __future__ import annotations

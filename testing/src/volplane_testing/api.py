@@ -1,4 +1,4 @@
-"""People's access to the API server of a test cluster: JSON in, JSON out, at once and without faults."""
+"""Direct access to the API server of a test cluster: JSON in, JSON out, without delay and without faults."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from volplane_embedded.apiserver.server import ApiServer
 __all__ = ["Api", "Json"]
 
 Json = dict[str, Any]
+"""A Kubernetes object as in its JSON: `object["metadata"]["name"]`."""
 
 _KINDS: Final[Mapping[str, Kind[Any]]] = {
     kind.plural: kind for kind in (*vars(kinds).values(), EVENTS) if isinstance(kind, Kind)
@@ -47,7 +48,7 @@ class Api:
         return [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in answer["items"]]
 
     def create(self, resource: str, body: Mapping[str, Any], namespace: str = "default") -> Json:
-        """Create an object; apiVersion, kind and namespace are filled in, a missing namespace is made."""
+        """Create an object; apiVersion, kind and namespace are filled in, a missing namespace is created."""
         kind = _kind(resource)
         metadata = dict(body.get("metadata") or {})
         if kind.namespaced:
@@ -63,7 +64,7 @@ class Api:
         return self._send("PATCH", path, body, content_type="application/merge-patch+json")
 
     def delete(self, resource: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
-        """Delete an object; finalizers may keep it for a while."""
+        """Delete an object; finalizers may delay its removal."""
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
@@ -76,7 +77,7 @@ class Api:
         return sorted(found, key=lambda event: int(event["metadata"]["resourceVersion"]))
 
     def __contains__(self, about: Mapping[str, Any]) -> bool:
-        """Whether this very object (kind, name and uid) is still there."""
+        """Whether the object with this kind, name and uid exists."""
         kind = next(kind for kind in _KINDS.values() if kind.kind == about["kind"])
         metadata = about["metadata"]
         there = self.get(kind.plural, metadata["name"], metadata.get("namespace", ""))
@@ -99,8 +100,8 @@ class Api:
         answer = self._server.handle(method, path, query or {}, {"content-type": content_type}, encoded)
         if answer.status >= 300:
             raise error_from(answer.status, answer.headers, answer.body, call=f"{method} {path}")
-        told: Json = json.loads(answer.body)
-        return told
+        decoded: Json = json.loads(answer.body)
+        return decoded
 
 
 def _kind(resource: str) -> Kind[Any]:

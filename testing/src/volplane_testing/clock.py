@@ -26,17 +26,17 @@ Ts = TypeVarTuple("Ts")
 
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 LIMIT: Final = 7 * 86400.0
-"""Virtual seconds after which a run has gone on for ever."""
+"""Virtual seconds after which a run counts as endless."""
 _RESOLUTION: Final = 1e-6
 _LAST_WAIT: Final = 10.0
 
 
 class Deadlock(RuntimeError):
-    """Nothing is ready, no timer is set: the tasks named wait for each other, or for nobody."""
+    """No task is ready and no timer is set, so nothing can happen any more. The message names the tasks."""
 
 
 class OutOfTime(RuntimeError):
-    """More virtual time passed than the run was allowed: something goes on for ever."""
+    """More virtual time passed than the run is allowed."""
 
 
 def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float = LIMIT) -> T:
@@ -108,7 +108,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
     def _shuffle(self, random: Random) -> None:
-        """Exchange the steps of tasks among each other; other callbacks (futures, sockets) keep their places."""
+        """Shuffle the steps of tasks; other callbacks (futures, sockets) keep their places."""
         ready = self._ready  # type: ignore[attr-defined]
         places = [place for place, handle in enumerate(ready) if _is_task_step(handle)]
         if len(places) < 2:
@@ -119,7 +119,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             ready[place] = handle
 
     def _wait(self, timeout: float | None, poll: Callable[[float | None], _Ready]) -> _Ready:
-        """What the selector does instead of sleeping: real events first, then time jumps."""
+        """Used by the selector instead of waiting: poll real events, then advance the time."""
         ready = poll(0)
         if ready or timeout == 0:
             return ready
@@ -145,7 +145,7 @@ _Ready = list[tuple[selectors.SelectorKey, int]]
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """A selector that lets somebody else decide how to wait."""
+    """A selector whose `select` calls the given function instead of waiting."""
 
     def __init__(self, wait: Callable[[float | None, Callable[[float | None], _Ready]], _Ready]) -> None:
         self._real = selectors.DefaultSelector()
@@ -171,7 +171,7 @@ class _JumpingSelector(selectors.BaseSelector):
 
 
 def _awaited(awaitable: Any) -> Iterator[str]:
-    """Where a suspended coroutine stands, and where every one that it awaits stands."""
+    """The line of a suspended coroutine, and of every coroutine that it awaits."""
     while (frame := getattr(awaitable, "cr_frame", None)) is not None:
         yield f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
         awaitable = awaitable.cr_await

@@ -83,7 +83,7 @@ class Cluster:
         self._changed: asyncio.Event
         self.server: ApiServer
         self.api: Api
-        """What people do: read and write objects, at once and without faults."""
+        """Reads and writes objects as a user does, without delay and without faults."""
         self.controllers: Controllers
 
     async def __aenter__(self) -> Self:
@@ -109,7 +109,7 @@ class Cluster:
         """Name of the first driver."""
         return next(iter(self._spec.backends))
 
-    # --- people -------------------------------------------------------------------------------------------------
+    # --- objects ------------------------------------------------------------------------------------------------
 
     async def create_class(
         self,
@@ -196,27 +196,27 @@ class Cluster:
         return volume
 
     async def delete_claim(self, claim: Mapping[str, Any]) -> None:
-        """Delete the claim; what follows from that takes its time (`settle`)."""
+        """Delete the claim. The controllers act on that later: see `settle`."""
         self.api.delete("persistentvolumeclaims", claim["metadata"]["name"], claim["metadata"]["namespace"])
 
     async def finish_pod(self, name: str, *, namespace: str = "volplane-system", succeeded: bool = True) -> None:
-        """Let a pod end, as its node would tell: there is no node here. Scrubber pods are in volplane-system."""
+        """Set the phase of a pod as its node would; a `Cluster` has no nodes. Scrubber pods are in volplane-system."""
         phase = "Succeeded" if succeeded else "Failed"
         self.api.patch("pods", name, {"status": {"phase": phase}}, namespace, subresource="status")
 
     # --- time ---------------------------------------------------------------------------------------------------
 
-    async def wait_for(self, truth: Callable[[], Any], seconds: float, what: str) -> Any:
-        """What `truth` returns once that is not None or false. TimeoutError, with every known reason, after
+    async def wait_for(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
+        """What `condition` returns once that is not None or false. TimeoutError, with every known reason, after
         `seconds`.
         """
         deadline = asyncio.get_running_loop().time() + seconds
-        while not (found := truth()):
+        while not (found := condition()):
             self.controllers.check()
             self._changed.clear()
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
-                raise TimeoutError(f"after {seconds:g} s it is not so that {what}; {self._reasons()}")
+                raise TimeoutError(f"after {seconds:g} s this has not happened: {what}; {self._reasons()}")
             try:
                 async with asyncio.timeout(left):
                     await self._changed.wait()
@@ -244,7 +244,7 @@ class Cluster:
             await asyncio.sleep(max(step, _BARRIER))
 
     async def advance(self, seconds: float) -> None:
-        """Let so many seconds pass, with all that happens in them; then settle."""
+        """Let so many seconds pass, then settle."""
         await asyncio.sleep(seconds)
         await self.settle()
 
@@ -267,23 +267,23 @@ class Cluster:
         self._script.add(requests(verb, resource), refuse(status, after=after) if status else lost, times=times)
 
     def delay(self, verb: str, resource: str, seconds: float, times: int = 1) -> None:
-        """Let the next `times` requests of the controllers arrive so much later."""
+        """Delay the next `times` requests of the controllers by so many seconds."""
         self._script.add(requests(verb, resource), delay(seconds), times=times)
 
     def drop_watches(self) -> None:
-        """End every watch, as a server does that is restarted or overloaded."""
+        """End every watch, as a restarted or overloaded server does."""
         self.server.end_watches()
 
     def compact(self) -> None:
-        """Let the server forget its past: a watch that must resume from there is told 410, and lists anew."""
+        """Compact the server's history: a watch that resumes from an older version gets 410 and lists again."""
         self.server.store.compact()
 
     @property
     def requests(self) -> Sequence[Request]:
-        """What the controllers have asked of the server so far."""
+        """The requests of the controllers so far."""
         return tuple(self._script.requests)
 
-    # --- inside -------------------------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         transport = FaultTransport(InProcessTransport(self.server), self._script)
@@ -294,7 +294,7 @@ class Cluster:
                 self._follow(plural, _storage_of(cache.kind))
 
     def _follow(self, plural: str, storage: str) -> None:
-        """Keep the version of the newest change of a kind, which its cache must reach."""
+        """Record the version of the newest change of a kind, which its cache must reach."""
         self._newest[plural] = 0
 
         def changed(change: Any) -> None:
@@ -315,7 +315,7 @@ class Cluster:
 
 
 def _storage_of(kind: Kind[Any]) -> str:
-    """Under which key the server's store has objects of a kind."""
+    """The key of a kind in the server's store."""
     group = kind.api_version.rpartition("/")[0]
     return f"{kind.plural}.{group}" if group else kind.plural
 

@@ -1,4 +1,4 @@
-"""Coroutine tests: a test and its fixtures run in one task of one event loop."""
+"""Runs a coroutine test and its fixtures in one task of one event loop."""
 
 from __future__ import annotations
 

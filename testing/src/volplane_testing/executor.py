@@ -57,7 +57,7 @@ class InlineExecutor:
         return views_of(self._tasks, driver)
 
     def close(self) -> None:
-        """Cancel what has not returned: the process of the simulation is dead; what had no effect yet never has one."""
+        """Cancel the calls that have not returned. A call without an effect by now never has one."""
         for task in self._tasks.values():
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""Backends that fail on demand: a wrapper around any backend, with a script of what goes wrong at which call.
+"""Backends that fail on demand: a wrapper around any backend, with a script of faults by hook and call.
 
     FaultyBackend(backend, {"provision": [FailBefore(Throttled("slow down")), FailAfter()], "delete": {2: Hang()}})
 
@@ -69,7 +69,7 @@ class FailAfter:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The call does not return until `FaultyBackend.release`; then it takes effect, far too late.
+    """The call does not return until `FaultyBackend.release`; then it takes effect.
 
     In a `Cluster` it never does.
     """
@@ -120,6 +120,7 @@ class Twice:
 
 
 Fault = FailBefore | FailAfter | Hang | Slow | Answer | Twice
+"""What goes wrong with one call of a hook."""
 
 Script = Mapping[str, Sequence[Fault | None] | Mapping[int, Fault]]
 """Hook -> the faults of its calls in order (None: none), or by number, from 1."""
@@ -155,7 +156,7 @@ class FaultyBackend:
         self._lock = threading.Lock()
         self._released = threading.Event()
         self.hooks = frozenset(mark.hook for mark in marks(backend))
-        """What it implements: as much as the backend does."""
+        """The hooks of the wrapped backend."""
         for mark in marks(backend):
             setattr(self, mark.hook, hookimpl(self._hook(mark.hook, getattr(backend, mark.attribute))))
         for hook, faults in (script or {}).items():
@@ -177,11 +178,11 @@ class FaultyBackend:
                 self._script[hook][number] = fault
 
     def release(self) -> None:
-        """Let every call that hangs go on, now and from now on."""
+        """Release all calls that hang, and those that will."""
         self._released.set()
 
     def errors(self, hook: str) -> list[BaseException]:
-        """What the calls of a hook raised, in order."""
+        """The errors of the calls of a hook, in order."""
         return [call.error for call in self.calls if call.hook == hook and call.error is not None]
 
     def plan(self, hook: str) -> tuple[float, float]:
@@ -235,11 +236,11 @@ class FaultyBackend:
 
 
 def _no_pause(_seconds: float) -> None:
-    """The executor has made, or will make, the delay."""
+    """The executor makes the delay."""
 
 
 def _task() -> object:
-    """Who calls: the task, or the thread if no loop runs in it."""
+    """The calling task, or the thread if no loop runs in it."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

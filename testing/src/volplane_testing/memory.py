@@ -1,6 +1,6 @@
-"""A correct backend in memory: for tests of what is around a backend, and the model of what conformance means.
+"""A correct backend in memory, for tests of the controllers and as the model of the conformance suite.
 
-The storage is an object of its own, as a real one is: it outlives the backend instances that work on it.
+The storage is an object of its own: it outlives the backend instances that use it.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class MemoryAsset:
 
 @dataclass(slots=True)
 class MemoryStorage:
-    """What is there. Use `assets` (by name) and `snapshots` (by handle: name and source) in assertions.
+    """The state of the storage. Use `assets` (by name) and `snapshots` (by handle: name and source) in assertions.
 
     delay: seconds that making and deleting take by `clock`; 0 = at once. nodes: to which assets can be attached,
-    most_attached: how many to one. zones: none = assets can be reached from everywhere.
+    most_attached: how many to one. zones: none = assets can be reached from every node.
     """
 
     capacity_bytes: int = 1 << 50
@@ -110,11 +110,11 @@ class MemoryStorage:
         return next((asset for asset in self.assets.values() if asset.handle == handle), None)
 
     def room(self) -> int:
-        """Bytes that no asset has."""
+        """Free bytes."""
         return self.capacity_bytes - sum(asset.capacity_bytes for asset in self.assets.values())
 
     def sweep(self) -> None:
-        """Let what was to be gone by now be gone."""
+        """Remove the assets whose deletion is due."""
         now = self.clock()
         for name, asset in list(self.assets.items()):
             if asset.deleting_until is not None and asset.deleting_until <= now:
@@ -133,7 +133,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        """One text parameter, `colour`; everything else is as free as the contract allows."""
+        """One text parameter, `colour`; every mode of the contract."""
         return DriverInfo(
             version="1",
             parameters=ParameterSchema(parameters=(Parameter(name="colour", doc="Kept with the asset."),)),
@@ -156,17 +156,17 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """Memory is always there."""
+        """Memory is always available."""
         return Done()
 
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
-        """Any colour will do."""
+        """Accept every colour."""
         return Done()
 
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
-        """Make it, or answer with what is there."""
+        """Create the asset, or return the existing one."""
         storage = self.storage
         with storage.lock:
             storage.sweep()
@@ -225,7 +225,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
-        """Unless it is attached, or another's."""
+        """Refused while it is attached, and for another owner's asset."""
         with self.storage.lock:
             self.storage.sweep()
             asset = self._asset_of(request.volume)
@@ -255,7 +255,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def adopt(self, request: AdoptRequest) -> Done:
-        """From the former owner, or again."""
+        """Change the owner from the former one; idempotent."""
         with self.storage.lock:
             asset = self.storage.by_handle(request.volume.handle)
             if asset is None:
@@ -294,7 +294,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def modify(self, request: ModifyRequest) -> Done:
-        """Keep the colour."""
+        """Store the colour."""
         with self.storage.lock:
             asset = self._there(request.volume)
             for key, value in request.parameters.items():
@@ -368,7 +368,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done:
-        """If it is there."""
+        """Idempotent."""
         with self.storage.lock:
             self.storage.snapshots.pop(request.handle, None)
         return Done()

@@ -52,7 +52,7 @@ _PROPERTY = "volplane-conformance"
 
 @pytest.fixture(scope="class")
 def conformance_statuses() -> Iterator[dict[str, RuleStatus]]:
-    """What was found so far by the rules of one `BackendConformance` class."""
+    """The statuses of the rules of one `BackendConformance` class so far."""
     statuses: dict[str, RuleStatus] = {}
     yield statuses
     statuses.clear()
@@ -60,7 +60,7 @@ def conformance_statuses() -> Iterator[dict[str, RuleStatus]]:
 
 @pytest.fixture
 def coroutine_runner(request: pytest.FixtureRequest) -> Iterator[CoroutineRunner]:
-    """What runs a coroutine test and its fixtures; the marks say on which loop."""
+    """Runs a coroutine test and its fixtures; its marks choose the loop."""
     import asyncio  # noqa: PLC0415 - only tests that need it pay
 
     from volplane_testing.clock import LIMIT, VirtualTimeLoop  # noqa: PLC0415
@@ -163,7 +163,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Name every waived rule with its reason, whatever the verbosity; count by reason those that do not concern."""
+    """Name every waived rule with its reason, whatever the verbosity; count the rules that do not apply, by reason."""
     waived = [f"{report.nodeid}: {status}" for report, status in _statuses(terminalreporter, "xfailed", _WAIVED)]
     elsewhere = Counter(
         f"{report.nodeid.rpartition('::')[0]}: {status}"

@@ -65,7 +65,7 @@ class Target(NamedTuple):
 def target_of(method: str, path: str, body: bytes | None) -> Target:
     """Read a request; the name of an object to be created is taken from the body."""
     parts = path.strip("/").split("/")
-    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    parts = parts[{"api": 2, "apis": 3}.get(parts[0], 0) :]
     namespace = ""
     if len(parts) > 2 and parts[0] == "namespaces":
         namespace, parts = parts[1], parts[2:]

@@ -74,7 +74,7 @@ def test_a_violation_is_explained_and_fails_the_command(run: Run) -> None:
     code, out, _ = run("checked_backends:Bad", "--in-process", *TWO)
     assert code == 1
     assert "FAIL  delete-of-what-is-gone-is-done: delete raised NotFound: asset memory-" in out
-    assert "The rule: `delete` of what is gone is `Done`, however often it comes." in out
+    assert "The rule: `delete` of an asset that is gone is `Done`, also when it is repeated." in out
     assert "process 1: delete(memory-" in out
     assert out.endswith("1 kept, 1 violated\n")
 

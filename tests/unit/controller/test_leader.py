@@ -1,6 +1,7 @@
 """Leader election: never two at work, whatever the API server does."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -17,32 +18,9 @@ from volplane.kube.kinds import LEASES, NAMESPACES
 from volplane.kube.leases import LeaseLock
 from volplane.kube.transport import Response
 from volplane_testing.clock import now
+from volplane_testing.transport import Ask, FaultTransport, Request, requests
 
 KEY = "default/provisioner"
-
-
-class Link:
-    """One candidate's own connection to a shared server: it can hang or break for this candidate alone."""
-
-    def __init__(self, wire: Any) -> None:
-        self.wire = wire
-        self.state = "up"
-
-    async def request(self, method: str, path: str, **rest: Any) -> Any:
-        if self.state == "hangs":
-            await asyncio.Event().wait()
-        if self.state == "refused":
-            raise ApiUnavailable("connection refused", status=0)
-        answer = await self.wire.request(method, path, **rest)
-        if self.state == "lost":
-            raise ApiUnavailable("connection reset", status=0)
-        return answer
-
-    def stream(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("an elector does not watch")
-
-    async def close(self) -> None:
-        pass
 
 
 class Candidate:
@@ -58,13 +36,16 @@ class Candidate:
         namespace: str = "default",
         clock: Callable[[], datetime] = now,
     ) -> None:
-        self.link = Link(wire)
+        self.state = "up"
+        """Of its own connection to the server: up, hangs, refused, or lost (the answers are)."""
+        link = FaultTransport(wire)
+        link.script.add(requests(), self._connection, times=math.inf)
         self.identity = identity
         self.log = log
         self.slow = slow
         self.overran = 0
         self.terms: list[Leadership] = []
-        client = Client(self.link)
+        client = Client(link)
         lock = LeaseLock(client, namespace=namespace, name="provisioner", identity=identity, now=clock)
         self.elector = Elector(
             lock,
@@ -80,6 +61,17 @@ class Candidate:
 
     def note(self, what: str) -> None:
         self.log.append((asyncio.get_running_loop().time(), self.identity, what))
+
+    async def _connection(self, request: Request, ask: Ask) -> Response:
+        assert request.verb != "watch", "an elector does not watch"
+        if self.state == "hangs":
+            await asyncio.Event().wait()
+        if self.state == "refused":
+            raise ApiUnavailable("connection refused", status=0)
+        answer = await ask()
+        if self.state == "lost":
+            raise ApiUnavailable("connection reset", status=0)
+        return answer
 
     async def work(self, leadership: Leadership) -> None:
         self.terms.append(leadership)
@@ -154,14 +146,14 @@ async def test_a_leader_cut_off_stops_before_another_begins(wire: Callable[[], A
     await asyncio.sleep(1)
     two = Candidate(line, "two", log)
     await asyncio.sleep(60)
-    one.link.state = state
+    one.state = state
     cut = asyncio.get_running_loop().time()
     await asyncio.sleep(60)
     assert at_work(log) == ["two"]
     ended = next(when for when, identity, what in log if (identity, what) == ("one", "ends"))
     assert ended < cut + 15
     assert not one.overran
-    one.link.state = "up"
+    one.state = "up"
     await asyncio.sleep(60)
     assert at_work(log) == ["two"]
     for candidate in (one, two):
@@ -172,9 +164,9 @@ async def test_a_short_outage_costs_no_leadership(wire: Callable[[], Any]) -> No
     line, log = wire(), []  # type: ignore[var-annotated]
     one = Candidate(line, "one", log)
     await asyncio.sleep(60)
-    one.link.state = "hangs"
+    one.state = "hangs"
     await asyncio.sleep(7)
-    one.link.state = "up"
+    one.state = "up"
     await asyncio.sleep(600)
     assert at_work(log) == ["one"]
     assert len(one.terms) == 1
@@ -186,9 +178,9 @@ async def test_renewals_whose_answers_are_lost_still_count(wire: Callable[[], An
     one = Candidate(line, "one", log)
     await asyncio.sleep(1)
     for _ in range(20):
-        one.link.state = "lost"
+        one.state = "lost"
         await asyncio.sleep(4)
-        one.link.state = "up"
+        one.state = "up"
         await asyncio.sleep(4)
     assert len(one.terms) == 1
     await one.stop()
@@ -197,11 +189,11 @@ async def test_renewals_whose_answers_are_lost_still_count(wire: Callable[[], An
 async def test_a_take_whose_answer_was_lost_does_not_lock_everybody_out(wire: Callable[[], Any]) -> None:
     line, log = wire(), []  # type: ignore[var-annotated]
     one = Candidate(line, "one", log)
-    line.after = lambda method, _path: setattr(one.link, "state", "lost" if method == "POST" else "up")
+    line.after = lambda method, _path: setattr(one, "state", "lost" if method == "POST" else "up")
     await asyncio.sleep(1)
     assert (await lease(line)).holder_identity == "one"
     assert at_work(log) == []
-    one.link.state = "up"
+    one.state = "up"
     await asyncio.sleep(3)
     assert at_work(log) == ["one"]
     assert one.terms[0].epoch == 1
@@ -214,7 +206,7 @@ async def test_work_that_does_not_stop_in_time_is_reported_before_another_may_be
     await asyncio.sleep(60)
     two = Candidate(line, "two", log)
     await asyncio.sleep(60)
-    one.link.state = "hangs"
+    one.state = "hangs"
     cut = asyncio.get_running_loop().time()
     await asyncio.sleep(16)
     assert one.overran == 1
@@ -223,7 +215,7 @@ async def test_work_that_does_not_stop_in_time_is_reported_before_another_may_be
     assert overran < cut + 15
     assert all(when >= overran for when in began)
     for candidate in (two, one):
-        candidate.link.state = "refused"
+        candidate.state = "refused"
         await candidate.stop()
 
 
@@ -293,9 +285,9 @@ async def test_among_three_flaky_candidates_two_are_never_at_work(wire: Callable
     candidates = [Candidate(line, f"c{n}", log, slow=random.choice([0, 1, 4])) for n in range(3)]
     for _ in range(60):
         await asyncio.sleep(random.uniform(0, 12))
-        random.choice(candidates).link.state = random.choice(["up", "hangs", "refused", "lost", "up"])
+        random.choice(candidates).state = random.choice(["up", "hangs", "refused", "lost", "up"])
     for candidate in candidates:
-        candidate.link.state = "up"
+        candidate.state = "up"
     await asyncio.sleep(40)
     assert len(at_work(log)) == 1
     assert not any(candidate.overran for candidate in candidates)

@@ -14,8 +14,8 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.protection.claims import BELIEVED, LivePods, ProtectionWorld, decide_claim_protection
-from volplane.protection.wakeups import ProtectionWakeups
+from volplane.protection.claims import BELIEVED, LivePods, ProtectionState, decide_claim_protection
+from volplane.protection.handlers import ProtectionHandlers
 from volplane.state.indexes import POD_INDEXES, claims_of_pod
 
 DYING = "2026-01-01T00:00:00Z"
@@ -46,13 +46,13 @@ class Bench:
         self.live = LivePods()
         self.claims: Cache[Claim] = Cache(CLAIMS)
         self.pods: Cache[Pod] = Cache(PODS, POD_INDEXES)
-        self.world = ProtectionWorld(
+        self.world = ProtectionState(
             claims=self.claims,
             pods=self.pods,
             live=self.live,
             monotonic=lambda: self.time,
         )
-        wakeups = ProtectionWakeups(
+        wakeups = ProtectionHandlers(
             claims=self,
             volumes=self,
             known=self.claims,

@@ -157,7 +157,7 @@ def test_each_rule_gets_a_subject_of_its_own_that_is_closed() -> None:
         open_now.pop()
 
     rules: list[Rule] = list(RULES[:3])
-    report = run_rules(fresh, rules, told=heard.append)
+    report = run_rules(fresh, rules, observe=heard.append)
     assert [result.rule for result in heard] == rules
     assert report.passed
     assert open_now == []

@@ -1,4 +1,4 @@
-"""Admission: what the stock server's plugins of the same names do to objects before they are written."""
+"""Admission plugins, with the names and effects of the stock server's (plugin/pkg/admission)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_RESIZE: Final = (
 
 
 class Admission:
-    """The enabled plugins. `classes` gives every StorageClass that is stored.
+    """The enabled plugins. classes: returns all stored StorageClasses.
 
     Raises ValueError for a plugin to disable that is not one of `PLUGINS`.
     """
@@ -41,7 +41,7 @@ class Admission:
         self._resize = _RESIZE not in disabled
 
     def admit(self, resource: Resource, new: Json, old: Json | None) -> None:
-        """Change a defaulted object about to be created (`old` is None) or changed, before it is validated."""
+        """Change a defaulted object before it is validated. old: None at creation."""
         if old is None:
             for plugin in self._creating:
                 plugin(self, resource, new)
@@ -63,7 +63,7 @@ class Admission:
         return "" if found is not None and found.get("allowVolumeExpansion") else _NO_RESIZE
 
     def default_class(self, resource: Resource, new: Json) -> None:
-        """DefaultStorageClass: the newest default class, of equally new ones the first by name."""
+        """DefaultStorageClass: choose the newest default class, the first by name among equally new ones."""
         if resource.plural != "persistentvolumeclaims" or new["spec"].get("storageClassName") is not None:
             return
         if BETA_CLASS in (new["metadata"].get("annotations") or {}):
@@ -92,7 +92,7 @@ def _protect(_: Admission, resource: Resource, new: Json) -> None:
 
 
 def _taint(_: Admission, resource: Resource, new: Json) -> None:
-    """TaintNodesByCondition: a new node takes pods only once something has found it ready."""
+    """TaintNodesByCondition: a new node has the not-ready taint until a controller removes it."""
     if resource.plural != "nodes":
         return
     taints = new["spec"].get("taints") or []
@@ -119,7 +119,7 @@ def _tolerates(toleration: Json, key: str) -> bool:
 
 
 def _prioritize(_: Admission, resource: Resource, new: Json) -> None:
-    """Priority, of a cluster without priority classes."""
+    """Priority, for a cluster without priority classes."""
     if resource.plural == "pods":
         new["spec"].setdefault("priority", 0)
         new["spec"].setdefault("preemptionPolicy", "PreemptLowerPriority")

@@ -27,7 +27,7 @@ def unsupported_media_type() -> StatusError:
 
 
 def decode(body: bytes, content_type: str) -> Any:
-    """The JSON value of a body (YAML and protobuf where the content type says so). Raises StatusError (400 or 415)."""
+    """Decode a body: JSON, or YAML or protobuf by its content type. Raises StatusError (400, 415)."""
     media_type = parse_media_type(content_type)[0]
     if media_type == MEDIA_TYPE:
         return _decode_protobuf(body)
@@ -52,14 +52,17 @@ def _decode_protobuf(body: bytes) -> Json:
 def _decode_yaml(body: bytes) -> Any:
     try:
         value = yaml.safe_load(body)
-        # Through JSON, so that dates and other YAML scalars are what kubectl would have sent.
+        # Through JSON, so that dates and other YAML scalars become what kubectl sends.
         return _decode(msgspec.json.encode(value))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, msgspec.MsgspecError, TypeError, ValueError) as why:
         raise bad_request(f"error converting YAML to JSON: {why}") from None
 
 
 def decode_object(resource: Resource, body: bytes, content_type: str, level: str) -> tuple[Json, Sequence[str]]:
-    """An object of the resource, checked, less kind and apiVersion; and warnings. Raises StatusError (400 or 415)."""
+    """Decode and check an object of the resource. Returns it without kind and apiVersion, and warnings.
+
+    Raises StatusError (400, 415).
+    """
     try:
         value = decode(body, content_type)
     except StatusError as why:
@@ -76,7 +79,7 @@ def decode_object(resource: Resource, body: bytes, content_type: str, level: str
 
 
 def check_kind(resource: Resource, value: Json) -> None:
-    """Take kind and apiVersion out of an object. Raises StatusError (400) where they name something else."""
+    """Remove kind and apiVersion from an object. Raises StatusError (400) if they are not those of the resource."""
     wanted = resource.kind
     found = value.pop("kind", None) or wanted
     version = value.pop("apiVersion", None) or resource.api_version
@@ -88,10 +91,10 @@ def check_kind(resource: Resource, value: Json) -> None:
 
 
 def check_fields(resource: Resource, obj: Json, level: str, body: bytes | None) -> Sequence[str]:
-    """Check the types of an object in place and drop its unknown fields; gives the warnings to send.
+    """Check the types of an object in place and remove its unknown fields. Returns the warnings for the client.
 
-    `level` is fieldValidation; `body` the JSON text, in which fields may stand twice. Raises StatusError (400) for a
-    wrong type, and under Strict for a field that is unknown or stands twice.
+    level: fieldValidation. body: the JSON text, searched for duplicate fields; None = no search. Raises StatusError
+    (400) for a wrong type, and under Strict for an unknown or duplicate field.
     """
     report = check(resource, obj, None if level == "Ignore" else body)
     if report.error or (report.problems and level == "Strict"):

@@ -45,7 +45,7 @@ class Type:
     refers: str = ""
 
     def go(self) -> str:
-        """How Go names it, in messages about wrong types."""
+        """The name of the Go type, for messages about wrong types."""
         if self.shape == "object":
             return f"v1.{self.refers.rpartition('.')[2]}"
         if self.element is not None:
@@ -57,11 +57,11 @@ class Type:
 class Field:
     type: Type
     keeps_empty: bool
-    """Whether an empty text, list or map stands for itself, not for absence."""
+    """Whether an empty text, list or map is stored, not treated as absent."""
     drops_zero: bool
-    """Whether 0 and false stand for absence."""
+    """Whether 0 and false are treated as absent."""
     merge_key: str | None
-    """Key of the elements when strategic merge patches merge the list ("" = scalars); None when they replace it."""
+    """Merge key of a list in strategic merge patches ("" = a list of scalars). None: patches replace the list."""
     retain_keys: bool
     required: bool
 

@@ -26,7 +26,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Outcome: the last state in its stored bytes, its uid, and whether the object is gone."""
+    """The result of a deletion: the last state in stored bytes, the uid, and whether the object is removed."""
 
     data: bytes
     uid: str
@@ -46,14 +46,14 @@ class Deletion:
         return self._delete(request.resource, self.objects.find(request), options)
 
     def by_name(self, resource: Resource, namespace: str, name: str) -> None:
-        """Delete what is there, with the default grace period. Raises StatusError."""
+        """Delete an object with the default grace period. Raises StatusError."""
         stored = self.objects.store.get(storage_of(resource), key_of(namespace, name))
         if stored is None:
             raise not_found(resource.plural, resource.group, name)
         self._delete(resource, stored, DeleteOptions())
 
     def collection(self, request: Request, options: DeleteOptions) -> list[bytes]:
-        """DELETE of all that the selectors match; gives them as they were before."""
+        """DELETE of all objects that the selectors match. Returns their states before the deletion."""
         resource, query = request.resource, request.query
         selection = select(resource, query.text("labelSelector"), query.text("fieldSelector"))
         chosen = [
@@ -72,7 +72,7 @@ class Deletion:
         meta = obj["metadata"]
         options.check(resource, meta)
         uid = meta["uid"]
-        waits = self._waits(resource, obj, options)
+        waits = self._begin_deletion(resource, obj, options)
         if waits is None:
             return Deleted(stored.data, uid, gone=False)
         changed = obj != stored.decode()
@@ -89,8 +89,8 @@ class Deletion:
             self.namespaces.empty(meta["name"])
         return Deleted(data, uid, gone=not waits)
 
-    def _waits(self, resource: Resource, obj: Json, options: DeleteOptions) -> bool | None:
-        """Begin the deletion of `obj` in place: whether it has to wait; None when it already waits and nothing
+    def _begin_deletion(self, resource: Resource, obj: Json, options: DeleteOptions) -> bool | None:
+        """Begin the deletion of `obj` in place. Returns whether it waits; None if it waits already and nothing
         changes.
         """
         meta, now = obj["metadata"], self.objects.now()
@@ -119,7 +119,7 @@ def _begin_grace(meta: Json, grace: int, now: datetime) -> None:
 
 
 def _shorten(meta: Json, grace: int | None) -> bool:
-    """Bring a pending deletion forward; it can never be put off."""
+    """Shorten the grace period of a pending deletion; it is never lengthened. Returns whether it changed."""
     before = meta["deletionGracePeriodSeconds"]
     if grace is None or grace >= before:
         return False

@@ -16,7 +16,7 @@ __all__ = ["AGGREGATED", "KUBERNETES_MINOR", "Discovery"]
 KUBERNETES_MINOR: Final = "36"
 """Minor version of Kubernetes 1 whose API is served."""
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-"""Media type of aggregated discovery; clients look for it in the answer's Content-Type."""
+"""Media type of aggregated discovery. Clients check the Content-Type of the response for it."""
 
 _JSON: Final = "application/json"
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -25,7 +25,7 @@ _STATUS_VERBS: Final = ("get", "patch", "update")
 
 
 class _Served(NamedTuple):
-    """One line of discovery: a resource or a subresource."""
+    """One entry of discovery: a resource or a subresource."""
 
     name: str
     singular: str
@@ -45,7 +45,7 @@ _REVIEWS: Final = (
 
 
 class Discovery:
-    """The documents about the given resources. `address` is the server's host:port, for old clients."""
+    """The documents about the given resources. address: the server's host:port, for old clients."""
 
     def __init__(self, resources: Iterable[Resource], address: str = "") -> None:
         self._versions: dict[tuple[str, str], list[_Served]] = {}
@@ -61,7 +61,7 @@ class Discovery:
         self._address = address
 
     def document(self, path: str, accept: str = "") -> tuple[Json, str] | None:
-        """The document at a path and its content type; None where there is none."""
+        """The document at a path and its content type, None for an unknown path."""
         parts = path.strip("/").split("/")
         if path.rstrip("/") in {"/api", "/apis"} and (version := _aggregated_version(accept)):
             return self._aggregated(core=parts[0] == "api", version=version), AGGREGATED.format(version=version)
@@ -121,7 +121,7 @@ class Discovery:
 
 
 def _aggregated_version(accept: str) -> str:
-    """The version of aggregated discovery the client prefers to the plain documents, or ""."""
+    """The version of aggregated discovery that the client prefers, "" if it prefers plain documents."""
     for choice in accept.split(","):
         media_type, *parameters = (part.strip() for part in choice.split(";"))
         named = dict(part.partition("=")[::2] for part in parameters)
@@ -133,7 +133,7 @@ def _aggregated_version(accept: str) -> str:
 
 
 def _lines(resource: Resource) -> Iterable[_Served]:
-    # A namespace's deletion takes its contents along: the stock server offers it only one by one.
+    # The stock server does not offer deletecollection for namespaces.
     verbs = tuple(verb for verb in _VERBS if resource.kind != "Namespace" or verb != "deletecollection")
     yield _Served(
         resource.plural,
@@ -152,7 +152,7 @@ def _lines(resource: Resource) -> Iterable[_Served]:
 
 
 def _storage_hash(resource: Resource) -> str:
-    """What the stock server tells where two resources share their storage."""
+    """The storageVersionHash: equal for resources with the same storage."""
     group = "" if resource.storage and "." not in resource.storage else resource.group
     digest = hashlib.sha256(f"{group}/{resource.version}/{resource.kind}".encode()).digest()
     return base64.b64encode(digest[:8]).decode()

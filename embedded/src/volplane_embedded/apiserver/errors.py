@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One field of an object that was refused, as it stands in `details.causes`."""
+    """One refused field: an entry of `details.causes` (metav1.StatusCause, field.Error)."""
 
     reason: str
     field: str
@@ -55,20 +55,20 @@ class Cause:
 
 @dataclass(slots=True)
 class StatusError(Exception):
-    """A refused request. The HTTP face turns it into a `Status` body; nothing was written."""
+    """A refused request (apierrors.StatusError). The response is a `Status`; nothing was written."""
 
     code: int
     reason: str
     message: str
     details: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
-    """ListMeta of the Status: a 410 for an expired page carries a token that goes on from the current state."""
+    """ListMeta of the Status. A 410 for an expired page has a token there, to continue from the current state."""
 
     def __str__(self) -> str:
         return f"{self.code} {self.reason}: {self.message}"
 
     def body(self) -> dict[str, Any]:
-        """The `Status` object of the answer."""
+        """The `Status` object of the response."""
         status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""Group commit: writes that arrive together share one wait for the disk."""
+"""Group commit: writes of the same turn of the event loop share one sync to disk."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ _log = logging.getLogger(__name__)
 
 
 class Committing(Protocol):
-    """What can commit: a journal."""
+    """The part of a journal that group commit needs."""
 
     @property
     def pending(self) -> bool:
-        """Whether something that was recorded is not yet on disk."""
+        """Whether recorded writes are not on disk yet."""
         ...
 
     def commit(self) -> None:
-        """Return when all that was recorded is on disk. Raises OSError; then none of it is, and the next call tries
-        again.
-        """
+        """Write all recorded writes to disk. Raises OSError; then none is on disk, and the next call tries again."""
         ...
 
 
 class Commits:
-    """Commits what was recorded once per turn of the event loop, after every request of that turn was dealt with.
+    """Commits once per turn of the event loop, after all requests of that turn.
 
-    While the disk is busy requests pile up at the sockets, so the next turn, and with it the next commit, has more of
-    them.
+    While the disk is busy requests queue at the sockets, so the next turn and its commit contain more of them.
     """
 
     def __init__(self, journal: Committing) -> None:
@@ -39,9 +36,7 @@ class Commits:
         self._due = False
 
     def recorded(self) -> None:
-        """Something was: it is committed soon, whoever waits for it. Without a running loop the caller has to
-        `flush`.
-        """
+        """Schedule a commit of what was just recorded. Without a running event loop the caller must call `flush`."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -53,7 +48,7 @@ class Commits:
         self._journal.commit()
 
     async def settled(self) -> None:
-        """Return once all that is recorded now is on disk. Raises OSError if it cannot be."""
+        """Return when all writes recorded so far are on disk. Raises OSError if they cannot be written."""
         if not self._journal.pending:
             return
         loop = asyncio.get_running_loop()

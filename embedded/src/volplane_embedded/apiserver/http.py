@@ -25,12 +25,11 @@ MAX_BODY_BYTES: Final = 3 * 1024 * 1024
 _OPEN_PATHS: Final = ("/healthz", "/livez", "/readyz", "/version")
 _FALSE: Final = ("false", "0")
 _GATHER_SECONDS: Final = 0.005
-"""Between two pieces of a watch: under load a piece holds many events, which costs both sides a tenth; else none
-waits."""
+"""Pause between two chunks of a watch. Under load a chunk then has many events, which costs both sides a tenth."""
 
 
 class HttpHandler:
-    """Turns HTTP requests into calls of the server. One instance per listening server."""
+    """Handles HTTP requests by calls of the server. One instance per listening server."""
 
     def __init__(self, server: ApiServer, token: str) -> None:
         self._server = server
@@ -83,7 +82,7 @@ class HttpHandler:
             try:
                 await self._server.store.settled()
             except OSError:
-                return  # What the disk refuses nobody may see; whoever watches comes back.
+                return  # No watcher may see a change that is not on disk; it watches again.
             await response.write(chunk)
             await asyncio.sleep(_GATHER_SECONDS)
 
@@ -116,7 +115,7 @@ async def _copy(source: AsyncIterator[bytes], response: web.StreamResponse) -> N
 
 
 async def _end(source: AsyncIterator[bytes]) -> None:
-    """Let a generator close what it holds open."""
+    """Close a generator and the files that it has open."""
     close = getattr(source, "aclose", None)
     if close is not None:
         await close()
@@ -136,7 +135,7 @@ _SHUTDOWN_SECONDS = 1.0
 
 
 class Listener:
-    """A listening server; `url` is what clients connect to."""
+    """A listening server. url: the address that clients connect to."""
 
     def __init__(self, server: ApiServer, runner: web.ServerRunner, url: str) -> None:
         self._server = server
@@ -160,10 +159,10 @@ async def serve(
 ) -> Listener:
     """Listen on `host` and `port` (0: any free one) and call `ready` with the URL once connections are accepted.
 
-    Every request but /version and the health checks needs the bearer `token`. Without `tls` kubectl, which sends no
-    credentials in clear text, cannot be used. Raises OSError where the address cannot be had.
+    All requests but /version and the health checks need the bearer `token`. Without `tls` kubectl cannot be used: it
+    sends no credentials in clear text. Raises OSError if the address cannot be used.
     """
-    face = HttpHandler(server, token)
+    handler = HttpHandler(server, token)
     loop = asyncio.get_running_loop()
 
     def request_of(message: object, payload: object, protocol: object, writer: object, task: object) -> web.BaseRequest:
@@ -178,7 +177,7 @@ async def serve(
         )
 
     low_level = web.Server(
-        face.handle,
+        handler.handle,
         request_factory=request_of,
         handler_cancellation=True,
         access_log=None,

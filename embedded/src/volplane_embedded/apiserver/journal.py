@@ -1,7 +1,7 @@
-"""Durability: objects in SQLite (write-ahead log), committed before the write is acknowledged, many at a time.
+"""Durability: objects in SQLite (write-ahead log), committed before writes are acknowledged.
 
-Only the newest state is kept, not the log of changes: after a restart a watch or page from an older version is
-answered with 410, as by a server whose history was compacted.
+Only the newest states are kept, not the log of changes. After a restart a watch or page from an older version gets 410,
+as after a compaction of etcd.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _Row = tuple[str, str, int, bytes | None]
 
 
 class DataDirInUse(Exception):
-    """Another process serves this data directory, or it cannot be used; the text says which and what to do."""
+    """The data directory is used by another process or cannot be used. The message names the reason and a remedy."""
 
 
 class SqliteJournal:
-    """The journal of a data directory; made with mode 0700 where absent. Owned by one process until `close`.
+    """The journal of a data directory, which is made with mode 0700. One process owns it until `close`.
 
-    What was recorded is on stable storage when `commit` returns (`synchronous=FULL`).
+    Recorded writes are on stable storage when `commit` returns (`synchronous=FULL`).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -51,7 +51,7 @@ class SqliteJournal:
             os.close(self._lock)
             raise DataDirInUse(f"data directory {directory} cannot be used: {why}") from None
         self._recorded: list[_Row] = []
-        """Since the last commit: a transaction that fails takes all of them with it, and they are written again."""
+        """Writes since the last commit. A failed transaction loses all of them; the next one writes them again."""
         self._failed = False
 
     def load(self) -> tuple[int, Iterable[tuple[str, Stored]]]:
@@ -61,9 +61,9 @@ class SqliteJournal:
         return version, ((storage, Stored(key, at, data)) for storage, key, at, data in rows)
 
     def record(self, storage: str, key: str, version: int, data: bytes | None) -> None:
-        """Write (data) or remove (None) an object with the next `commit`. Raises OSError; then it never is.
+        """Write (data) or remove (None) an object with the next `commit`. Raises OSError; then it is not recorded.
 
-        While commits fail nothing more is taken on.
+        While commits fail no write is recorded.
         """
         if self._failed:
             self.commit()
@@ -74,13 +74,11 @@ class SqliteJournal:
 
     @property
     def pending(self) -> bool:
-        """Whether something that was recorded is not yet on disk."""
+        """Whether recorded writes are not on disk yet."""
         return bool(self._recorded)
 
     def commit(self) -> None:
-        """Return when all that was recorded is on disk. Raises OSError; then none of it is, and the next call tries
-        again.
-        """
+        """Write all recorded writes to disk. Raises OSError; then none is on disk, and the next call tries again."""
         if not self._recorded:
             return
         self._failed = True
@@ -91,9 +89,7 @@ class SqliteJournal:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Go on with the open transaction, or begin one with what the last one lost. Raises OSError, and leaves none
-        open.
-        """
+        """Use the open transaction, or begin one with the writes that a failed one lost. OSError: none is open then."""
         try:
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -115,24 +111,22 @@ class SqliteJournal:
         execute("UPDATE counters SET value = ? WHERE name = 'version'", (version,))
 
     def close(self) -> None:
-        """Commit, and give the directory back. May be called again. Raises OSError if the disk refuses what is
-        pending.
-        """
+        """Commit and release the directory. Idempotent. Raises OSError if pending writes cannot be written."""
         if self._lock < 0:
             return
         try:
             self.commit()
         finally:
-            self._give_back()
+            self._release()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         self._connection.close()
         os.close(self._lock)
         self._lock = -1
 
 
 def _lock(directory: Path) -> int:
-    """A descriptor that holds the directory's lock; the kernel gives it back if the process is killed."""
+    """A descriptor that holds the directory's lock. The kernel releases it when the process ends."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""The kubeconfig and the token through which clients reach the server. Everything is readable by this user alone."""
+"""The kubeconfig and the token of clients. All files have mode 0600."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOKEN_BYTES: Final = 32
 
 
 def ensure_token(directory: Path | None) -> str:
-    """The token kept in a data directory, a new one where it has none (or there is no directory)."""
+    """The token kept in the data directory. A new one if there is none, or no directory."""
     if directory is None:
         return secrets.token_urlsafe(_TOKEN_BYTES)
     path = directory / "token"
@@ -51,7 +51,7 @@ def render_kubeconfig(url: str, token: str, authority: str | None) -> str:
 
 
 def write_kubeconfig(path: Path, url: str, token: str, authority: str | None) -> None:
-    """Write a kubeconfig of mode 0600, replacing what is there at once. Raises OSError."""
+    """Write a kubeconfig of mode 0600, atomically replacing an existing file. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, render_kubeconfig(url, token, authority))
 

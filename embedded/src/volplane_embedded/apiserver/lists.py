@@ -26,7 +26,7 @@ _PAGE_EXPIRED: Final = (
 
 
 class _Token(msgspec.Struct, rename={"version": "rv", "after": "start"}):
-    """A continue token: the snapshot (0: whatever is there now) and the key to go on after."""
+    """A continue token. version: the snapshot, 0 = the current state. after: the last key of the page before."""
 
     version: int
     after: str
@@ -45,7 +45,7 @@ class _Token(msgspec.Struct, rename={"version": "rv", "after": "start"}):
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """The reading verbs, watches aside."""
+    """The verbs get and list."""
 
     objects: ObjectStorage
 
@@ -76,7 +76,7 @@ class Lists:
         return page.rows, metadata
 
     def _snapshot(self, options: ListOptions) -> tuple[int, str]:
-        """Version to show (0 = now) and key to start after."""
+        """The version to list at (0 = now) and the key to start after."""
         if options.token:
             if options.version:
                 raise bad_request("specifying resource version is not allowed when using continue")
@@ -84,7 +84,7 @@ class Lists:
             return token.version, token.after
         if options.version:
             self._not_newer(options.version)
-            # A limit without a match means the same as Exact, so that all pages show one snapshot.
+            # A limit without resourceVersionMatch means Exact, so that all pages show one snapshot.
             if options.match == "Exact" or (options.limit and not options.match):
                 return options.version, ""
         return 0, ""
@@ -112,7 +112,7 @@ class Lists:
             raise expired from None
 
     def _named(self, request: Request, selection: Selection, after: str) -> Page:
-        """The list of one object, found by its name."""
+        """The list of one object, read by its name."""
         key = key_of(request.namespace, selection.name)
         stored = self.objects.store.get(storage_of(request.resource), key)
         matches = stored is not None and key > after and selection.matches(stored.decode())

@@ -1,4 +1,4 @@
-"""ObjectMeta: what the server fills in, what it refuses (`k8s.io/apimachinery/pkg/api/validation`)."""
+"""ObjectMeta: what the server sets and what it refuses (`k8s.io/apimachinery/pkg/api/validation`)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Owner(msgspec.Struct, rename="camel", gc=False):
 
 
 class _Meta(msgspec.Struct, rename="camel", gc=False):
-    """Types of the fields; what is not named here is dropped."""
+    """Types of the fields. Other fields are removed."""
 
     name: str | None = None
     generate_name: str | None = None
@@ -65,9 +65,9 @@ _KNOWN: Final = frozenset(_Meta.__struct_encode_fields__)
 
 
 def clean(obj: Json) -> Json:
-    """Bring `obj["metadata"]` into the stored form and give it: known fields only, nothing empty.
+    """Bring `obj["metadata"]` into the stored form and return it: known fields only, no empty values.
 
-    Raises StatusError (400) where a field is of the wrong type. managedFields and selfLink are dropped.
+    Raises StatusError (400) for a field of the wrong type. managedFields and selfLink are removed.
     """
     meta = obj.get("metadata")
     if meta is None:
@@ -97,7 +97,7 @@ def generate_name(prefix: str, source: random.Random) -> str:
 
 
 def begin(meta: Json, resource: Resource, now: datetime, source: random.Random) -> None:
-    """What the server sets on a new object: uid, creationTimestamp, generation."""
+    """Set uid, creationTimestamp and generation of a new object."""
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
         meta.pop(field, None)
     meta["uid"] = str(uuid.UUID(int=source.getrandbits(128), version=4))
@@ -107,7 +107,7 @@ def begin(meta: Json, resource: Resource, now: datetime, source: random.Random) 
 
 
 def carry_over(new: Json, old: Json) -> None:
-    """Fill what an update may leave out: identity, and a deletion that has begun."""
+    """Copy from the old metadata what an update may omit: identity, and a deletion that has begun."""
     for field in ("uid", "creationTimestamp"):
         if field not in new and field in old:
             new[field] = old[field]
@@ -125,7 +125,7 @@ def carry_over(new: Json, old: Json) -> None:
 
 
 def mark_deleting(meta: Json, now: datetime) -> None:
-    """Begin the deletion of an object that waits for its finalizers."""
+    """Mark an object as being deleted that waits for its finalizers."""
     if "deletionTimestamp" not in meta and meta.get("generation"):
         meta["generation"] += 1
     moment = format_time(now)
@@ -135,7 +135,7 @@ def mark_deleting(meta: Json, now: datetime) -> None:
 
 
 def validate(resource: Resource, meta: Json) -> list[Cause]:
-    """Every refused field of the metadata of an object, new or changed."""
+    """The causes for which the metadata of an object is refused."""
     causes: list[Cause] = []
     if prefix := meta.get("generateName"):
         causes += _text("metadata.generateName", prefix, resource.name_rule(prefix.rstrip("-") or prefix))
@@ -193,7 +193,7 @@ def _finalizer(name: str) -> list[Cause]:
 
 
 def validate_update(new: Json, old: Json) -> list[Cause]:
-    """Every refused change of metadata, beyond what `validate` says of the new state."""
+    """The causes for which a change of metadata is refused, besides those of `validate`."""
     causes = [
         Cause.invalid(f"metadata.{field}", new.get(field, ""), "field is immutable")
         for field in ("name", "namespace", "uid", "creationTimestamp", "deletionGracePeriodSeconds")

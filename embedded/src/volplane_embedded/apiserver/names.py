@@ -1,6 +1,6 @@
 """Rules for names, labels and annotations: `k8s.io/apimachinery/pkg/util/validation`, with its wording.
 
-Every rule returns why the value is refused, or "".
+Each rule returns the reason why the value is refused, or "".
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def qualified_name(key: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def qualified_name_faults(key: str) -> tuple[str, ...]:
-    """All that is wrong with such a key."""
+    """All reasons why such a key is refused."""
     return tuple(_faults(key))
 
 

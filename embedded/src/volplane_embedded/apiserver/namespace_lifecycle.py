@@ -1,7 +1,7 @@
-"""The life of namespaces: what may be created in them, and how they end.
+"""The life cycle of namespaces: creation of objects in them, and their deletion.
 
-A stock cluster has a controller for the end; here each write that could finish one looks itself, so that nothing has
-to run beside the server.
+In a stock cluster the admission plugin NamespaceLifecycle and the namespace controller do this. Here each write that
+can complete a deletion completes it, so that no controller has to run beside the server.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
 _PLURAL: Final = "namespaces"
 
 Delete = Callable[[Resource, str, str], object]
-"""Deletes an object by namespace and name as a client would, with the default grace period."""
+"""Deletes an object by namespace and name, with the default grace period."""
 
 
 class NamespaceLifecycle:
-    """Decides on namespaces; `delete` is set by whoever owns both this and the verbs."""
+    """The rules of namespaces. delete: the deletion of objects in a namespace."""
 
     def __init__(self, objects: ObjectStorage, delete: Delete) -> None:
         self._objects = objects
@@ -35,7 +35,7 @@ class NamespaceLifecycle:
 
     @property
     def resource(self) -> Resource | None:
-        """The resource of namespaces itself; None where it is not served."""
+        """The resource `namespaces`, None if it is not served."""
         return self._namespaces
 
     def _stored(self, name: str) -> Json | None:
@@ -43,7 +43,9 @@ class NamespaceLifecycle:
         return stored.decode() if stored else None
 
     def admit(self, resource: Resource, namespace: str, name: str) -> None:
-        """Whether an object may be created. Raises StatusError: 404 without the namespace, 403 while it ends."""
+        """Check that an object may be created. Raises StatusError: 404 without the namespace, 403 while it is
+        deleted.
+        """
         if not namespace or self._namespaces is None:
             return
         found = self._objects.store.get(_PLURAL, namespace)
@@ -58,12 +60,12 @@ class NamespaceLifecycle:
             raise refused
 
     def admit_delete(self, resource: Resource, name: str) -> None:
-        """Raises StatusError (403) for namespaces without which a cluster is none."""
+        """Raises StatusError (403) for the namespaces that every cluster has."""
         if resource is self._namespaces and name in _IMMORTAL:
             raise forbidden(_PLURAL, "", name, "this namespace may not be deleted")
 
     def is_held(self, resource: Resource, obj: Json) -> bool:
-        """Whether the object is a namespace that its content still keeps."""
+        """Whether the object is a namespace whose content is not deleted yet."""
         return resource is self._namespaces and bool(obj.get("spec", {}).get("finalizers"))
 
     def terminate(self, obj: Json) -> None:
@@ -71,7 +73,7 @@ class NamespaceLifecycle:
         obj.setdefault("status", {})["phase"] = "Terminating"
 
     def empty(self, name: str) -> None:
-        """Delete the content of a terminating namespace, and the namespace once nothing is left."""
+        """Delete the content of a terminating namespace, and the namespace if it is then empty."""
         for storage, resource in self._kept.items():
             for stored in self._objects.store.all(storage, name):
                 if self._objects.store.get(storage, stored.key) is not None:
@@ -79,7 +81,7 @@ class NamespaceLifecycle:
         self.finish(name)
 
     def finish(self, name: str) -> None:
-        """Remove a terminating namespace if nothing is left in it."""
+        """Remove a terminating namespace if it is empty."""
         found = self._stored(name)
         if self._namespaces is None or found is None or "deletionTimestamp" not in found["metadata"]:
             return
@@ -94,7 +96,7 @@ class NamespaceLifecycle:
             self._objects.remove(self._namespaces, key_of("", name))
 
     def resume(self) -> None:
-        """Go on with what a crash interrupted."""
+        """Continue deletions that a crash interrupted."""
         for stored in self._objects.store.all(_PLURAL):
             if "deletionTimestamp" in stored.decode()["metadata"]:
                 self.empty(stored.key)

@@ -47,7 +47,7 @@ _STATUS: Final = "io.k8s.apimachinery.pkg.apis.meta.v1.Status"
 
 
 def _paths(resources: Iterable[Resource], prefix: str) -> Json:
-    """The path items of the resources; `prefix` begins references to schemas and tells the version of OpenAPI."""
+    """The path items of the resources. prefix: of references to schemas; it determines the version of OpenAPI."""
     found: Json = {}
     for resource in resources:
         found.update(_paths_of(resource, prefix))
@@ -173,11 +173,11 @@ _NAMED: Final[Mapping[str, tuple[str, Json, Json]]] = {
         {"format": "date-time", "type": "string"},
     ),
 }
-"""Scalar to the definition that stands for it, in version 3 and in version 2."""
+"""Scalar to the definition that represents it, in version 3 and in version 2."""
 
 
 class OpenApi:
-    """The documents about the given resources; made when they are first asked for."""
+    """The documents about the given resources. Each is made at its first request."""
 
     def __init__(self, resources: Iterable[Resource]) -> None:
         self._versions: dict[str, list[Resource]] = {}
@@ -188,7 +188,7 @@ class OpenApi:
     def document(self, path: str, accept: str = "") -> tuple[bytes, str] | None:
         """The JSON text at a path and its content type; None where there is none.
 
-        Raises StatusError (406) for clients that take nothing but protocol buffers.
+        Raises StatusError (406) for clients that accept only protocol buffers.
         """
         path = path.rstrip("/")
         if not path.startswith("/openapi/"):

@@ -1,6 +1,6 @@
-"""Bodies in the Kubernetes protobuf envelope: kubectl sends the few kinds it creates from flags in no other form.
+"""Decodes bodies in the Kubernetes protobuf envelope, which kubectl uses for kinds that it creates from flags.
 
-Only requests are read; answers are JSON, which every client accepts beside protobuf. Field numbers are those of the
+Only requests are decoded. Responses are JSON, which every client accepts. Field numbers are those of the
 `generated.proto` files of k8s.io/api and k8s.io/apimachinery.
 """
 
@@ -34,7 +34,7 @@ _Message = Mapping[int, _Field]
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:
-    """Number and raw value of each field. Raises ValueError for what is no protobuf."""
+    """Number and raw value of each field. Raises ValueError if the data is not protobuf."""
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
@@ -91,7 +91,7 @@ def _flag(value: _Value) -> bool:
 
 
 def _time(value: _Value) -> str | None:
-    """`Time` as RFC 3339; its zero value is absence."""
+    """`Time` as RFC 3339, None for its zero value."""
     parts = dict(_fields(_raw(value)))
     seconds = _number(parts.get(1, 0))
     if not parts:
@@ -104,7 +104,7 @@ def _message(fields: _Message) -> _Read:
 
 
 def _object(data: bytes, fields: _Message) -> Json:
-    """The JSON form of a message; unknown fields are left out, as by an older server."""
+    """The JSON form of a message. Unknown fields are ignored, as by an older server."""
     found: Json = {}
     for number, value in _fields(data):
         field = fields.get(number)
@@ -191,9 +191,9 @@ _TYPE: Final = _texts("apiVersion", "kind")
 
 
 def decode_protobuf(body: bytes) -> Json | None:
-    """The object in an envelope, with its kind and apiVersion; None for a kind that is not read in this form.
+    """The object in an envelope, with its kind and apiVersion; None for a kind that is not supported in this form.
 
-    Raises StatusError (400) for what is no such envelope.
+    Raises StatusError (400) if the body is not such an envelope.
     """
     try:
         if not body.startswith(_MAGIC):

@@ -1,4 +1,4 @@
-"""From method, path and query to what is asked for: one served resource, an object, a subresource."""
+"""Parses paths and queries: which resource, object and subresource a request is for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Answer", "Query", "Request", "Routes", "not_served", "parse_media_ty
 
 @dataclass(slots=True)
 class Answer:
-    """What the server answers; `headers` holds at least Content-Type."""
+    """A response. headers: at least Content-Type."""
 
     status: int
     headers: dict[str, str]
@@ -22,7 +22,7 @@ class Answer:
 
 
 class Query:
-    """Query parameters; of repeated ones the first counts, as in the stock server."""
+    """Query parameters. The first of repeated parameters counts, as in the stock server."""
 
     __slots__ = ("_values",)
 
@@ -36,12 +36,12 @@ class Query:
         return self._values.get(name, "")
 
     def flag(self, name: str) -> bool:
-        """Anything but absence, "false" and "0" is true, as Go's query conversion has it."""
+        """True unless the parameter is absent, "false" or "0", as in Go's query conversion."""
         value = self._values.get(name)
         return value is not None and value.lower() not in ("false", "0")
 
     def number(self, name: str) -> int | None:
-        """Raises StatusError (400) for what is no integer."""
+        """None if it is absent. Raises StatusError (400) if it is not an integer."""
         value = self._values.get(name, "")
         if not value:
             return None
@@ -53,7 +53,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for objects of a resource. `name` is "" for collections, `namespace` is "" for all of them."""
+    """A request for objects of a resource. name: "" for a collection. namespace: "" for all namespaces."""
 
     resource: Resource
     namespace: str
@@ -89,8 +89,8 @@ class Routes:
             self._by_version.setdefault((resource.group, resource.version), {})[resource.plural] = resource
 
     def find(self, path: str, query: Query, headers: Mapping[str, str]) -> Request | None:
-        """None for a path that is not below a served group version. Raises StatusError (404) where one is unknown
-        there.
+        """Parse a path. None if it is not below a served group version. Raises StatusError (404) for an unknown
+        resource.
         """
         parts = path.strip("/").split("/")
         if "%" in path:

@@ -16,22 +16,22 @@ from volplane_embedded.apiserver.errors import Cause
 __all__ = ["Clock", "Column", "Json", "Resource", "Since", "StatusStrategy", "Strategy", "keep_metadata"]
 
 Json = dict[str, Any]
-"""A decoded JSON object. Machinery hands strategies objects they own and may change in place."""
+"""A decoded JSON object. Strategies own the objects that they get, and may change them in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """A cell that shows how long ago a time (RFC 3339) was; `tables.table` renders it, which knows the hour."""
+    """A cell that shows the time since `time` (RFC 3339). `tables.table` renders it."""
 
     time: str | None
     absent: str = "<unknown>"
     layout: str = "{}"
-    """What stands around the duration: `3 ({} ago)`."""
+    """Format of the cell, for example `3 ({} ago)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the `Table` answer; `priority` 0 is printed by a plain `kubectl get`, 1 only by `-o wide`."""
+    """A column of a `Table`. priority: 0 = printed by `kubectl get`, 1 = only with `-o wide`."""
 
     name: str
     description: str
@@ -42,7 +42,8 @@ class Column:
 
 
 class Strategy:
-    """The rules of a kind. Every method may change `new` in place; `old` is the stored object and never changes.
+    """The rules of a kind (rest.RESTCreateStrategy, RESTUpdateStrategy). Methods may change `new` in place, never
+    `old`.
 
     Order of a create: `default`, `prepare_create`, `validate_create`. Of an update of the main resource or of a
     subresource: `default`, `prepare_update`, then nothing more if nothing changed, else `validate_update`. Metadata
@@ -56,16 +57,14 @@ class Strategy:
         """Clear what a client may not set at creation (status), set initial status."""
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        """Every refused field."""
+        """The causes for which the object is refused."""
         return ()
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
-        """Put back what this endpoint does not write: status on "", everything but status (and metadata) on
-        "status".
-        """
+        """Restore what this endpoint does not write: status for "", everything but status and metadata for "status"."""
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        """Every refused change."""
+        """The causes for which the change is refused."""
         return ()
 
     def forbid_update(self, new: Json, old: Json, subresource: str) -> str:
@@ -73,15 +72,17 @@ class Strategy:
         return ""
 
     def validate_binding(self, binding: Json) -> Sequence[Cause]:
-        """Every refused field of a `Binding` posted to the binding subresource."""
+        """The causes for which a `Binding` is refused."""
         return ()
 
     def bind(self, obj: Json, binding: Json) -> str:
-        """Carry out a valid `Binding` on `obj`; why it cannot be (409, nothing may be written), or ""."""
+        """Apply a valid `Binding` to `obj`. Returns the reason of a 409 if it cannot be applied, else ""."""
         return "this kind cannot be bound"
 
     def grace_seconds(self, obj: Json, asked: int | None) -> int:
-        """Grace period of a delete; above 0 the object stays, with a deletionTimestamp, until a delete with 0."""
+        """Grace period of a delete in seconds. Above 0 the object is kept, with a deletionTimestamp, until a delete
+        with 0.
+        """
         return 0
 
 
@@ -100,7 +101,7 @@ class Resource:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     row_conditions: Callable[[Json], list[Json]] | None = None
-    """What the row of an object in a `Table` says beside its cells (pods: that it has completed)."""
+    """Conditions of the row of an object in a `Table` (pods: Completed)."""
     subresources: tuple[str, ...] = ()
     """Of "status", "binding", "log"."""
     fields: Mapping[str, Callable[[Json], str]] = field(default_factory=dict)
@@ -108,14 +109,13 @@ class Resource:
     generation: bool = False
     """Whether metadata.generation is kept (1 at creation, +1 when spec changes)."""
     storage: str = ""
-    """Key of the store that holds the objects, where two resources show the same ones (events); default
-    plural.group."""
+    """Storage key of the objects, if two resources represent the same ones (events). Default: plural.group."""
     to_stored: Callable[[Json], Json] | None = None
-    """Where the stored shape is another one: turns a request's object into it. Strategies see only the stored shape."""
+    """Converts the object of a request to the stored form, if that differs. Strategies get the stored form."""
     from_stored: Callable[[Json], Json] | None = None
-    """The reverse, for every answer and before a patch is applied; never changes its argument."""
+    """The reverse conversion, for responses and patches. Does not change its argument."""
     name_rule: Callable[[str], str] = names.subdomain
-    """Why a metadata.name is refused, or ""; generateName is judged by it too, less its trailing dashes."""
+    """The reason why a metadata.name is refused, or "". Also applied to generateName without trailing dashes."""
     graceful: bool = False
     """Whether a delete is first an update that sets deletionTimestamp, even with a grace of 0 seconds (pods)."""
     returns_deleted: bool = True
@@ -141,7 +141,7 @@ _CLIENT_METADATA: Final = ("labels", "annotations", "finalizers", "ownerReferenc
 
 
 def keep_metadata(new: Json, old: Json) -> None:
-    """Put back the metadata that a status endpoint may not change, for the kinds that refuse it there."""
+    """Restore the metadata that the status endpoint of some kinds does not change."""
     kept, target = old["metadata"], new["metadata"]
     for key in _CLIENT_METADATA:
         if key in kept:

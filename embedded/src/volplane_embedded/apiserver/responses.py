@@ -33,7 +33,7 @@ _MEDIA_TYPES: Final = frozenset({"application/json", "application/*", "*/*", ""}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How objects are shown; `version` is that of group meta.k8s.io."""
+    """The form of objects in a response. version: of group meta.k8s.io."""
 
     shape: Literal["object", "table", "metadata"]
     version: str = "v1"
@@ -44,7 +44,7 @@ PLAIN: Final = Form("object")
 
 @functools.lru_cache(maxsize=256)
 def negotiate(accept: str) -> Form:
-    """The first choice that can be met. Raises StatusError (406) where none can (protobuf alone, for example)."""
+    """The first supported choice of an Accept header. Raises StatusError (406) if none is supported."""
     if not accept:
         return PLAIN
     for choice in accept.split(","):
@@ -81,7 +81,7 @@ def text_answer(status: int, text: str) -> Answer:
 
 
 def error_answer(failure: StatusError) -> Answer:
-    """The Status answer of a refused request."""
+    """The Status response of a refused request."""
     headers = {}
     if "retryAfterSeconds" in failure.details:
         headers["Retry-After"] = str(failure.details["retryAfterSeconds"])
@@ -94,19 +94,19 @@ def _prefix(kind: str, api_version: str) -> bytes:
 
 
 def plain(resource: Resource, data: bytes) -> bytes:
-    """An object from its stored bytes: kind and apiVersion spliced in."""
+    """The response bytes of a stored object: kind and apiVersion are inserted."""
     if resource.from_stored is not None:
         data = _encode(resource.from_stored(_decode(data)))
     return _prefix(resource.kind, resource.api_version) + b"," + data[1:]
 
 
 def served(resource: Resource, obj: Json) -> Json:
-    """A decoded stored object in the shape of the resource (still without kind and apiVersion)."""
+    """A decoded stored object in the form of the resource, without kind and apiVersion."""
     return obj if resource.from_stored is None else resource.from_stored(obj)
 
 
 class Renderer:
-    """Shows objects in the form a client asked for. `tabulate` knows the columns."""
+    """Encodes objects in the form that the client asks for. tabulate: makes Tables."""
 
     def __init__(self, tabulate: Tabulate) -> None:
         self._tabulate = tabulate
@@ -136,7 +136,7 @@ class Renderer:
         return b'%b,"metadata":%b,"items":[%b]}' % (head, _encode(metadata), b",".join(items))
 
     def event(self, resource: Resource, kind: str, data: bytes, form: Form, include: str, *, first: bool) -> bytes:
-        """A line of a watch. Only the first Table of one carries column definitions."""
+        """A line of a watch. Only the first Table of a watch has column definitions."""
         if form.shape == "table":
             obj = self._whole(resource, data)
             version = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}

@@ -1,4 +1,4 @@
-"""Access reviews of the caller itself: everybody who has the token may do everything."""
+"""Reviews of the caller's own access (authorization.k8s.io): everyone with the token may do everything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REVIEWS: Final[dict[str, tuple[str, str, Json]]] = {
         {"userInfo": {"username": "volplane", "groups": ["system:masters", "system:authenticated"]}},
     ),
 }
-"""Path to apiVersion, kind and the status that is always given."""
+"""Path to apiVersion, kind and the status of every response."""
 
 
 def review(method: str, path: str, body: bytes, content_type: str) -> Answer:

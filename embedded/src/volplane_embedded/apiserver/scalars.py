@@ -1,7 +1,7 @@
 """Scalar values of the API: numbers of a width, times, quantities, base64.
 
-A reader gives the value in the form it is stored in. It raises TypeError for a wrong JSON type, OverflowError for a
-number that does not fit, ValueError, worded as the stock server, for a text that cannot be read.
+A reader returns the value in its stored form. It raises TypeError for a wrong JSON type, OverflowError for a number out
+of range, and ValueError, with the wording of the stock server, for a text that cannot be parsed.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "str": str,
     "time": read_time,
 }
-"""Type, as `definitions.Type.scalar` names it, to its reader."""
+"""Name of a scalar in `definitions.Type` to its reader."""
 ZERO: Final[Mapping[str, Any]] = {
     "bool": False,
     "bytes": "",
@@ -132,4 +132,4 @@ ZERO: Final[Mapping[str, Any]] = {
     "str": "",
     "time": "",
 }
-"""What null stands for inside a list or map."""
+"""The value of null inside a list or map."""

@@ -1,7 +1,7 @@
 """Typed decoding of objects: what Go's JSON decoder does between a request's body and an object.
 
-Types are checked, unknown fields are found and dropped, what means absence (null, and "" or [] where Go omits it) is
-dropped, times are brought into canonical form. Schemas are compiled into closures on first use.
+Types are checked; unknown fields are reported and removed; absent values (null, and "" or [] where Go omits them) are
+removed; times get their canonical form. Schemas are compiled into closures at first use.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["SchemaReport", "check", "duplicate_fields"]
 
 @dataclass(frozen=True, slots=True)
 class SchemaReport:
-    """What is wrong with an object, in the words of the stock server.
+    """The errors of an object, with the wording of the stock server.
 
-    `error` is the first wrong type or value: the request is refused with 400 whatever fieldValidation says. `problems`
-    are what fieldValidation decides on: `unknown field "spec.bogus"`, `duplicate field "spec.nodeName"`.
+    error: the first wrong type or value; the request is refused with 400 under every fieldValidation. problems: errors
+    that are subject to fieldValidation: `unknown field "spec.bogus"`, `duplicate field "spec.nodeName"`.
     """
 
     error: str = ""
@@ -42,9 +42,9 @@ _CLEAN: Final = SchemaReport()
 
 
 def check(resource: Resource, obj: Json, body: bytes | None = None) -> SchemaReport:
-    """Check and clean an object of the resource in place (in the shape the resource shows, with or without kind).
+    """Check and clean an object of the resource in place, with or without kind and apiVersion.
 
-    Duplicate fields can only be found in `body`, the JSON text the object was decoded from.
+    Duplicate fields are found only in `body`, the JSON text of the object.
     """
     found = _decoder(definition_of(resource.group, resource.kind).name)(obj)
     duplicates = duplicate_fields(body) if body is not None else ()
@@ -57,18 +57,18 @@ def check(resource: Resource, obj: Json, body: bytes | None = None) -> SchemaRep
 
 
 _DROP: Final = object()
-"""What a decoder gives for a value that means absence."""
+"""The result of a decoder for a value that is absent."""
 
 _Decoder = Callable[[Any], Any]
-"""Takes a JSON value; gives the value to keep (the same object where nothing changed), _DROP, or _Problems."""
+"""Takes a JSON value. Returns the value to store (the same object if nothing changed), _DROP, or _Problems."""
 
 
 @dataclass(slots=True)
 class _Problem:
-    """Something wrong at a place; the place is collected on the way out of the recursion, innermost first."""
+    """An error and its path. The path is collected while the recursion returns, innermost step first."""
 
     kind: str
-    """JSON type that was found, "" for an unknown field, "value" where the message says it all."""
+    """The JSON type that was found; "" for an unknown field; "value" if `wanted` is the whole message."""
     wanted: str
     steps: list[str | int]
     struct: str = ""
@@ -88,7 +88,7 @@ class _Problem:
 
 
 class _Problems:
-    """Problems on their way to the caller; never part of an object."""
+    """Problems as the result of a decoder; never part of an object."""
 
     __slots__ = ("items",)
 
@@ -102,11 +102,11 @@ def _wrong(value: Any, wanted: str) -> _Problems:
 
 
 _UNKNOWN: Final = object()
-"""What stands for the value of a field the definition does not have."""
+"""The result of a decoder for a field that the definition does not have."""
 
 
 class _Object:
-    """Decodes objects of one definition; each field is compiled when the first object has it."""
+    """Decodes objects of one definition. A field is compiled when the first object has it."""
 
     __slots__ = ("_compiled", "_shape")
 
@@ -135,7 +135,7 @@ class _Object:
         return decode
 
     def _settle(self, value: Json, odd: list[tuple[str, Any]]) -> Any:
-        """Change `value` as its decoded fields want; gives it, or what is wrong with it."""
+        """Apply the decoded fields to `value`. Returns it, or its problems."""
         problems: list[_Problem] = []
         for key, kept in odd:
             if kept is _DROP:
@@ -245,7 +245,7 @@ def _map(kind: Type, element: _Decoder) -> _Decoder:
             kept = ({} if default is None else default) if item is None else element(item)
             if type(kept) is _Problems:
                 for problem in kept.items:
-                    # Go names no key of a map when it says which field has the wrong type.
+                    # Go's messages about wrong types do not contain keys of maps.
                     if not problem.kind:
                         problem.steps.append(key)
                 problems.extend(kept.items)
@@ -257,13 +257,13 @@ def _map(kind: Type, element: _Decoder) -> _Decoder:
 
 
 class _Twice(dict[str, Any]):
-    """An object some of whose keys stood more than once."""
+    """An object with duplicate keys."""
 
     repeated: tuple[str, ...] = ()
 
 
 class _Found(Exception):
-    """Some object has a key twice."""
+    """An object has a duplicate key."""
 
 
 def _look(pairs: list[tuple[str, Any]]) -> None:
@@ -285,9 +285,9 @@ _look_over = json.JSONDecoder(object_pairs_hook=_look).decode
 
 
 def duplicate_fields(body: bytes) -> tuple[str, ...]:
-    """Paths of the fields that stand more than once, as the stock server words them (`spec.containers[0].name`).
+    """Paths of duplicate fields, in the notation of the stock server (`spec.containers[0].name`).
 
-    What is no JSON has none.
+    Empty if the body is not JSON. Decoders keep only the last of duplicate fields.
     """
     try:
         _look_over(body.decode())

@@ -46,7 +46,7 @@ class Requirement:
 
 
 class _Tokens:
-    """Reads a label selector token by token; every refusal is the server's 400."""
+    """The tokens of a label selector. All errors are StatusError (400)."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, bool]] = []
@@ -184,12 +184,12 @@ _decode_labels = msgspec.json.Decoder(_Labelled).decode
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a list, watch or deletecollection asks for. Objects are judged in their stored shape."""
+    """The selectors of a list, watch or deletecollection. They are applied to the stored form of objects."""
 
     labels: Sequence[Requirement]
     fields: Sequence[tuple[Callable[[Json], str], Term]]
     name: str
-    """The one name that can match, "" when several may."""
+    """The only name that can match, "" if several can."""
 
     def matches(self, obj: Json) -> bool:
         if self.labels:
@@ -199,7 +199,7 @@ class Selection:
         return all((read(obj) == term.value) == term.equal for read, term in self.fields)
 
     def keeps(self, data: bytes) -> bool:
-        """`matches` of an object still encoded; for labels alone the rest of it is skipped."""
+        """`matches` for an encoded object. If only labels are selected, only they are decoded."""
         if self.fields:
             return self.matches(_decode(data))
         labels = _decode_labels(data).metadata.labels
@@ -207,7 +207,7 @@ class Selection:
 
 
 def select(resource: Resource, labels: str, fields: str) -> Selection | None:
-    """The parsed selectors, None when they select everything. Raises StatusError (400), also for an unknown field."""
+    """Parse the selectors; None if they select everything. Raises StatusError (400), also for an unknown field."""
     requirements = parse_labels(labels) if labels else ()
     readers: list[tuple[Callable[[Json], str], Term]] = []
     name = ""

@@ -1,4 +1,4 @@
-"""The embedded API server itself, without sockets: requests in, answers out."""
+"""The API server without sockets: handles requests and opens watches and logs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _HEALTH = frozenset({"/healthz", "/livez", "/readyz", "/healthz/ping", "/livez/p
 class ApiServer:
     """A Kubernetes-compatible API server for development and tests; not for production.
 
-    `now` gives aware UTC times. With a seeded `random` and a virtual clock everything it does is reproducible. Not
-    thread-safe: one event loop owns it. `history` is the number of changes kept per resource for watches and pages,
-    `watch_buffer` that of events that may wait for a slow watcher before it is dropped.
+    now: aware UTC times. With a seeded `random` and a virtual clock all results are reproducible. Not thread-safe: one
+    event loop owns it. history: number of changes kept per resource for watches and pages. watch_buffer: number of
+    events that may wait for a slow watcher before its watch is closed.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class ApiServer:
         history: int = 16_384,
         watch_buffer: int = 10_000,
     ) -> None:
-        """`disabled_admission` names plugins as the stock flag does. Raises ValueError for an unknown name."""
+        """disabled_admission: names of plugins, as in the stock flag. Raises ValueError for an unknown name."""
         served = tuple(resources) if resources is not None else all_resources(now)
         self.store = store if store is not None else Store(history=history)
         self.log_source: LogSource | None = None
-        """Set by the node agent that runs containers."""
+        """Set by the kubelet, which runs the containers."""
         source = random if random is not None else random_module.SystemRandom()
         self._objects = ObjectStorage(self.store, now, source, served)
         self._discovery = Discovery(served)
@@ -80,7 +80,7 @@ class ApiServer:
         self._begin()
 
     def _begin(self) -> None:
-        """What a cluster has from its first moment; what an earlier process left half done."""
+        """Create the initial namespaces, and continue deletions that a former process did not finish."""
         for name in INITIAL:
             if self._namespaces.resource is not None and self.store.get("namespaces", name) is None:
                 body = b'{"metadata":{"name":"%b"}}' % name.encode()
@@ -102,7 +102,7 @@ class ApiServer:
     # Requests
 
     def handle(self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Answer any request but a watch or a log. Never raises for a bad one; a write is durable on return."""
+        """Handle any request but a watch or a log. Errors are responses too. A write is durable on return."""
         answer = self._answered(method, path, query, headers, body)
         try:
             self.store.flush()
@@ -113,7 +113,7 @@ class ApiServer:
     async def answer(
         self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes
     ) -> Answer:
-        """As `handle`; writes that arrive together share one wait for the disk."""
+        """As `handle`, but writes of the same turn of the event loop share one sync to disk."""
         answer = self._answered(method, path, query, headers, body)
         try:
             await self.store.settled()
@@ -126,14 +126,14 @@ class ApiServer:
             return self._handle(method, path, Query(query), _lower(headers), body)
         except StatusError as failure:
             return responses.error_answer(failure)
-        except Exception:  # noqa: BLE001 - the last resort of a server; the log has the trace
+        except Exception:  # noqa: BLE001 - a bug becomes a 500; the log has the trace
             _log.exception("%s %s failed: this is a bug of the embedded API server", method, path)
             return responses.error_answer(
                 StatusError(500, "InternalError", "Internal error occurred: see the server's log")
             )
 
     def watch(self, path: str, query: Parameters, headers: Mapping[str, str]) -> Watch | Answer:
-        """Open a watch (GET with watch=true). Needs a running event loop. A refusal is an Answer."""
+        """Open a watch (GET with watch=true). Needs a running event loop. A refused watch is an Answer."""
         try:
             request = self._request(path, Query(query), _lower(headers))
             if request.subresource:
@@ -151,7 +151,7 @@ class ApiServer:
         return watch
 
     def log(self, path: str, query: Parameters, headers: Mapping[str, str]) -> AsyncIterator[bytes] | Answer:
-        """Open the output of a container (GET of pods/log). A refusal is an Answer."""
+        """Open the output of a container (GET of pods/log). A refused request is an Answer."""
         try:
             request = self._request(path, Query(query), _lower(headers))
             return open_log(self._objects, request, self.log_source)
@@ -164,7 +164,7 @@ class ApiServer:
         return len(self._open)
 
     def end_watches(self) -> None:
-        """End every open watch, as a server that goes away does."""
+        """Close all open watches, as a stopping server does."""
         for watch in tuple(self._open):
             watch.close()
 

@@ -1,4 +1,7 @@
-"""What the verbs share: the store, the clock, randomness, and the way from a request to a stored object."""
+"""Access to stored objects by request: what get, list, create, update, delete and watch have in common.
+
+The counterpart in Kubernetes is the generic registry (k8s.io/apiserver/pkg/registry/generic/registry).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def storage_of(resource: Resource) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStorage:
-    """Access to stored objects in terms of requests."""
+    """Access to stored objects. now: aware UTC times. resources: all served resources."""
 
     store: Store
     now: Callable[[], datetime]
@@ -38,8 +41,8 @@ class ObjectStorage:
         return stored
 
     def put(self, resource: Resource, obj: Json) -> Stored:
-        """Write an object in its stored shape. Raises StatusError (500) where the disk refuses; nothing is written
-        then.
+        """Write an object in its stored form. Raises StatusError (500) if the disk cannot be written; nothing is
+        written then.
         """
         meta = obj["metadata"]
         try:
@@ -48,7 +51,7 @@ class ObjectStorage:
             raise unwritable(why) from why
 
     def remove(self, resource: Resource, key: str) -> Stored:
-        """Remove an object; gives its last state. Raises StatusError (500) as `put`."""
+        """Remove an object. Returns its last state. Raises StatusError (500) as `put`."""
         try:
             return self.store.delete(storage_of(resource), key)
         except OSError as why:
@@ -56,5 +59,5 @@ class ObjectStorage:
 
 
 def unwritable(why: OSError) -> StatusError:
-    """What a client is told when the disk refuses."""
+    """The error for a client whose write could not be written to disk."""
     return StatusError(500, "InternalError", f"Internal error occurred: the store cannot be written: {why}")

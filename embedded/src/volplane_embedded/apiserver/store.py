@@ -70,19 +70,19 @@ class Change:
     _old: Json | None = field(default=None, repr=False)
 
     def new(self) -> Json:
-        """The decoded `data`, shared by all who look at this change: not to be changed."""
+        """The decoded `data`. It is shared: callers must not change it."""
         if self._new is None:
             self._new = _decode(self.data)
         return self._new
 
     def old(self) -> Json | None:
-        """The decoded `before`, shared likewise."""
+        """The decoded `before`, shared in the same way."""
         if self._old is None and self.before is not None:
             self._old = _decode(self.before)
         return self._old
 
     def forget_decoded(self) -> None:
-        """Free what `new` and `old` keep; the log holds thousands of changes."""
+        """Free the decoded objects: the log has thousands of changes."""
         self._new = self._old = None
 
 
@@ -91,7 +91,7 @@ Sink = Callable[[Change], None]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a list: rows in key order; `last` is the key to go on after, "" at the end."""
+    """A page of a list. rows: in key order. last: the key to continue after, "" at the end."""
 
     rows: list[bytes]
     last: str
@@ -99,19 +99,19 @@ class Page:
 
 
 class Journal(Committing, Protocol):
-    """Makes writes durable: those that were recorded, when `commit` returns."""
+    """Makes recorded writes durable when `commit` returns."""
 
     def load(self) -> tuple[int, Iterable[tuple[str, Stored]]]: ...
 
     def record(self, storage: str, key: str, version: int, data: bytes | None) -> None:
-        """Raises OSError; then it is not, and never will be, written."""
+        """Record a write for the next commit. Raises OSError; then it is not recorded."""
         ...
 
     def close(self) -> None: ...
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _Collection:
     """The objects under one storage key and their log."""
 
     objects: SortedDict[str, Stored] = field(default_factory=SortedDict)
@@ -138,46 +138,46 @@ class Store:
         self._journal = journal
         self._commits = Commits(journal) if journal is not None else None
         self._history = history
-        self._shelves: dict[str, _Shelf] = {}
+        self._collections: dict[str, _Collection] = {}
         self._version = 0
         self._start = 0
         if journal is not None:
             self._version, rows = journal.load()
             self._start = self._version
             for storage, stored in rows:
-                self._shelf(storage).objects[stored.key] = stored
+                self._collection(storage).objects[stored.key] = stored
 
     @property
     def version(self) -> int:
         """The version of the newest write."""
         return self._version
 
-    def _shelf(self, storage: str) -> _Shelf:
-        shelf = self._shelves.get(storage)
-        if shelf is None:
-            shelf = self._shelves[storage] = _Shelf(compacted=self._start)
-        return shelf
+    def _collection(self, storage: str) -> _Collection:
+        collection = self._collections.get(storage)
+        if collection is None:
+            collection = self._collections[storage] = _Collection(compacted=self._start)
+        return collection
 
     # Reading
 
     def get(self, storage: str, key: str) -> Stored | None:
-        found: Stored | None = self._shelf(storage).objects.get(key)
+        found: Stored | None = self._collection(storage).objects.get(key)
         return found
 
     def all(self, storage: str, namespace: str = "") -> list[Stored]:
         """Every object of a namespace ("" = all) in key order."""
-        shelf = self._shelf(storage)
-        low, high = shelf.span(namespace)
-        values = shelf.objects.values()
+        collection = self._collection(storage)
+        low, high = collection.span(namespace)
+        values = collection.objects.values()
         return list(values) if high - low == len(values) else list(values[low:high])
 
     def count(self, storage: str, namespace: str = "") -> int:
-        low, high = self._shelf(storage).span(namespace)
+        low, high = self._collection(storage).span(namespace)
         return high - low
 
     def storages(self) -> Sequence[str]:
         """The storage keys in use."""
-        return tuple(self._shelves)
+        return tuple(self._collections)
 
     def page(
         self,
@@ -189,14 +189,14 @@ class Store:
         limit: int = 0,
         keep: Callable[[bytes], bool] | None = None,
     ) -> Page:
-        """At most `limit` (0 = all) objects that `keep` wants, as they were at `version` (0 = now).
+        """At most `limit` (0 = all) objects that `keep` accepts, in their states at `version` (0 = now).
 
-        `remaining` counts what follows; with `keep` it is 0, nobody knows. Raises Compacted.
+        `remaining` is the number of objects after the page; 0 with `keep`, where it is unknown. Raises Compacted.
         """
-        shelf = self._shelf(storage)
-        undone = self._undone(shelf, version, namespace, after) if version and version < self._version else {}
-        low, high = shelf.span(namespace, after)
-        objects = shelf.objects
+        collection = self._collection(storage)
+        undone = self._undone(collection, version, namespace, after) if version and version < self._version else {}
+        low, high = collection.span(namespace, after)
+        objects = collection.objects
         keys: Iterator[str] = objects.islice(low, high)
         count = high - low
         if undone:
@@ -215,13 +215,13 @@ class Store:
             last = key
         return Page(found, "", 0)
 
-    def _undone(self, shelf: _Shelf, version: int, namespace: str, after: str) -> dict[str, bytes | None]:
-        """What was there (None: nothing) at an older version, under the keys that changed since."""
-        if version < shelf.compacted:
-            raise Compacted(version, shelf.compacted)
+    def _undone(self, collection: _Collection, version: int, namespace: str, after: str) -> dict[str, bytes | None]:
+        """The states at an older version (None: absent) of the keys that changed since."""
+        if version < collection.compacted:
+            raise Compacted(version, collection.compacted)
         prefix = f"{namespace}/" if namespace else ""
         undone: dict[str, bytes | None] = {}
-        for change in reversed(shelf.log):
+        for change in reversed(collection.log):
             if change.version <= version:
                 break
             if change.key > after and change.key.startswith(prefix):
@@ -229,12 +229,12 @@ class Store:
         return undone
 
     def changes_since(self, storage: str, version: int) -> list[Change]:
-        """Every kept change after `version`, oldest first. Raises Compacted when some were dropped."""
-        shelf = self._shelf(storage)
-        if version < shelf.compacted:
-            raise Compacted(version, shelf.compacted)
+        """All changes after `version`, oldest first. Raises Compacted if some are not kept any more."""
+        collection = self._collection(storage)
+        if version < collection.compacted:
+            raise Compacted(version, collection.compacted)
         found: list[Change] = []
-        for change in reversed(shelf.log):
+        for change in reversed(collection.log):
             if change.version <= version:
                 break
             found.append(change)
@@ -245,28 +245,28 @@ class Store:
 
     def put(self, storage: str, key: str, obj: Json) -> Stored:
         """Write an object (without kind and apiVersion); sets its metadata.resourceVersion. OSError: not written."""
-        shelf = self._shelf(storage)
+        collection = self._collection(storage)
         version = self._version + 1
         obj["metadata"]["resourceVersion"] = str(version)
         data = _encode(obj)
         self._record(storage, key, version, data)
-        before = shelf.objects.get(key)
-        stored = shelf.objects[key] = Stored(key, version, data)
+        before = collection.objects.get(key)
+        stored = collection.objects[key] = Stored(key, version, data)
         kind: ChangeType = "MODIFIED" if before else "ADDED"
-        self._publish(shelf, Change(version, kind, key, data, before.data if before else None))
+        self._publish(collection, Change(version, kind, key, data, before.data if before else None))
         return stored
 
     def delete(self, storage: str, key: str) -> Stored:
-        """Remove what is there; gives its last state with the version of the removal. OSError: not removed."""
-        shelf = self._shelf(storage)
-        before: Stored = shelf.objects[key]
+        """Remove an object. Returns its last state, with the version of the removal. OSError: not removed."""
+        collection = self._collection(storage)
+        before: Stored = collection.objects[key]
         version = self._version + 1
         last = before.decode()
         last["metadata"]["resourceVersion"] = str(version)
         data = _encode(last)
         self._record(storage, key, version, None)
-        del shelf.objects[key]
-        self._publish(shelf, Change(version, "DELETED", key, data, before.data))
+        del collection.objects[key]
+        self._publish(collection, Change(version, "DELETED", key, data, before.data))
         return Stored(key, version, data)
 
     def _record(self, storage: str, key: str, version: int, data: bytes | None) -> None:
@@ -276,26 +276,26 @@ class Store:
             self._commits.recorded()
         self._version = version
 
-    def _publish(self, shelf: _Shelf, change: Change) -> None:
-        shelf.log.append(change)
-        shelf.log_bytes += len(change.data)
-        while len(shelf.log) > self._history or shelf.log_bytes > _LOG_BYTES:
-            dropped = shelf.log.popleft()
-            shelf.log_bytes -= len(dropped.data)
-            shelf.compacted = dropped.version
-        for sink in tuple(shelf.sinks):
+    def _publish(self, collection: _Collection, change: Change) -> None:
+        collection.log.append(change)
+        collection.log_bytes += len(change.data)
+        while len(collection.log) > self._history or collection.log_bytes > _LOG_BYTES:
+            dropped = collection.log.popleft()
+            collection.log_bytes -= len(dropped.data)
+            collection.compacted = dropped.version
+        for sink in tuple(collection.sinks):
             sink(change)
         change.forget_decoded()
 
     def flush(self) -> None:
-        """Return when all that was written so far is on disk. Raises OSError if it cannot be."""
+        """Return when all writes so far are on disk. Raises OSError if they cannot be written."""
         if self._commits is not None:
             self._commits.flush()
 
     async def settled(self) -> None:
-        """As `flush`, sharing the wait for the disk with whoever else writes just now.
+        """As `flush`, but sharing one sync to disk with other writers.
 
-        What is read before and shown after it can be shown: no crash undoes it.
+        What was read before can be sent to clients afterwards: no crash undoes it.
         """
         if self._commits is not None:
             await self._commits.settled()
@@ -303,8 +303,8 @@ class Store:
     # Watching and upkeep
 
     def subscribe(self, storage: str, sink: Sink) -> Callable[[], None]:
-        """Call `sink` in the course of every later write; the result ends that."""
-        sinks = self._shelf(storage).sinks
+        """Call `sink` synchronously for every later write. Returns the function that ends the subscription."""
+        sinks = self._collection(storage).sinks
         sinks.append(sink)
 
         def unsubscribe() -> None:
@@ -314,12 +314,12 @@ class Store:
         return unsubscribe
 
     def compact(self, storage: str | None = None) -> None:
-        """Forget the log (of all storage keys): older versions are gone, as after etcd's compaction."""
-        for name, shelf in self._shelves.items():
+        """Drop the log of a storage key, or of all: older versions are gone, as after a compaction of etcd."""
+        for name, collection in self._collections.items():
             if storage in (None, name):
-                shelf.log.clear()
-                shelf.log_bytes = 0
-                shelf.compacted = self._version
+                collection.log.clear()
+                collection.log_bytes = 0
+                collection.compacted = self._version
 
     def close(self) -> None:
         if self._journal is not None:

@@ -21,7 +21,7 @@ _DELETE: Final = "$deleteFromPrimitiveList/"
 def strategic_merge(resource: Resource, original: Json, patch: Json) -> Json:
     """`original` with `patch` merged in; neither is changed.
 
-    Raises StatusError: 400 for a directive that is malformed, 422 for one that does not fit the object.
+    Raises StatusError: 400 for a malformed directive, 422 for one that cannot be applied to the object.
     """
     shape = definition_of(resource.group, resource.kind)
     return _merge_map(copy.deepcopy(original), copy.deepcopy(patch), shape)
@@ -124,7 +124,7 @@ def _find(items: Sequence[Any], key: str, wanted: Any) -> int | None:
 
 
 def _apply_specials(original: list[Any], patch: list[Any], key: str, name: str) -> tuple[list[Any], list[Any]]:
-    """Carry out `$patch: delete` and `$patch: replace` elements; gives what is left of both lists."""
+    """Apply `$patch: delete` and `$patch: replace` elements. Returns the rest of both lists."""
     plain, replaces = [], False
     for item in patch:
         directive = item.get(_PATCH) if isinstance(item, dict) else None
@@ -141,7 +141,7 @@ def _apply_specials(original: list[Any], patch: list[Any], key: str, name: str) 
 
 
 def _merge_ordered(original: Json, patch: Json, shape: Definition | None) -> None:
-    """Merge the lists for which the patch says an order, and take them out of it."""
+    """Merge the lists that have a $setElementOrder in the patch, and remove them from it."""
     for directive in [key for key in patch if key.startswith(_ORDER)]:
         order, name = patch.pop(directive), directive.removeprefix(_ORDER)
         before, change = original.get(name), patch.get(name)
@@ -166,7 +166,7 @@ def _without_specials(items: list[Any]) -> list[Any]:
 
 
 def _arranged(merged: list[Any], order: list[Any], before: list[Any], key: str) -> list[Any]:
-    """Elements the patch names in its order, the others in theirs, woven together by the places they had."""
+    """Order a merged list: elements of the patch in its order, merged with the others by their former positions."""
     wanted, had = _places(order, key), _places(before, key)
     named = sorted((item for item in merged if _identity(item, key) in wanted), key=lambda e: wanted[_identity(e, key)])
     others = [item for item in merged if _identity(item, key) not in wanted]
@@ -192,7 +192,7 @@ def _places(items: list[Any], key: str) -> dict[Any, int]:
 
 
 def _plain(value: Any) -> Any:
-    """A patch value that is taken as it is: without directives and nulls."""
+    """The value of a patch without its directives and nulls."""
     if isinstance(value, dict):
         if value.get(_PATCH) == "delete":
             return {}

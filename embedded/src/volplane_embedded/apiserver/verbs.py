@@ -1,4 +1,4 @@
-"""Create, update and patch: the order of checks of `k8s.io/apiserver/pkg/registry/{rest,generic}`."""
+"""Create, update and patch, with the order of checks of `k8s.io/apiserver/pkg/registry/{rest,generic}`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Outcome of a write: the object as it now is, in its stored bytes, and warnings for the client."""
+    """The result of a write: the new state in stored bytes, and warnings for the client."""
 
     data: bytes
     warnings: Sequence[str] = ()
@@ -49,7 +49,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Verbs:
-    """The writing verbs but for deletion."""
+    """The verbs create, update and patch."""
 
     objects: ObjectStorage
     namespaces: NamespaceLifecycle
@@ -88,7 +88,7 @@ class Verbs:
         return self.objects.store.get(storage_of(resource), key) is not None
 
     def _name(self, resource: Resource, meta: Json) -> None:
-        """Generate a free name where none is given; the last attempt's collision is the client's 409."""
+        """Generate a free name if only generateName is given. If all attempts collide the client gets 409."""
         if meta.get("name") or not meta.get("generateName"):
             return
         for _ in range(_NAME_ATTEMPTS):
@@ -134,7 +134,7 @@ class Verbs:
         return Written(self._write(request, stored, stored.decode(), new, dry_run=options.dry_run), warnings)
 
     def _write(self, request: Request, stored: Stored, old: Json, new: Json, *, dry_run: bool) -> bytes:
-        """The common end of every change of an object that is there. `new` is cleaned and in its stored shape."""
+        """The common part of update and patch. new: cleaned and in its stored form."""
         resource, strategy = request.resource, request.resource.strategy
         meta, before = new["metadata"], old["metadata"]
         if meta.get("resourceVersion", "0") not in ("0", before["resourceVersion"]):
@@ -156,7 +156,7 @@ class Verbs:
         return _encode(new) if dry_run else self._store(resource, stored, new, before)
 
     def _store(self, resource: Resource, stored: Stored, new: Json, before: Json) -> bytes:
-        """Write, or remove what waited only for the finalizers that are now gone."""
+        """Write the object, or remove it if its deletion waited only for finalizers that are removed now."""
         ends = "deletionTimestamp" in before and not before.get("deletionGracePeriodSeconds")
         if not ends or new["metadata"].get("finalizers") or self.namespaces.is_held(resource, new):
             return self.objects.put(resource, new).data
@@ -196,7 +196,7 @@ def _merge(_resource: Resource, original: Json, patch: object) -> Json:
 
 
 def _check_patched(request: Request, new: Json, body: bytes, options: WriteOptions) -> Sequence[str]:
-    """As for a whole object, but a strict patch is refused with 422. Fields may stand twice in the patch."""
+    """Check as for a whole object, but refuse with 422 under Strict. Duplicate fields are found in the patch."""
     level = options.field_validation
     try:
         warnings = decoding.check_fields(request.resource, new, level, None)

@@ -24,7 +24,7 @@ __all__ = ["INITIAL_EVENTS_END", "Watch", "Watches"]
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 _BOOKMARK_SECONDS: Final = 60.0
 _BEFORE_TIMEOUT_SECONDS: Final = 2.0
-_TICK_SECONDS: Final = 0.001  # timers may ring a clock tick early, and must not be set anew for what is left
+_TICK_SECONDS: Final = 0.001  # timers may fire a clock tick early, and must not be set again for the rest
 _TIMEOUT_SECONDS: Final = 1800.0
 _CHUNK_BYTES: Final = 64 * 1024
 _PENDING_BYTES: Final = 64 * 1024 * 1024
@@ -35,7 +35,7 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One event to send; `data` is the object without kind and apiVersion."""
+    """One event to send. data: the object without kind and apiVersion."""
 
     type: str
     data: bytes
@@ -44,8 +44,8 @@ class _Event:
 class Watch:
     """The lines of one watch: an async iterator of encoded events, each with its newline.
 
-    It ends at its timeout, on `close`, and when its reader is too slow: more than `limit` events or 64 MiB waiting.
-    Nothing is encoded before it is read. Needs a running event loop from the start; its timers are the loop's.
+    It ends at its timeout, on `close`, and when its reader is too slow: more than `limit` events or 64 MiB wait. Events
+    are encoded when they are read. The constructor needs a running event loop.
     """
 
     def __init__(self, encode: Callable[[_Event, bool], bytes], *, limit: int, timeout: float) -> None:
@@ -63,12 +63,12 @@ class Watch:
         """Whether it was ended because its reader was too slow."""
         self._deadline = self._loop.time() + timeout
         self._timeout = self._loop.call_at(self._deadline, self.finish)
-        self._bell: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
-    # For those who feed it
+    # Writing
 
     def begin_with(self, events: Iterator[_Event]) -> None:
-        """Events sent before anything pushed; made as they are read, so they need no buffer."""
+        """Set the events to send before pushed ones. They are made when they are read, so they need no buffer."""
         self._initial = events
 
     def push(self, event: _Event) -> None:
@@ -86,30 +86,30 @@ class Watch:
         self._cleanup.append(callback)
 
     def every(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call again and again, and once shortly before the timeout."""
+        """Call `callback` periodically, and once shortly before the timeout."""
         now = self._loop.time()
         when = min(now + seconds, self._deadline - _BEFORE_TIMEOUT_SECONDS)
         if when - now < _TICK_SECONDS or self._closed:
             return
 
-        def ring() -> None:
+        def fire() -> None:
             callback()
             self.every(seconds, callback)
 
-        self._bell = self._loop.call_at(when, ring)
+        self._timer = self._loop.call_at(when, fire)
 
     def finish(self) -> None:
-        """End after what already waits."""
+        """End after the events that wait already."""
         self._closed = True
         self._timeout.cancel()
-        if self._bell is not None:
-            self._bell.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for callback in self._cleanup:
             callback()
         self._cleanup.clear()
         self._wake.set()
 
-    # For the reader
+    # Reading
 
     def __aiter__(self) -> Watch:
         return self
@@ -126,7 +126,7 @@ class Watch:
             await self._wake.wait()
 
     async def chunk(self) -> bytes:
-        """Every line that waits, at most about 64 KiB, joined; b"" at the end of the watch."""
+        """All lines that wait, up to about 64 KiB, joined; b"" at the end of the watch."""
         try:
             lines = [await anext(self)]
         except StopAsyncIteration:
@@ -138,7 +138,7 @@ class Watch:
         return b"".join(lines)
 
     def close(self) -> None:
-        """End at once; what waits is lost. May be called again."""
+        """End now; waiting events are dropped. Idempotent."""
         self._initial = iter(())
         self._pending.clear()
         self.finish()
@@ -153,14 +153,14 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """Which changes a watch sees, and as what: an object that stops to match is DELETED to it."""
+    """Which changes a watch sends. An object that does not match any more is sent as DELETED."""
 
     resource: Resource
     prefix: str
     selection: Selection | None
     after: int
 
-    def see(self, change: Change) -> _Event | None:
+    def apply(self, change: Change) -> _Event | None:
         if change.version <= self.after or not change.key.startswith(self.prefix):
             return None
         if self.selection is None:
@@ -176,7 +176,7 @@ class _Filter:
         return self.selection is None or self.selection.matches(obj)
 
     def initial(self, rows: list[Stored]) -> Iterator[_Event]:
-        """Synthetic ADDED events for what is there."""
+        """Synthetic ADDED events for the existing objects."""
         added: ChangeType = "ADDED"
         for stored in rows:
             if self.selection is None or self.selection.keeps(stored.data):
@@ -184,7 +184,7 @@ class _Filter:
 
 
 def _last_state(change: Change) -> bytes:
-    """The object as it last matched, with the version of the change that ended it."""
+    """The last state that matched, with the version of the change."""
     if change.type == "DELETED" or change.before is None:
         return change.data
     obj: Json = _decode(change.before)
@@ -194,14 +194,16 @@ def _last_state(change: Change) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Watches:
-    """Opens watches. `limit` is the number of events that may wait for a reader."""
+    """Opens watches. limit: number of events that may wait for a reader."""
 
     objects: ObjectStorage
     renderer: Renderer
     limit: int
 
     def open(self, request: Request, selection: Selection | None, form: Form) -> Watch:
-        """Raises StatusError (400, 422); a version that is too old is the first event, as on a stock server."""
+        """Open a watch. Raises StatusError (400, 422). A version that is too old becomes an ERROR event, as on a stock
+        server.
+        """
         query, resource = request.query, request.resource
         options = ListOptions.read(query, watch=True)
         include = query.text("includeObject")
@@ -238,7 +240,7 @@ class Watches:
             watch.begin_with(event for change in changes if (event := self._replay(seen, change)) is not None)
 
         def sink(change: Change) -> None:
-            event = seen.see(change)
+            event = seen.apply(change)
             if event is not None:
                 watch.push(event)
 
@@ -252,7 +254,7 @@ class Watches:
             yield self._bookmark(seen.resource, seen.after, {INITIAL_EVENTS_END: "true"})
 
     def _replay(self, seen: _Filter, change: Change) -> _Event | None:
-        event = seen.see(change)
+        event = seen.apply(change)
         change.forget_decoded()
         return event
 
@@ -260,6 +262,6 @@ class Watches:
         metadata: Json = {"resourceVersion": str(version)}
         if annotations:
             metadata["annotations"] = annotations
-        # The typed zero value of a stock server has these two in every kind that has a status.
+        # The typed zero value of a stock server has both fields in every kind with a status.
         rest: Json = {"spec": {}, "status": {}} if "status" in resource.subresources else {}
         return _Event("BOOKMARK", _encode({"metadata": metadata, **rest}))

@@ -1,4 +1,4 @@
-"""`volplane demo`: a volume's whole life in half a minute, on real directories, with nothing to answer."""
+"""`volplane demo`: the whole life of volumes in half a minute, on real directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo does, step by step, and how it proves each step on the disk."""
+"""The steps of the demo, and the check of each step on the disk."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MESSAGE = "written by a pod"
 
 
 class DemoFailed(VolplaneError):
-    """Something the demo said is not so."""
+    """A check of the demo failed."""
 
 
 class Demo:
-    """Tells the demo. `waiting_for` is what it waits for at the moment."""
+    """Runs the demo. waiting_for: what it waits for now, for the message of a timeout."""
 
     def __init__(self, console: Console, cluster: DevelopmentCluster) -> None:
         self._console = console
@@ -37,7 +37,7 @@ class Demo:
         self.waiting_for = "the cluster has not started"
 
     async def run(self) -> None:
-        """Run all chapters. Raises DemoFailed."""
+        """Run all steps. Raises DemoFailed."""
         plane = await self._started()
         for cache, word in ((plane.claims, "claim"), (plane.volumes, "volume"), (plane.state.pods, "pod")):
             cache.subscribe(self._follow(word))
@@ -52,7 +52,7 @@ class Demo:
         self._console.line(f"driver {DEFAULT_DRIVER} keeps volumes in {self._cluster.directories.volumes}")
         return plane
 
-    # --- chapters -----------------------------------------------------------------------------------------------
+    # --- steps --------------------------------------------------------------------------------------------------
 
     async def _provision(self, plane: ControlPlane) -> None:
         self._console.heading("1. Provision: a claim of a class becomes a directory")
@@ -219,10 +219,10 @@ class Demo:
             return
         raise DemoFailed(f"{word} {key} is still there")
 
-    def _check(self, true: bool, said: str, otherwise: str) -> None:
-        if not true:
-            raise DemoFailed(otherwise)
-        self._console.done(said)
+    def _check(self, passed: bool, statement: str, failure: str) -> None:
+        if not passed:
+            raise DemoFailed(failure)
+        self._console.done(statement)
 
 
 def _detail(item: Claim | Volume | Pod) -> str:

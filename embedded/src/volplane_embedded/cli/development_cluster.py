@@ -1,4 +1,4 @@
-"""A whole cluster in this process: API server, nodes, every controller. What `volplane dev` and `volplane demo` run."""
+"""A cluster in this process: API server, nodes, all controllers. `volplane dev` and `volplane demo` run it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_DRIVER = "hostpath.volplane.dev"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directories:
-    """Where a development cluster keeps what is not an API object.
+    """Directories of a development cluster for what is not an API object.
 
     volumes: root of the default hostpath driver. pods: logs and state of the node agent.
     """
@@ -40,7 +40,7 @@ class Directories:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevelopmentCluster:
-    """A running development cluster. client: as its controllers have it, in process."""
+    """A running development cluster. client: the client of its controllers, in process."""
 
     embedded: EmbeddedServer
     process: ControllerProcess
@@ -65,9 +65,9 @@ def with_default_driver(configuration: Configuration, directories: Directories, 
 async def development_cluster(
     settings: ServerSettings, configuration: Configuration, directories: Directories, *, nodes: int
 ) -> AsyncIterator[DevelopmentCluster]:
-    """Run everything until the block ends, then stop it in order: pods, controllers, server.
+    """Run the cluster until the block ends, then stop pods, controllers and server in this order.
 
-    Raises ConfigurationError for what cannot be had; ExceptionGroup if a part ends by itself.
+    Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
     directories.pods.mkdir(parents=True, exist_ok=True)
     async with embedded_server(settings) as embedded:

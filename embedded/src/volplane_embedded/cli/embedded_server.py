@@ -25,14 +25,14 @@ from volplane_embedded.apiserver.store import Store
 __all__ = ["EmbeddedServer", "ServerSettings", "embedded_server", "is_loopback", "server_settings"]
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - named in order to treat them with care
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Where an embedded server keeps its objects and where it is reached.
+    """Where an embedded server keeps its objects and where it listens.
 
-    data: directory, made where absent; None = in memory only. port: 0 = a free one. kubeconfig: file to write.
+    data: directory, made if it is absent; None = in memory only. port: 0 = a free port. kubeconfig: file to write.
     """
 
     data: Path | None
@@ -43,7 +43,7 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedServer:
-    """A running server. url: what clients on this machine connect to; token and kubeconfig: how."""
+    """A running server. url: the address for clients on this machine. token, kubeconfig: their credentials."""
 
     server: ApiServer
     url: str
@@ -51,14 +51,14 @@ class EmbeddedServer:
     kubeconfig: Path
 
     def kubectl(self, arguments: str) -> str:
-        """A command line for a person to copy."""
+        """A command line to print."""
         return f"kubectl --kubeconfig {shlex.quote(str(self.kubeconfig))} {arguments}"
 
 
 def server_settings(
     *, data: Path | None, memory: bool, host: str, port: int, kubeconfig_out: Path | None
 ) -> ServerSettings:
-    """What the options of a command mean. Raises ConfigurationError where they contradict each other."""
+    """The settings from the options of a command. Raises ConfigurationError for options that exclude each other."""
     if memory and data is not None:
         raise ConfigurationError("--memory and --data exclude each other: give one of them")
     beside = Path("volplane.kubeconfig") if data is None else data / "kubeconfig"
@@ -78,7 +78,7 @@ async def embedded_server(
 ) -> AsyncIterator[EmbeddedServer]:
     """Serve until the block ends, with the kubeconfig written once connections are accepted.
 
-    Raises ConfigurationError for a directory, address, port or admission plugin that cannot be had.
+    Raises ConfigurationError for a directory, address, port or admission plugin that cannot be used.
     """
     with _opened(settings, disabled_admission, history) as server, _files(settings) as directory:
         token, certificate = _credentials(settings, directory)
@@ -126,7 +126,7 @@ def _opened(settings: ServerSettings, disabled_admission: frozenset[str], histor
 
 @contextmanager
 def _files(settings: ServerSettings) -> Iterator[Path]:
-    """A directory of this user alone, for the certificate."""
+    """A directory that only this user can read, for the certificate."""
     if settings.data is not None:
         yield settings.data
         return

@@ -1,6 +1,7 @@
-"""From a container to the specification of its sandbox. Pure; refuses what it cannot give instead of ignoring it.
+"""Derives the specification of a sandbox from a container. Pure. Refuses fields that it cannot honour.
 
-Source: core/v1 SecurityContext; containerd's default capabilities.
+Source: pkg/kubelet/kuberuntime/kuberuntime_container.go (generateContainerConfig), security_context.go; the default
+capabilities are those of containerd.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ DEFAULT_CAPABILITIES: Final = frozenset(
     )
 )
 GRANTABLE: Final = DEFAULT_CAPABILITIES | {"DAC_READ_SEARCH", "IPC_LOCK", "LEASE", "SYS_NICE", "SYS_RESOURCE"}
-"""Not SYS_ADMIN and its like: with them a command could make its surroundings writable."""
+"""Capabilities that a container can add. SYS_ADMIN and the like would let it remount the host's tree writable."""
 
 
 class ContainerConfigError(Exception):
-    """The pod asks for what this node agent will never give. reason is one word for the pod's status."""
+    """The pod asks for something that this kubelet never gives. reason: one word for the pod's status."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -57,7 +58,7 @@ class ContainerConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MountedVolume:
-    """A prepared volume: where it lies on this machine. block: a device."""
+    """A mounted volume. path: its place on this machine. block: it is a device."""
 
     path: str
     read_only: bool = False
@@ -66,7 +67,7 @@ class MountedVolume:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPaths:
-    """Files of one start of a container."""
+    """Files and directories of one start of a container."""
 
     base: Path
     log: Path
@@ -75,7 +76,7 @@ class ContainerPaths:
 
 
 def config_error(pod: Pod) -> ContainerConfigError | None:
-    """What no start of any of the pod's containers can get over."""
+    """The error that every start of one of the pod's containers would raise, None if there is none."""
     try:
         for container in [*(pod.spec.init_containers or ()), *pod.spec.containers]:
             _check(container)
@@ -148,7 +149,7 @@ def sandbox_spec(
     places: ContainerPaths,
     hidden: Sequence[Path] = (),
 ) -> Spec:
-    """The sandbox of a container. sources: its prepared volumes, by name. Raises Refused."""
+    """The sandbox of a container. sources: its mounted volumes, by name. Raises Refused."""
     _check(container)
     context = container.security_context or SecurityContext()
     uid, gid = _user(pod, context)

@@ -1,4 +1,4 @@
-"""The containers of one pod that are being started or run."""
+"""Starts and ends the containers of one pod (pkg/kubelet/kuberuntime)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What all workers share. root: directory of the pods' files. hidden: directories and files that no container
+    """What all pod workers share (kubelet.Dependencies). root: the pods' directories. hidden: paths that no container
     sees.
     """
 
@@ -46,7 +46,7 @@ class Dependencies:
 
 
 class ContainerRuntime:
-    """Starts and ends containers and writes into the pod's record what becomes of them; `changed` is called then."""
+    """Starts and ends containers, and records their states in the pod's record. Calls `changed` after each change."""
 
     def __init__(
         self,
@@ -67,24 +67,24 @@ class ContainerRuntime:
         self._sandboxes: dict[str, Sandbox] = {}
 
     def launch(self, pod: Pod, name: str, sources: Mapping[str, MountedVolume]) -> None:
-        """Start a container; what happens to it comes into its record."""
+        """Start a container in a task of its own."""
         self._record.container(name).launch()
-        self._tasks.create_task(self._attend(pod, name, sources), name=f"{pod.key}/{name}")
+        self._tasks.create_task(self._run_container(pod, name, sources), name=f"{pod.key}/{name}")
 
     def stop(self, pod: Pod) -> None:
-        """Ask all to end. Those that are not started yet never will be."""
+        """Send SIGTERM to all. Containers that are not started yet are not started any more."""
         for container in self._record.active:
             self._notice(pod, "Normal", "Killing", f"Stopping container {container.name}")
             if (sandbox := self._sandboxes.get(container.name)) is not None:
                 sandbox.terminate()
 
     def kill(self) -> None:
-        """End all at once."""
+        """Send SIGKILL to all."""
         for sandbox in self._sandboxes.values():
             sandbox.kill()
 
-    async def _attend(self, pod: Pod, name: str, sources: Mapping[str, MountedVolume]) -> None:
-        """One start of a container, from its preparation to its end."""
+    async def _run_container(self, pod: Pod, name: str, sources: Mapping[str, MountedVolume]) -> None:
+        """Run one start of a container, from its preparation to its end."""
         container = next(one for one in (*(pod.spec.init_containers or ()), *pod.spec.containers) if one.name == name)
         record = self._record.container(name)
         try:
@@ -95,7 +95,7 @@ class ContainerRuntime:
             self._refuse(pod, record, refused.reason, refused.message)
         except OSError as error:
             self._refuse(pod, record, "CreateContainerError", str(error))
-        except Exception as error:  # noqa: BLE001 -- one container may not end the agent
+        except Exception as error:  # noqa: BLE001 -- one container must not end the kubelet
             _LOG.exception("running container %s of pod %s failed", name, pod.key)
             self._refuse(pod, record, "CreateContainerError", f"an internal error: {type(error).__name__}: {error}")
         finally:
@@ -129,16 +129,16 @@ class ContainerRuntime:
                     if held:
                         self._starts.release()
                         held = False
-                    await self._hear(pod, container, record, report, places)
+                    await self._handle_report(pod, container, record, report, places)
             except Exception:
-                sandbox.close()  # which ends it; on cancellation `Sandboxes` does, and waits
+                sandbox.close()  # kills the command; on cancellation `Sandboxes` kills it and waits
                 raise
             sandbox.close()
         finally:
             if held:
                 self._starts.release()
 
-    async def _hear(
+    async def _handle_report(
         self, pod: Pod, container: Container, record: ContainerRecord, report: Report, places: ContainerPaths
     ) -> None:
         mono = asyncio.get_running_loop().time()

@@ -1,6 +1,7 @@
 """The environment and arguments of a container. Pure.
 
-Source: core/v1 EnvVar, EnvFromSource; `k8s.io/kubernetes/third_party/forked/golang/expansion` for `$(NAME)`.
+Source: pkg/kubelet/kubelet_pods.go (makeEnvironmentVariables); core/v1 EnvVar, EnvFromSource; for
+`$(NAME)` third_party/forked/golang/expansion.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _ITEM: Final = re.compile(r"(metadata\.(?:labels|annotations))\['([^']*)'\]")
 
 
 class Missing(Exception):
-    """The pod asks for something that is not there (yet), or that cannot be given; in the words of kubelet."""
+    """The pod refers to something that does not exist (yet) or is not supported. The message is worded as the
+    kubelet's.
+    """
 
 
 @dataclass(slots=True)
@@ -82,9 +85,9 @@ def config_references(container: Container) -> tuple[set[str], set[str]]:
 
 
 def make_environment(pod: Pod, container: Container, configuration: ConfigObjects) -> dict[str, str]:
-    """All variables of a container. Raises Missing."""
+    """All environment variables of a container. Raises Missing."""
     hostname = pod.spec.hostname or pod.name
-    env = {"PATH": _PATH, "HOSTNAME": hostname, "HOME": "/tmp"}  # noqa: S108 - the only place it may write to
+    env = {"PATH": _PATH, "HOSTNAME": hostname, "HOME": "/tmp"}  # noqa: S108 - the only directory that it can write to
     for source in container.env_from or ():
         env |= _whole_source(source, configuration)
     for var in container.env or ():
@@ -126,7 +129,7 @@ def _value_from(pod: Pod, name: str, source: Mapping[str, Any], configuration: C
 
 
 def field_value(pod: Pod, path: str) -> str:
-    """A field by its path, as the downward API offers it. Raises Missing."""
+    """The value of a field of the downward API, by its path. Raises Missing."""
     meta, spec = pod.metadata, pod.spec
     plain = {
         "metadata.name": pod.name,
@@ -154,7 +157,7 @@ def _listed(items: Mapping[str, str] | None) -> str:
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replace `$(NAME)`; `$$` stands for `$`; what is not set stays as it is."""
+    """Replace `$(NAME)` by the variable, and `$$` by `$`. References to unset variables are kept."""
 
     def value(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -165,5 +168,5 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def _text(value: bytes) -> str:
-    """A variable cannot hold a zero byte."""
+    """Decode a value and drop zero bytes, which a variable cannot hold."""
     return value.decode(errors="replace").replace("\0", "")

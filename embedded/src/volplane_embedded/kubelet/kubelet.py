@@ -1,4 +1,7 @@
-"""The node agent: one worker for each pod that is bound to a node of this process."""
+"""Starts one worker for each pod that is bound to a node of this process, and routes changes to it.
+
+Source: pkg/kubelet/kubelet.go (syncLoop, HandlePodAdditions), pkg/kubelet/pod_workers.go.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ __all__ = ["Kubelet"]
 _LOG = logging.getLogger(__name__)
 
 _STARTS: Final = 8
-"""Sandboxes that are built at once, on each node."""
+"""Sandboxes that are set up at the same time, on each node."""
 
 
 class Kubelet:
@@ -34,12 +37,12 @@ class Kubelet:
         self._deps = deps
         self._starts = {node: asyncio.Semaphore(_STARTS) for node in nodes}
         self._known: set[str] = set()
-        """Uids of pods that are being run, or soon will be."""
+        """Uids of pods that have a worker, or get one now."""
         self._workers: dict[str, PodWorker] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Until cancelled; the processes of the pods are then left to `Sandboxes`, the objects stay as they are."""
+        """Run pods until cancelled. Their processes are then ended by `Sandboxes`; the objects stay as they are."""
         informers = self._deps.informers
         await informers.wait_synced()
         await self._recover()
@@ -59,11 +62,11 @@ class Kubelet:
                 end()
 
     def worker(self, pod: Pod) -> PodWorker | None:
-        """Who runs the pod, if anybody does."""
+        """The worker of the pod, None if it has none."""
         return self._workers.get(pod.uid)
 
     async def _recover(self) -> None:
-        """End and clear away what a former agent left."""
+        """Kill the processes and remove the directories that a former process left."""
         root = self._deps.root
         await asyncio.to_thread(kill_stale_processes, root)
         known = {pod.uid for node in self._starts for pod in self._deps.informers.on_node(node)}
@@ -76,7 +79,7 @@ class Kubelet:
         if (worker := self._workers.get(pod.uid)) is not None:
             worker.poke()
         elif new is None and pod.uid not in self._known:
-            self._spawn(self._forget(pod), pod)
+            self._spawn(self._remove_directory(pod), pod)
         elif new is not None and not is_finished(new) and new.uid not in self._known:
             self._known.add(new.uid)
             self._spawn(self._work(new), new)
@@ -108,14 +111,14 @@ class Kubelet:
             worker = PodWorker(pod, record, self._deps, ran=ran, starts=self._starts[pod.spec.node_name])
             self._workers[pod.uid] = worker
             await worker.run()
-        except Exception:  # noqa: BLE001 -- one pod may not end the agent; it is tried again when it changes
+        except Exception:  # noqa: BLE001 -- one pod must not end the kubelet; it is tried again when it changes
             _LOG.exception("pod %s cannot be run", pod.key)
         finally:
             self._known.discard(pod.uid)
             self._workers.pop(pod.uid, None)
 
-    async def _forget(self, pod: Pod) -> None:
-        """A finished pod was deleted: its logs go too."""
+    async def _remove_directory(self, pod: Pod) -> None:
+        """Remove the directory, with the logs, of a finished pod that was deleted."""
         try:
             await asyncio.to_thread(PodDirectory(self._deps.root, pod.uid).remove)
         except MountError as error:

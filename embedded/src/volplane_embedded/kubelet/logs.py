@@ -1,7 +1,4 @@
-"""What containers wrote, as `kubectl logs` asks for it.
-
-Source: kubelet 1.36, `pkg/kubelet/kuberuntime/logs`.
-"""
+"""Reads the logs of containers for `kubectl logs` (pkg/kubelet/kuberuntime/logs)."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from volplane_embedded.apiserver.errors import bad_request
 
 __all__ = ["LogOptions", "LogQuery", "filter_lines", "parse_lines", "read_log_options", "read_logs"]
 
-_PAUSE: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 _CHUNK: Final = 256 * 1024
 
 
 class LogQuery(Protocol):
-    """The query of a request for a log."""
+    """The query parameters of a GET of pods/log."""
 
     def text(self, name: str) -> str: ...
 
@@ -35,7 +32,7 @@ class LogQuery(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """since: as the lines' times are written; "" for all. limit: bytes; None for all."""
+    """v1.PodLogOptions. tail: lines. since: in the format of the lines' times, "" = all. limit: bytes, None = all."""
 
     tail: int | None = None
     since: str = ""
@@ -45,7 +42,7 @@ class LogOptions:
 
 
 def read_log_options(query: LogQuery, now: datetime) -> LogOptions:
-    """Read a query. Raises StatusError (400)."""
+    """Read the options from the query. Raises StatusError (400)."""
     seconds, moment = query.number("sinceSeconds"), query.text("sinceTime")
     since = ""
     if seconds is not None:
@@ -70,7 +67,7 @@ def _mark(moment: datetime) -> str:
 
 
 def parse_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Whole lines of a log file, as (time, text with its newline, if it has one)."""
+    """Parse whole lines of a CRI log into (time, text); the text of a partial line has no newline."""
     for line in data.splitlines():
         time, _, rest = line.partition(b" ")
         _stream, _, rest = rest.partition(b" ")
@@ -79,13 +76,15 @@ def parse_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def filter_lines(lines: Iterable[tuple[str, bytes]], wanted: LogOptions) -> list[bytes]:
-    """What of the lines was asked for, but for the limit."""
+    """The lines that the options select. `limit` is not applied."""
     shown = (f"{time} ".encode() + text if wanted.timestamps else text for time, text in lines if time >= wanted.since)
     return list(shown) if wanted.tail is None else list(deque(shown, maxlen=wanted.tail))
 
 
 async def read_logs(log: Path, wanted: LogOptions, *, runs: Callable[[], bool] | None) -> AsyncIterator[bytes]:
-    """The log. runs: whether its container still does; until it no longer does, new lines follow. None: end at once."""
+    """Yield the log. runs: whether the container still runs; while it does, new lines are waited for. None: do not
+    wait.
+    """
     left = wanted.limit
     position = _Position(log)
     async with aclosing(_chunks(position, wanted, runs)) as chunks:
@@ -112,11 +111,11 @@ async def _chunks(
         elif ends:
             return
         else:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 class _Position:
-    """How far a log was read; it moves to `<log>.1` when it is full."""
+    """How far a log was read. A full log is renamed to `<log>.1` and a new one is begun."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -125,12 +124,12 @@ class _Position:
         self._offset = 0
 
     def read_all(self) -> bytes:
-        """Everything there is, of whole lines. Blocks."""
+        """Everything that was written so far, in whole lines. Blocks."""
         older = self._old.read_bytes() if self._old.exists() else b""
         return older + self._read(self._log, most=-1)
 
     def read_on(self) -> bytes:
-        """Some of what came after the last read, in whole lines. Blocks."""
+        """A part of what was written after the last read, in whole lines. Blocks."""
         inode = _inode(self._log)
         if inode is not None and inode != self._inode:
             rest = self._read(self._old, most=-1) if _inode(self._old) == self._inode else b""

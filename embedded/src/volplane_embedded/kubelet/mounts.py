@@ -1,4 +1,7 @@
-"""Directories, files and devices of this machine as volumes. Everything here blocks: call it in a thread."""
+"""Checks, mounts and unmounts of directories, files and devices (k8s.io/mount-utils, pkg/volume).
+
+All functions block: call them in a thread.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[int], bool]]]] = {
 
 
 class MountError(Exception):
-    """Why a volume cannot be used now; becomes a FailedMount event and is tried again."""
+    """Why a volume cannot be used now. It is reported as a FailedMount event, and mounting is tried again."""
 
 
 def check_host_path(path: str, kind: str) -> None:
-    """Make sure that a hostPath of this type is there: types that say so, and no type at all, create it.
+    """Check a hostPath of this type; `DirectoryOrCreate`, `FileOrCreate` and no type create it.
 
     Raises MountError.
     """
@@ -56,7 +59,7 @@ def check_host_path(path: str, kind: str) -> None:
 
 
 def check_local(path: str, *, block: bool) -> None:
-    """Make sure that a local volume is there. Raises MountError."""
+    """Check the path of a local volume. Raises MountError."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
@@ -68,12 +71,13 @@ def check_local(path: str, *, block: bool) -> None:
 
 
 def set_volume_ownership(directory: Path, group: int, *, on_root_mismatch: bool) -> None:
-    """Give everything below to the group, readable and writable, new files too: what fsGroup asks for.
+    """Apply fsGroup: the group owns the tree, may read and write it, and owns new files in it (setgid).
 
-    only_if_wrong: look at the top alone and leave the rest if that is right (OnRootMismatch). Raises MountError.
+    on_root_mismatch: do nothing if the top directory is right already (OnRootMismatch). Raises MountError.
+    Source: pkg/volume/volume_linux.go (SetVolumeOwnership).
     """
     if os.geteuid() != 0:
-        return  # every file is ours, and so is the container
+        return  # all files and the container have the same user
     if on_root_mismatch:
         top = directory.lstat()
         if top.st_gid == group and top.st_mode & 0o2070 == 0o2070:
@@ -81,16 +85,16 @@ def set_volume_ownership(directory: Path, group: int, *, on_root_mismatch: bool)
     try:
         for _root, names, files, fd in os.fwalk(directory, topdown=False):
             for name in files:
-                _hand(name, group, fd)
+                _change_group(name, group, fd)
             for name in names:
-                _hand(name, group, fd)
-        _hand(str(directory), group, None)
+                _change_group(name, group, fd)
+        _change_group(str(directory), group, None)
     except OSError as error:
         raise MountError(f"applying fsGroup {group} to {directory} failed: {error}") from error
 
 
-def _hand(name: str, group: int, parent: int | None) -> None:
-    """Through a descriptor, so that a name that becomes a symlink meanwhile leads nowhere."""
+def _change_group(name: str, group: int, parent: int | None) -> None:
+    """Change one entry through a descriptor, so that no symlink is followed that replaces it meanwhile."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=parent)
     try:
         mode = os.fstat(fd).st_mode
@@ -103,7 +107,7 @@ def _hand(name: str, group: int, parent: int | None) -> None:
 
 
 def mount_nfs(server: str, path: str, target: Path, options: list[str]) -> None:
-    """Mount an export at `target`. Raises MountError, if it cannot be done with the time and tools there are."""
+    """Mount an export at `target`. Raises MountError without root or mount.nfs, and after 60 s."""
     if os.geteuid() != 0:
         raise MountError(f"mounting {server}:{path} needs root")
     if shutil.which("mount.nfs") is None:
@@ -123,12 +127,12 @@ def _run(command: list[str], what: str) -> None:
     except OSError as error:
         raise MountError(f"{what} failed: {error.strerror}") from error
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()
-        raise MountError(f"{what} failed: {said or f'exit code {done.returncode}'}")
+        output = done.stderr.decode(errors="replace").strip()
+        raise MountError(f"{what} failed: {output or f'exit code {done.returncode}'}")
 
 
 def unmount_below(directory: Path) -> None:
-    """Unmount everything that is mounted in `directory`, the innermost first. Raises MountError."""
+    """Unmount everything below `directory`, the innermost mount first. Raises MountError."""
     lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     points = [line.split()[4].replace("\\040", " ") for line in lines]
     for point in reversed(points):
@@ -137,7 +141,7 @@ def unmount_below(directory: Path) -> None:
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory of ours with all its content. Raises MountError while something is mounted in it."""
+    """Unmount everything below a directory and remove it. Raises MountError if something stays mounted."""
     unmount_below(directory)
     if directory.exists():
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,7 @@
-"""The nodes of `volplane dev`: all of them are this machine, registered and kept alive as a kubelet would."""
+"""Registers the nodes of `volplane dev`, which all are this machine, and renews their leases.
+
+Source: pkg/kubelet/kubelet_node_status.go, pkg/kubelet/nodestatus, k8s.io/component-helpers/apimachinery/lease.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +25,23 @@ __all__ = ["LOCAL_NODE", "ZONES", "NodeRegistration", "node_labels", "node_names
 _LOG = logging.getLogger(__name__)
 
 LOCAL_NODE: Final = "node.volplane.dev/local"
-"""Label of the nodes that a node agent of `volplane dev` made."""
+"""Label of nodes that `volplane dev` registered."""
 ZONES: Final = ("dev-a", "dev-b", "dev-c")
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _LEASE_NAMESPACE: Final = "kube-node-lease"
-_BEAT: Final = 10.0
+_RENEW_SECONDS: Final = 10.0
 _LEASE_SECONDS: Final = 40
 _PODS: Final = 110
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def node_names(count: int) -> list[str]:
-    """`node-1` and so on."""
+    """Names of `count` nodes: `node-1`, `node-2`, ..."""
     return [f"node-{number}" for number in range(1, count + 1)]
 
 
 def node_labels(name: str, position: int) -> dict[str, str]:
-    """Labels of the node at this position (from 0): zones are given out in turn."""
+    """Labels of the node at this position (from 0). Zones are assigned round-robin."""
     return {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
@@ -50,7 +53,7 @@ def node_labels(name: str, position: int) -> dict[str, str]:
 
 
 def node_status(node: Node, now: str) -> dict[str, Any]:
-    """The status of a node that is up. now: RFC 3339."""
+    """The status of a node that is Ready. now: RFC 3339."""
     room = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_kib()}Ki", "pods": str(_PODS)}
     message = "the node agent of volplane dev runs pods as local processes"
     return {
@@ -72,7 +75,7 @@ def node_status(node: Node, now: str) -> dict[str, Any]:
 
 
 def taint_removal(node: Node) -> list[dict[str, str]] | None:
-    """The JSON patch that removes the taint of a node that was not ready yet; None if it is not there."""
+    """The JSON patch that removes the not-ready taint, None if the node does not have it."""
     for position, taint in enumerate(node.spec.taints or ()):
         if taint.key == _NOT_READY:
             path = f"/spec/taints/{position}"
@@ -85,9 +88,9 @@ def _memory_kib() -> int:
 
 
 class NodeRegistration:
-    """Registers nodes and renews their leases. Nodes of a former run that are no longer wanted are removed.
+    """Registers nodes and renews their leases. Nodes of a former run that are not in `names` are deleted.
 
-    exists: whether a node of this name is there, as far as a cache knows.
+    exists: whether a cache has a node of this name.
     """
 
     def __init__(self, client: Client, names: Sequence[str], *, exists: Callable[[str], bool], now: Now) -> None:
@@ -97,7 +100,7 @@ class NodeRegistration:
         self._now = now
 
     async def register(self) -> None:
-        """Make every node present and Ready. Raises an Api error if the server refuses; may be called again."""
+        """Create every node and make it Ready. Idempotent. Raises ApiError."""
         await self._ensure(NAMESPACES, {"metadata": {"name": _LEASE_NAMESPACE}})
         for position, name in enumerate(self._names):
             await self._register(name, node_labels(name, position))
@@ -106,13 +109,13 @@ class NodeRegistration:
                 await self._remove(node)
 
     async def run(self) -> None:
-        """Renew the leases until cancelled; register a node again that somebody deleted."""
+        """Renew the leases until cancelled. A node that was deleted is registered again."""
         while True:
-            await asyncio.sleep(_BEAT)
+            await asyncio.sleep(_RENEW_SECONDS)
             for position, name in enumerate(self._names):
                 try:
                     if self._exists(name):
-                        await self._beat(name)
+                        await self._renew_lease(name)
                     else:
                         await self._register(name, node_labels(name, position))
                 except ApiError as error:
@@ -127,9 +130,9 @@ class NodeRegistration:
         await self._client.patch(NODES, name, {"status": status}, subresource="status")
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid}
         await self._ensure(CSI_NODES, {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": {"drivers": []}})
-        await self._beat(name)
+        await self._renew_lease(name)
 
-    async def _beat(self, name: str) -> None:
+    async def _renew_lease(self, name: str) -> None:
         spec = {
             "holderIdentity": name,
             "leaseDurationSeconds": _LEASE_SECONDS,
@@ -142,7 +145,7 @@ class NodeRegistration:
             await self._client.create(LEASES, body)
 
     async def _remove(self, node: Node) -> None:
-        """A node that nobody runs any more: its pods can never end by themselves."""
+        """Delete a node that no process runs any more, and its pods, which no kubelet would end."""
         _LOG.info("node %s is left from a former run and is removed, with its pods", node.name)
         pods = await self._client.list(PODS, field_selector=f"spec.nodeName={node.name}")
         for pod in pods.items:

@@ -1,7 +1,7 @@
-"""What the node agent does next about one pod. Pure.
+"""Decides what the kubelet does next about one pod. Pure.
 
-Source: kubelet 1.36, `syncPod`, `computePodActions`, `getPhase`, and the pod life cycle of the Kubernetes
-documentation. Differences: a container counts as ready while it runs (no probes), hooks are not run.
+Source: Kubernetes 1.36, pkg/kubelet/kubelet.go (SyncPod), kuberuntime_manager.go (computePodActions), kubelet_pods.go
+(getPhase). Differences: a container is ready while it runs (there are no probes), and lifecycle hooks do not run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 @dataclass(frozen=True, slots=True)
 class MountVolumes:
-    """Make the volumes ready."""
+    """Mount the volumes of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class FailPod:
-    """The pod must not go on."""
+    """Give the pod up: it gets phase Failed with this reason and message."""
 
     reason: str
     message: str
@@ -52,27 +52,27 @@ class FailPod:
 
 @dataclass(frozen=True, slots=True)
 class TerminateContainers:
-    """Ask all running containers to end."""
+    """Send SIGTERM to all running containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class KillContainers:
-    """End all running containers."""
+    """Send SIGKILL to all running containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnmountVolumes:
-    """Nothing of the pod runs any more, or will: give its volumes back."""
+    """No container runs any more, and none will: unmount the volumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete the object: it was only waiting for us."""
+    """Delete the object: its deletion waited for the kubelet only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing to do until something changes, or until `seconds` are over."""
+    """Nothing to do until something changes, or until `seconds` have passed."""
 
     seconds: float | None = None
 
@@ -83,27 +83,29 @@ PodAction = (
 
 
 def compute_pod_action(pod: Pod, record: PodRecord, *, mono: float, wall: datetime, gone: bool) -> PodAction:
-    """mono: loop time; wall: time of day. gone: the object does not exist any more, `pod` is its last state."""
+    """Decide on the next action. mono: loop time. wall: UTC. gone: the object is deleted, and `pod` is its last
+    state.
+    """
     left = _deadline(pod, record, wall)
     if gone or pod.terminating or record.failure is not None:
-        return _end(pod, record, mono, gone=gone)
+        return _terminate(pod, record, mono, gone=gone)
     if _is_over(pod, record):
         return Idle() if record.torn_down else UnmountVolumes()
     if left is not None and left <= 0:
         return FailPod("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
-    step = _go_on(pod, record, mono)
-    if isinstance(step, Idle) and left is not None:
-        return Idle(left if step.seconds is None else min(left, step.seconds))
-    return step
+    action = _run(pod, record, mono)
+    if isinstance(action, Idle) and left is not None:
+        return Idle(left if action.seconds is None else min(left, action.seconds))
+    return action
 
 
 def _deadline(pod: Pod, record: PodRecord, wall: datetime) -> float | None:
-    """Seconds left of activeDeadlineSeconds."""
+    """Seconds left of activeDeadlineSeconds, None without it."""
     seconds = pod.spec.active_deadline_seconds
     return None if seconds is None else (record.begun + timedelta(seconds=seconds) - wall).total_seconds()
 
 
-def _end(pod: Pod, record: PodRecord, mono: float, *, gone: bool) -> PodAction:
+def _terminate(pod: Pod, record: PodRecord, mono: float, *, gone: bool) -> PodAction:
     if record.active:
         if record.stopping is None:
             return TerminateContainers()
@@ -121,7 +123,7 @@ def _grace(pod: Pod) -> float:
     return float(pod.spec.termination_grace_period_seconds if asked is None else asked)
 
 
-def _go_on(pod: Pod, record: PodRecord, mono: float) -> PodAction:
+def _run(pod: Pod, record: PodRecord, mono: float) -> PodAction:
     if not record.prepared:
         return Idle(record.prepare_due - mono) if record.prepare_due > mono else MountVolumes()
     for container in record.init:
@@ -144,7 +146,7 @@ def _start(container: ContainerRecord, mono: float) -> PodAction:
 
 
 def should_restart(pod: Pod, container: ContainerRecord) -> bool:
-    """Whether a container that has ended is started again."""
+    """Whether a container that has ended is started again (restartPolicy)."""
     policy = pod.spec.restart_policy
     if policy == "Never":
         return False
@@ -156,7 +158,7 @@ def _is_over(pod: Pod, record: PodRecord) -> bool:
 
 
 def pod_phase(pod: Pod, record: PodRecord) -> Phase:
-    """The phase that the containers' states amount to."""
+    """The phase of the pod, computed from the states of its containers."""
     if record.failure is not None:
         return "Failed" if not record.active else _phase_while_active(record)
     if pod.terminating and not record.active:

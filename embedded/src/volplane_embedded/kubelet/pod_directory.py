@@ -1,8 +1,8 @@
-"""What the node agent keeps on disk: `pods/<uid>/` with volumes, logs, and how each start of a container ended.
+"""What the kubelet keeps on disk: `pods/<uid>/` with volumes, logs, and how each start of a container ended.
 
-A start is known by its log (`containers/<name>/<attempt>.log`), its end by the last report of its sandbox beside it. So
-an agent that was killed finds out what ran, ends what still does, and runs nothing twice that may run only once.
-Everything here but the paths blocks: call it in a thread.
+A start is recorded by its log (`containers/<name>/<attempt>.log`), its end by the last report of its sandbox beside the
+log. From these a kubelet that was killed learns what ran; it kills what still runs, and runs no container again that
+may run only once. All functions but the paths block: call them in a thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DEATH_SECONDS: Final = 5.0
 
 
 class PodDirectory:
-    """Where the files of one pod are. root: the agent's directory `pods`."""
+    """The directory of one pod. root: the kubelet's directory `pods`."""
 
     def __init__(self, root: Path, uid: str) -> None:
         self.directory = root / uid
@@ -54,7 +54,7 @@ class PodDirectory:
         )
 
     def make(self, container: str, attempt: int) -> ContainerPaths:
-        """Make room for a start. The one before it stays to be looked at, older ones go."""
+        """Make the directories of a start. Files of the start before it are kept, older ones are removed."""
         places = self.places(container, attempt)
         self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         places.base.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ class PodDirectory:
         return places
 
     def tear_down(self) -> None:
-        """Remove the volumes that were made here and unmount the others; logs stay. Raises MountError."""
+        """Unmount volumes that were mounted and remove volumes that were made here; logs stay. Raises MountError."""
         remove_tree(self.volumes)
         remove_tree(self.directory / "roots")
 
@@ -78,7 +78,7 @@ class PodDirectory:
 
 
 def terminated_state(report: Report, places: ContainerPaths, *, policy: str) -> Terminated:
-    """How a container ended, with the message it left. policy: terminationMessagePolicy."""
+    """How a container ended, with its termination message. policy: terminationMessagePolicy."""
     message = report.message or _read(places.termination_message, _MESSAGE_BYTES)
     if not message and policy == "FallbackToLogsOnError" and report.code != 0:
         message = _tail(places.log)
@@ -105,25 +105,25 @@ def _read(path: Path, most: int) -> str:
 
 
 def _tail(log: Path) -> str:
-    """The last of what the container wrote, without the times before the lines."""
+    """The last lines that the container wrote, without their times."""
     lines = _read(log, 1 << 20)[-2 * _TAIL_BYTES :].splitlines()[-80:]
     return "\n".join(line.split(" ", 3)[-1] for line in lines)[-_TAIL_BYTES:]
 
 
-# --- after a restart of the agent ---------------------------------------------------------------------------------
+# --- after a restart of the kubelet ---------------------------------------------------------------------------------
 
 
 def restore_record(pod: Pod, root: Path, now: datetime) -> tuple[PodRecord, bool]:
-    """What is known of a pod from a former run of the agent, and whether anything of it ran."""
+    """Restore what a former process knew of a pod, and whether any container of it ran."""
     record = new_record(pod, _begun(pod, now))
     files = PodDirectory(root, pod.uid)
-    reported = {one.name: one for one in (*(pod.status.init_container_statuses or ()), *_mains(pod))}
+    reported = {one.name: one for one in (*(pod.status.init_container_statuses or ()), *_main_statuses(pod))}
     for container in record.containers:
         _read_container(container, files, reported.get(container.name), timestamp(now))
     return record, any(container.attempt >= 0 for container in record.containers)
 
 
-def _mains(pod: Pod) -> list[ContainerStatus]:
+def _main_statuses(pod: Pod) -> list[ContainerStatus]:
     return pod.status.container_statuses or []
 
 
@@ -139,7 +139,7 @@ def _read_container(
     directory = files.places(container.name, 0).log.parent
     attempts = sorted(int(path.stem) for path in directory.glob("*.log") if path.stem.isdigit())
     if not attempts:
-        _believe(container, reported, now)
+        _restore_from_status(container, reported, now)
         return
     container.attempt = attempts[-1]
     container.ended = _recorded_end(files.places(container.name, attempts[-1]), now)
@@ -159,8 +159,8 @@ def _recorded_end(places: ContainerPaths, now: str) -> Terminated:
     return Terminated(code=137, reason=_UNKNOWN, message=_KILLED, finished=now, started=_time(report.at))
 
 
-def _believe(container: ContainerRecord, reported: ContainerStatus | None, now: str) -> None:
-    """Without files of ours, the pod's status is all that tells whether the container ran."""
+def _restore_from_status(container: ContainerRecord, reported: ContainerStatus | None, now: str) -> None:
+    """Take over from the pod's status whether the container ran: there are no files."""
     state = (reported.state if reported is not None else None) or {}
     if reported is None or not (state.get("running") or state.get("terminated")):
         return
@@ -180,7 +180,9 @@ def _believe(container: ContainerRecord, reported: ContainerStatus | None, now: 
 
 
 def kill_stale_processes(root: Path) -> None:
-    """Kill what a former agent started and still runs, known by process id and start time, and wait for its end."""
+    """Kill the containers of a former process that still run, found by process id and start time, and wait for their
+    end.
+    """
     running: list[tuple[int, int]] = []
     for path in root.glob("*/containers/*/*.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
@@ -202,7 +204,7 @@ def _is_alive(pid: int, ticks: int) -> bool:
 
 
 def remove_orphaned_directories(root: Path, known: set[str]) -> None:
-    """Remove the files of pods that do not exist any more."""
+    """Remove the directories of pods that do not exist any more."""
     if not root.is_dir():
         return
     for directory in root.iterdir():

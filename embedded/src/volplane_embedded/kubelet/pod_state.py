@@ -1,4 +1,4 @@
-"""What the node agent knows of a pod it runs: the state that its decisions read."""
+"""What the kubelet remembers of a pod that it runs: the state that its decisions read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Terminated:
 class ContainerRecord:
     """One container of a pod.
 
-    attempt: which start this is, from 0; -1 before the first. Exactly one of these holds: waiting to be started,
-    launching, running, ended. pause, due: the back-off before the next start, in seconds, and the loop time it is over.
+    attempt: number of the start, from 0; -1 before the first. It is in exactly one state: waiting, launching, running
+    or ended. pause, due: the back-off before the next start in seconds, and the loop time at which it is over.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ContainerRecord:
     attempt: int = -1
     launching: bool = False
     running: str = ""
-    """Since when it runs (RFC 3339)."""
+    """Start time (RFC 3339), "" while it does not run."""
     ran_from: float = 0.0
     ended: Terminated | None = None
     last: Terminated | None = None
@@ -61,7 +61,7 @@ class ContainerRecord:
         return self.ended is not None and self.ended.code == 0
 
     def launch(self) -> None:
-        """It is being started (again)."""
+        """Record that it is being started."""
         self.attempt += 1
         self.launching = True
         self.last, self.ended = self.ended or self.last, None
@@ -71,7 +71,7 @@ class ContainerRecord:
         self.running, self.ran_from = since, mono
 
     def refuse(self, reason: str, message: str, mono: float) -> None:
-        """It could not be started, and perhaps can be later."""
+        """Record that it could not be started; it is tried again after 1 s doubling to 60 s."""
         if self.launching:
             self.attempt -= 1
         self.launching, self.running = False, ""
@@ -81,7 +81,7 @@ class ContainerRecord:
         self.due = mono + self.pause
 
     def end(self, ended: Terminated, mono: float) -> None:
-        """It ended. The first restart comes at once, later ones after 10 s doubling to 5 min."""
+        """Record its end. The first restart follows at once, later ones after 10 s doubling to 5 min."""
         if self.running and mono - self.ran_from >= _STABLE:
             self.ends = 0
         self.launching, self.running = False, ""
@@ -96,8 +96,8 @@ class ContainerRecord:
 class PodRecord:
     """A pod on this node.
 
-    begun: when the agent first saw it (status.startTime). failure: reason and message of a pod that must not run.
-    stopping: loop time at which its containers were asked to end. mount_error: why its volumes are not there.
+    begun: when the kubelet first saw it (status.startTime). failure: reason and message of a pod that must not run.
+    stopping: loop time of the SIGTERM to its containers. mount_error: why its volumes are not mounted.
     """
 
     uid: str
@@ -130,7 +130,7 @@ class PodRecord:
 
 
 def new_record(pod: Pod, begun: datetime) -> PodRecord:
-    """A record of a pod of which nothing has run yet."""
+    """The record of a pod of which nothing ran yet."""
     return PodRecord(
         uid=pod.uid,
         begun=begun,

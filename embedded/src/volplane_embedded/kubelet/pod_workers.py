@@ -1,4 +1,7 @@
-"""One pod on this machine: decides, takes a step, decides again, until the pod is over or gone."""
+"""Runs one pod: decides on an action, performs it, and decides again, until the pod has finished or is gone.
+
+Source: pkg/kubelet/pod_workers.go (podWorkerLoop), pkg/kubelet/kubelet.go (SyncPod, SyncTerminatingPod).
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,9 @@ _FINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 class PodWorker:
-    """Runs one pod. `poke` whenever something it depends on may have changed.
+    """Runs one pod. Call `poke` when something that it depends on may have changed.
 
-    ran: containers of it ran under a former agent. starts: bounds how many sandboxes are being built at once.
+    ran: its containers ran under a former process. starts: bounds how many sandboxes are set up at the same time.
     """
 
     def __init__(
@@ -58,12 +61,12 @@ class PodWorker:
         self._sources: Mapping[str, MountedVolume] = {}
         self._running: ContainerRuntime | None = None
         self._poked = asyncio.Event()
-        self._said: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         self._prepare_pause = 0.0
         self._removed = False
 
     def poke(self, *, volumes: bool = False) -> None:
-        """Look again. volumes: a claim or volume of the pod changed, so that mounting may work now."""
+        """Decide again now. volumes: a claim or volume of the pod changed, so that mounting may succeed now."""
         if volumes:
             self._record.prepare_due = 0.0
         self._poked.set()
@@ -73,33 +76,33 @@ class PodWorker:
         return self._record
 
     async def run(self) -> None:
-        """Until the pod is finished or gone; its processes then are, too. Cancelling leaves them to `Sandboxes`."""
+        """Run until the pod is finished or gone, and its processes with it. If cancelled, `Sandboxes` ends them."""
         with logs.bound(object=self._pod.key):
             async with asyncio.TaskGroup() as tasks:
                 self._running = ContainerRuntime(
                     self._deps, self._files, self._record, tasks=tasks, starts=self._starts, changed=self.poke
                 )
-                while not await self._turn(self._running):
+                while not await self._sync(self._running):
                     pass
 
-    async def _turn(self, running: ContainerRuntime) -> bool:
-        """One step; whether there is nothing more to do for ever."""
+    async def _sync(self, running: ContainerRuntime) -> bool:
+        """Perform one action. Returns whether nothing is left to do."""
         self._poked.clear()
         try:
-            gone = self._look()
-            return await self._take(self._next(gone=gone), running, gone=gone)
+            gone = self._read()
+            return await self._perform(self._next(gone=gone), running, gone=gone)
         except ApiConflict:
             await self._refresh()
         except ApiError as error:
             _LOG.warning("trying again in %g s: %s", _LONGEST_RETRY / 10, error)
             await self._sleep(_LONGEST_RETRY / 10)
-        except Exception:  # noqa: BLE001 -- one pod that cannot be dealt with may not stop the others
+        except Exception:  # noqa: BLE001 -- an error in one pod must not stop the others
             _LOG.exception("a step failed; trying again in %g s", _LONGEST_RETRY)
             await self._sleep(_LONGEST_RETRY)
         return False
 
-    def _look(self) -> bool:
-        """Take the newest state of the pod; whether it is gone."""
+    def _read(self) -> bool:
+        """Read the pod from the cache. Returns whether it is gone."""
         found = self._deps.informers.pods.get(self._pod.key)
         if found is None or found.uid != self._pod.uid:
             return True
@@ -115,15 +118,15 @@ class PodWorker:
                 return FailPod(pod.status.reason, pod.status.message)
         return compute_pod_action(pod, record, mono=_mono(), wall=self._deps.now(), gone=gone)
 
-    async def _take(self, step: PodAction, running: ContainerRuntime, *, gone: bool) -> bool:
+    async def _perform(self, action: PodAction, running: ContainerRuntime, *, gone: bool) -> bool:
         record = self._record
-        match step:
+        match action:
             case MountVolumes():
-                await self._prepare()
+                await self._mount_volumes()
             case StartContainer():
-                running.launch(self._pod, step.container, self._sources)
+                running.launch(self._pod, action.container, self._sources)
             case FailPod():
-                record.failure = (step.reason, step.message)
+                record.failure = (action.reason, action.message)
             case TerminateContainers():
                 record.stopping = _mono()
                 running.stop(self._pod)
@@ -131,15 +134,15 @@ class PodWorker:
                 record.killed = True
                 running.kill()
             case UnmountVolumes():
-                await self._tear_down()
+                await self._unmount_volumes()
             case DeletePod():
                 await self._report()
                 await self._remove()
             case Idle():
-                return await self._rest(step, gone=gone)
+                return await self._idle(action, gone=gone)
         return False
 
-    async def _rest(self, step: Idle, *, gone: bool) -> bool:
+    async def _idle(self, action: Idle, *, gone: bool) -> bool:
         if gone:
             if self._record.torn_down:
                 await asyncio.to_thread(self._files.remove)
@@ -148,7 +151,7 @@ class PodWorker:
             await self._report()
             if self._record.torn_down and pod_phase(self._pod, self._record) in _FINAL and not self._pod.terminating:
                 return True
-        await self._sleep(step.seconds)
+        await self._sleep(action.seconds)
         return False
 
     async def _sleep(self, seconds: float | None) -> None:
@@ -158,10 +161,10 @@ class PodWorker:
         except TimeoutError:
             return
 
-    async def _prepare(self) -> None:
+    async def _mount_volumes(self) -> None:
         record = self._record
         try:
-            self._sources = await self._deps.volumes.prepare(self._pod, ran=self._ran)
+            self._sources = await self._deps.volumes.mount(self._pod, ran=self._ran)
         except MountError as error:
             record.mount_error = str(error)
             self._prepare_pause = min(max(_FIRST_RETRY, self._prepare_pause * 2), _LONGEST_RETRY)
@@ -171,7 +174,7 @@ class PodWorker:
             record.mount_error = ""
             record.prepared = True
 
-    async def _tear_down(self) -> None:
+    async def _unmount_volumes(self) -> None:
         try:
             await asyncio.to_thread(self._files.tear_down)
         except MountError as error:
@@ -182,10 +185,10 @@ class PodWorker:
             self._record.torn_down = True
 
     async def _report(self) -> None:
-        """Bring the pod's status up to date."""
+        """Write the pod's status if it changed."""
         pod = self._pod
         status = generate_pod_status(pod, self._record, mono=_mono(), now=timestamp(self._deps.now()))
-        if status == self._said:
+        if status == self._reported:
             return
         body = {"metadata": {"uid": pod.uid, "resourceVersion": pod.metadata.resource_version}, "status": status}
         try:
@@ -194,7 +197,7 @@ class PodWorker:
             self._deps.informers.pods.observe_deleted(pod.key, pod.uid)
             self.poke()
             return
-        self._said = status
+        self._reported = status
         self._deps.informers.pods.observe(answer)
         self._pod = answer
 

@@ -1,6 +1,6 @@
-"""Volumes whose content comes from objects: configMap, secret, downwardAPI, projected.
+"""Volumes with content from objects: configMap, secret, downwardAPI, projected (pkg/volume/projected).
 
-They are written once, before the pod's first container starts; later changes of the objects do not reach them.
+They are written once, before the first container of the pod starts. Later changes of the objects are not written.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class File:
 
 
 def is_projection(volume: PodVolume) -> bool:
-    """Whether the volume is one of those made here."""
+    """Whether the volume has content from objects."""
     return any(
         source is not None for source in (volume.config_map, volume.secret, volume.downward_api, volume.projected)
     )
 
 
 def _sources(volume: PodVolume) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """Each (kind, source), in the shape that `projected` has; `name` is the object's."""
+    """Each (kind, source) in the form that `projected` has. `name` is the name of the object."""
     if volume.config_map is not None:
         yield "configMap", volume.config_map
     if volume.secret is not None:
@@ -49,7 +49,7 @@ def _sources(volume: PodVolume) -> Iterable[tuple[str, Mapping[str, Any]]]:
 
 
 def referenced_objects(volume: PodVolume) -> tuple[set[str], set[str]]:
-    """Names of the ConfigMaps and of the Secrets whose content is in the volume."""
+    """Names of the ConfigMaps and of the Secrets that the volume refers to."""
     found = list(_sources(volume))
     return (
         {source.get("name", "") for kind, source in found if kind == "configMap"},
@@ -77,7 +77,7 @@ def projected_files(pod: Pod, volume: PodVolume, configuration: ConfigObjects) -
 
 
 def _chosen(source: Mapping[str, Any], data: Mapping[str, bytes], mode: int, whose: str) -> list[File]:
-    """All keys, or those that `items` lists."""
+    """Files of all keys, or of those that `items` lists."""
     items = source.get("items")
     if not items:
         return [File(_relative(key), content, mode) for key, content in sorted(data.items())]
@@ -107,7 +107,7 @@ def _relative(path: str) -> str:
 
 
 def write_files(directory: Path, files: Iterable[File], group: int | None) -> None:
-    """Make the directory hold these files. group: who may read them besides their owner, if we may say so. Blocks."""
+    """Write these files into the directory. group: may read them too, set if this process is root. Blocks."""
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     for file in files:
         path = directory / file.path

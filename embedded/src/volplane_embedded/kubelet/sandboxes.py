@@ -1,4 +1,6 @@
-"""The node agent's side of sandboxes: starts them through the spawner and hears what becomes of them."""
+"""Starts sandboxes through the spawner process and receives their reports; the kubelet's container runtime
+interface.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _LOST: Final = "the process that ran this container was lost"
 
 
 class Sandbox:
-    """One command that was asked for. closed: is told when nobody listens to it any more."""
+    """One sandboxed command. closed: is called when the connection to it is closed."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, closed: Callable[[Sandbox], None]
@@ -36,7 +38,9 @@ class Sandbox:
         self._closed = closed
 
     async def reports(self) -> AsyncIterator[Report]:
-        """What happens to it, until it has ended or could not be started; everything it used is then gone."""
+        """Yield its reports until it has ended or could not be started. After the last one all its resources are
+        free.
+        """
         started = False
         while True:
             line = await self._reader.readline()
@@ -54,23 +58,23 @@ class Sandbox:
 
     def terminate(self) -> None:
         """Send SIGTERM to the command."""
-        self._order(TERMINATE)
+        self._send(TERMINATE)
 
     def kill(self) -> None:
-        """End the command and all its children at once."""
-        self._order(KILL)
+        """Send SIGKILL to the command and all its children."""
+        self._send(KILL)
 
-    def _order(self, order: bytes) -> None:
+    def _send(self, order: bytes) -> None:
         if not self._writer.is_closing():
             self._writer.write(order)
 
     def close(self) -> None:
-        """Let go; a command that still runs is killed."""
+        """Close the connection. A command that still runs is killed."""
         self._writer.close()
         self._closed(self)
 
     async def finish(self) -> None:
-        """Kill what still runs and wait until it is gone."""
+        """Kill the command and wait until it has ended."""
         self.kill()
         try:
             async with asyncio.timeout(_DEATH_SECONDS):
@@ -82,9 +86,9 @@ class Sandbox:
 
 
 class Sandboxes:
-    """Starts sandboxes. An asynchronous context: leaving it kills all that still run.
+    """Starts sandboxes. An asynchronous context manager: its exit kills all that still run.
 
-    A spawner that died is replaced at the next start.
+    If the spawner has died, the next start starts a new one.
     """
 
     def __init__(self) -> None:
@@ -103,7 +107,9 @@ class Sandboxes:
         await self._stop()
 
     async def check(self, directory: Path) -> str:
-        """Why no container can be run on this machine, or "". directory: an empty one, to work in."""
+        """Run a trivial command: why no container can run on this machine, or "". directory: an empty one to work
+        in.
+        """
         base = directory / "root"
         base.mkdir(parents=True)
         spec = Spec(
@@ -124,11 +130,11 @@ class Sandboxes:
         return message
 
     async def launch(self, spec: Spec) -> Sandbox:
-        """Ask for one command. Raises OSError if not even the spawner can be started."""
+        """Start one command. Raises OSError if the spawner cannot be started."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                await self._send(theirs)
+                await self._hand_over(theirs)
             reader, writer = await asyncio.open_connection(sock=ours)
         except BaseException:
             ours.close()
@@ -138,7 +144,7 @@ class Sandboxes:
         self._live.add(sandbox)
         return sandbox
 
-    async def _send(self, connection: socket.socket) -> None:
+    async def _hand_over(self, connection: socket.socket) -> None:
         async with self._starting:
             if self._link is None:
                 await self._start()
@@ -185,7 +191,7 @@ class Sandboxes:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, and where this very volplane is: the spawner must be of the same version."""
+    """The environment of this process, with the path of this package first: the spawner must be of the same version."""
     root = str(Path(volplane_embedded.__file__).parent.parent)
     former = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{former}" if former else root}

@@ -1,6 +1,7 @@
-"""The status of a pod as the node agent reports it. Pure.
+"""The status of a pod as the kubelet reports it. Pure.
 
-Source: kubelet 1.36, `generateAPIPodStatus` and `convertToAPIContainerStatuses`.
+Source: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus, convertToAPIContainerStatuses),
+pkg/kubelet/status/generate.go.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from volplane_embedded.objects import Condition, Container, Pod, timestamp, with
 __all__ = ["HOST", "generate_pod_status"]
 
 HOST = "127.0.0.1"
-"""Pods share the network of the machine."""
+"""Address of every pod: pods share the network of the machine."""
 
 
 def generate_pod_status(pod: Pod, record: PodRecord, *, mono: float, now: str) -> dict[str, Any]:
-    """A merge patch of `status`. mono: loop time, for containers that wait to be restarted; now: RFC 3339."""
+    """The merge patch of `status`. mono: loop time, which decides on CrashLoopBackOff. now: RFC 3339."""
     phase = pod_phase(pod, record)
     reason, message = record.failure or ("", "")
     status: dict[str, Any] = {
@@ -47,14 +48,14 @@ def _conditions(pod: Pod, record: PodRecord, phase: str, now: str) -> list[Condi
     elif phase == "Failed":
         reason, message = "PodFailed", ""
     ready = not unready and phase == "Running"
-    said = {} if ready else {"reason": reason, "message": message}
+    unready_reason = {} if ready else {"reason": reason, "message": message}
     conditions = with_condition(pod.status.conditions, "PodScheduled", status=True, now=now)
     conditions = with_condition(conditions, "PodReadyToStartContainers", status=record.prepared, now=now)
     incomplete = [container.name for container in record.init if not container.succeeded]
     why = {} if initialized else _incomplete(incomplete)
     conditions = with_condition(conditions, "Initialized", status=initialized, now=now, **why)
-    conditions = with_condition(conditions, "ContainersReady", status=ready, now=now, **said)
-    return with_condition(conditions, "Ready", status=ready, now=now, **said)
+    conditions = with_condition(conditions, "ContainersReady", status=ready, now=now, **unready_reason)
+    return with_condition(conditions, "Ready", status=ready, now=now, **unready_reason)
 
 
 def _incomplete(names: list[str]) -> dict[str, str]:
@@ -103,9 +104,9 @@ def _waiting(reason: str, message: str) -> dict[str, Any]:
 
 
 def _terminated(ended: Terminated) -> dict[str, Any]:
-    said = {"reason": ended.reason, "message": ended.message, "startedAt": ended.started, "signal": ended.signal}
+    optional = {"reason": ended.reason, "message": ended.message, "startedAt": ended.started, "signal": ended.signal}
     return {
         "exitCode": ended.code,
         "finishedAt": ended.finished,
-        **{key: value for key, value in said.items() if value},
+        **{key: value for key, value in optional.items() if value},
     }

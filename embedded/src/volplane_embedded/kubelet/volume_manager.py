@@ -1,7 +1,8 @@
-"""Makes the volumes of a pod ready on this machine.
+"""Mounts the volumes of a pod on this machine.
 
-Source: kubelet 1.36, `desiredStateOfWorldPopulator` (checks of claim and volume), the hostPath, local, nfs, emptyDir,
-configMap, secret, downwardAPI and projected plugins. A claim and its volume are read live.
+Source: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go (checks of claim and volume);
+pkg/volume: host_path, local, nfs, emptydir, configmap, secret, downwardapi, projected. A claim and its volume are read
+live.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _ONE_POD: Final = "ReadWriteOncePod"
 
 
 class ClaimUse:
-    """Which pods have a claim mounted on the nodes of this process: for ReadWriteOncePod."""
+    """Which pods of this process use a claim. Refuses a second pod for ReadWriteOncePod."""
 
     def __init__(self) -> None:
         self._users: dict[str, set[str]] = {}
 
     def take(self, claim: Claim, pod_uid: str) -> None:
-        """Raises MountError if another pod has a claim that only one may use."""
+        """Record a user of the claim. Raises MountError if only one pod may use it and another does."""
         users = self._users.setdefault(claim.uid, set())
         if _ONE_POD in (claim.spec.access_modes or ()) and users - {pod_uid}:
             raise MountError(
@@ -51,9 +52,9 @@ class ClaimUse:
 
 
 def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
-    """Why the pod may not use the claim, or "". ran: its containers ran before the agent was restarted.
+    """Why the pod may not use the claim, or "". ran: its containers ran before a restart of the kubelet.
 
-    A claim that is going away is only kept for pods that use it already.
+    A terminating claim can be used only by pods that used it before.
     """
     if claim.terminating and not (ran and claim.has_finalizer(names.CLAIM_PROTECTION)):
         return "PVC is being deleted"
@@ -69,7 +70,7 @@ def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
 
 
 class VolumeManager:
-    """Prepares volumes below `<root>/<pod uid>/volumes`."""
+    """Mounts volumes below `<root>/<pod uid>/volumes`."""
 
     def __init__(self, client: Client, root: Path, use: ClaimUse, node: Callable[[str], Node | None]) -> None:
         self._client = client
@@ -77,21 +78,23 @@ class VolumeManager:
         self._use = use
         self._node = node
 
-    async def prepare(self, pod: Pod, *, ran: bool) -> dict[str, MountedVolume]:
-        """The volumes that containers of the pod use, by name. Raises MountError; may be called again."""
+    async def mount(self, pod: Pod, *, ran: bool) -> dict[str, MountedVolume]:
+        """Mount the volumes that containers of the pod use; gives them by name. Idempotent. Raises MountError."""
         mounted, devices = _used(pod)
         sources: dict[str, MountedVolume] = {}
         for volume in pod.spec.volumes or ():
             if volume.name in mounted | devices:
-                sources[volume.name] = await self._prepare(pod, volume, block=volume.name in devices, ran=ran)
+                sources[volume.name] = await self._mount(pod, volume, block=volume.name in devices, ran=ran)
         return sources
 
     def release(self, pod_uid: str) -> None:
-        """The pod uses its claims no more."""
+        """Record that the pod does not use its claims any more."""
         self._use.release(pod_uid)
 
     async def configuration(self, pod: Pod, maps: Iterable[str], secrets: Iterable[str]) -> ConfigObjects:
-        """Read ConfigMaps and Secrets of the pod's namespace. Raises Api errors other than NotFound."""
+        """Read ConfigMaps and Secrets of the pod's namespace. Raises ApiError; a missing object is None in the
+        result.
+        """
         found = ConfigObjects()
         for name in sorted(maps):
             found.config_maps[name] = await self._read(CONFIG_MAPS, f"{pod.namespace}/{name}")
@@ -106,7 +109,7 @@ class VolumeManager:
             return None
         return found
 
-    async def _prepare(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> MountedVolume:
+    async def _mount(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> MountedVolume:
         try:
             if volume.persistent_volume_claim is not None or volume.ephemeral is not None:
                 return await self._claim(pod, volume, block=block, ran=ran)
@@ -196,7 +199,7 @@ class VolumeManager:
 
 
 def _used(pod: Pod) -> tuple[set[str], set[str]]:
-    """Names of the volumes that containers mount, and of those they use as devices."""
+    """Names of the volumes that containers mount, and of the volumes that they use as devices."""
     containers = [*(pod.spec.init_containers or ()), *pod.spec.containers]
     mounted = {mount.name for container in containers for mount in container.volume_mounts or ()}
     return mounted, {device.name for container in containers for device in container.volume_devices or ()}

@@ -1,4 +1,4 @@
-"""Who a sandboxed command is: its user namespace, ids and capabilities."""
+"""The credentials of a sandboxed command: user namespace, ids and capabilities (credentials(7), user_namespaces(7))."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ __all__ = ["assume", "enter_user_namespace"]
 
 
 def enter_user_namespace(spec: Spec, flags: int) -> None:
-    """Move into a new user namespace, and the others of `flags`.
+    """Move into a new user namespace, and into the others of `flags`.
 
-    With the right to (as root): every id of this namespace stands for itself, so that files written to volumes have
-    the owner asked for. Without: the one id we have stands for the one the command asks for.
-    Raises OSError where the kernel or its configuration forbids it.
+    As root every id is mapped to itself, so that files in volumes get the owner that the pod asks for. As another user
+    only the own id can be mapped; it is mapped to the id that the command asks for.
+    Raises OSError if the kernel or its configuration forbids it.
     """
-    us = os.getpid()
-    entered, tell = os.pipe()
-    answer, told = os.pipe()
+    target = os.getpid()
+    entered, entered_end = os.pipe()
+    failed, failed_end = os.pipe()
     mapper = os.fork()
     if mapper == 0:
-        os.close(tell)
-        os._exit(_map_ids(us, spec, entered, told))
+        os.close(entered_end)
+        os._exit(_map_ids(target, spec, entered, failed_end))
     os.close(entered)
-    os.close(told)
+    os.close(failed_end)
     try:
         libc.unshare(libc.NEW_USER | flags)
-        os.write(tell, b"\n")
-        failure = os.read(answer, 4096).decode()
+        os.write(entered_end, b"\n")
+        failure = os.read(failed, 4096).decode()
     finally:
-        os.close(tell)
-        os.close(answer)
+        os.close(entered_end)
+        os.close(failed)
         os.waitpid(mapper, 0)
     if failure:
         raise PermissionError(failure)
 
 
-def _map_ids(target: int, spec: Spec, entered: int, told: int) -> int:
-    """In a process that stayed outside: a namespace's maps are written from its parent."""
+def _map_ids(target: int, spec: Spec, entered: int, failed: int) -> int:
+    """Write the maps from a process in the parent namespace. Returns the exit code of that process."""
     if not os.read(entered, 1):
         return 1
     try:
         _write_maps(Path(f"/proc/{target}"), spec)
     except OSError as failure:
-        os.write(told, f"writing the id maps: {failure.strerror}".encode())
+        os.write(failed, f"writing the id maps: {failure.strerror}".encode())
         return 1
     return 0
 
@@ -62,13 +62,13 @@ def _write_maps(process: Path, spec: Spec) -> None:
 
 
 def _every_id(name: str) -> str:
-    """Each id that exists here, mapped to itself."""
+    """The map of every id that exists in this namespace to itself."""
     lines = (line.split() for line in Path("/proc/self", name).read_text().splitlines())
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
 
 
 def assume(spec: Spec) -> None:
-    """Become the user the command runs as, with the capabilities it may have and never more."""
+    """Take the ids and capabilities of `spec`, with no way to gain more."""
     allowed = {libc.CAPABILITIES[name] for name in spec.capabilities}
     libc.limit_capabilities(allowed)
     if Path("/proc/self/setgroups").read_text().strip() == "allow":

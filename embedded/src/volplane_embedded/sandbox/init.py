@@ -1,4 +1,4 @@
-"""The first process of a sandbox's process namespace: builds the root, starts the command, buries its orphans."""
+"""The first process (pid 1) of a sandbox: builds the root, starts the command, forwards signals, reaps orphans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _WAITED: Final = (*FORWARDED, signal.SIGCHLD)
 
 
 class InitMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the first process tells the monitor: the command runs; or it cannot, and why; or it ended with a status."""
+    """A message to the monitor: the command runs; or it cannot be started, with the reason; or it ended with a
+    status.
+    """
 
     running: bool = False
     stage: Stage = ""
@@ -53,7 +55,7 @@ class _MessagePipe:
 
 
 def run(spec: Spec, *, output: int, messages: int) -> NoReturn:
-    """Run the command and exit when it does. output: its stdout and stderr; words: where the monitor listens."""
+    """Run the command and exit when it does. output: its stdout and stderr. messages: the pipe to the monitor."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     os.umask(0o022)
     pipe = _MessagePipe(messages)
@@ -73,18 +75,18 @@ def run(spec: Spec, *, output: int, messages: int) -> NoReturn:
     command = _start(spec, output, pipe)
     os.close(output)
     pipe.send(InitMessage(running=True))
-    _attend(command, pipe)
+    _reap(command, pipe)
 
 
 def _is_orphan(messages: int) -> bool:
-    """Whether the monitor was gone before we asked to die with it."""
+    """Whether the monitor ended before `die_with_parent` was in effect."""
     poll = select.poll()
     poll.register(messages, 0)
     return bool(poll.poll(0))
 
 
 def _close_others(kept: set[int]) -> None:
-    """The descriptors of the host's tree must not live on beside the command."""
+    """Close all other descriptors: some lead to the host's tree."""
     for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
         if fd not in kept and fd > 2:
             with contextlib.suppress(OSError):  # the one that listed the directory is closed already
@@ -92,11 +94,11 @@ def _close_others(kept: set[int]) -> None:
 
 
 def _start(spec: Spec, output: int, pipe: _MessagePipe) -> int:
-    failed, tell = os.pipe()
+    failed, failed_end = os.pipe()
     command = os.fork()
     if command == 0:
-        _become(spec, output, tell)
-    os.close(tell)
+        _execute(spec, output, failed_end)
+    os.close(failed_end)
     message = os.read(failed, 4096).decode()
     os.close(failed)
     if message:
@@ -104,8 +106,8 @@ def _start(spec: Spec, output: int, pipe: _MessagePipe) -> int:
     return command
 
 
-def _become(spec: Spec, output: int, tell: int) -> NoReturn:
-    """Turn into the command. `tell` closes by itself when that succeeds."""
+def _execute(spec: Spec, output: int, failed: int) -> NoReturn:
+    """Execute the command. `failed`, close-on-exec, receives the error if that fails."""
     what = spec.cwd
     try:
         os.setsid()
@@ -120,14 +122,14 @@ def _become(spec: Spec, output: int, tell: int) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.umask(0o022)
         what = spec.argv[0]
-        os.execvpe(spec.argv[0], spec.argv, spec.env)  # noqa: S606 - running what the pod says is the point
+        os.execvpe(spec.argv[0], spec.argv, spec.env)  # noqa: S606 - the command is the pod's
     except OSError as failure:
-        os.write(tell, f"{what}: {failure.strerror}".encode())
+        os.write(failed, f"{what}: {failure.strerror}".encode())
     os._exit(127)
 
 
-def _attend(command: int, pipe: _MessagePipe) -> NoReturn:
-    """Pass signals on and reap, until the command ends; then everything here ends."""
+def _reap(command: int, pipe: _MessagePipe) -> NoReturn:
+    """Forward signals and reap children until the command ends; the kernel then kills the rest of the namespace."""
     while True:
         number = signal.sigwait(_WAITED)
         if number != signal.SIGCHLD:

@@ -1,4 +1,4 @@
-"""The log of one container: lines as the container runtime interface writes them, in two files of bounded size."""
+"""Writes the log of one container in the format of the container runtime interface, in two files of bounded size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_LINE: Final = 16 * 1024
 
 
 class ContainerLog:
-    """Writes `<time> stdout <F|P> <text>`; P marks a piece of a line that goes on. Raises OSError only at opening."""
+    """Writes lines `<time> stdout <F|P> <text>`; P marks a partial line. Only opening raises OSError."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class ContainerLog:
         os.close(self._fd)
 
     def _append(self, out: bytes | bytearray) -> None:
-        # On a full disk lines are lost: the command must not block for its log.
+        # On a full disk lines are lost, so that the command does not block.
         with contextlib.suppress(OSError):
             if self._size + len(out) > self._limit and self._size:
                 self._path.replace(self._path.with_name(f"{self._path.name}.1"))

@@ -1,4 +1,4 @@
-"""The process beside a sandbox, outside of it: starts it, writes its log, reports, and ends it with the node agent."""
+"""The process outside of a sandbox: starts it, writes its log, sends reports, and kills it if the kubelet goes away."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from volplane_embedded.sandbox.spec import Report, Spec, Stage, decode_spec, enc
 __all__ = ["KILL", "TERMINATE", "run", "start_ticks"]
 
 TERMINATE: Final = b"T"
-"""Said by the agent: ask the command to end. The end of the connection means KILL."""
+"""Order of the kubelet: send SIGTERM to the command. The end of the connection means KILL."""
 KILL: Final = b"K"
 
 _NAMESPACES: Final = libc.NEW_PIDS | libc.NEW_IPC | libc.NEW_UTS
@@ -35,18 +35,18 @@ _SWITCHES: Final = (
 
 
 def run(control: socket.socket) -> NoReturn:
-    """Serve one command: its Spec comes first on `control`, Reports go back."""
+    """Serve one command: read its Spec from `control`, then orders; write Reports."""
     try:
         os.setsid()
         line, orders = _first_line(control)
         _Monitor(decode_spec(line), control).run(orders)
     except (BrokenPipeError, ConnectionResetError, EOFError):
-        pass  # the agent went away; the sandbox dies with this process
+        pass  # the kubelet went away; the sandbox dies with this process
     os._exit(0)
 
 
 def _first_line(control: socket.socket) -> tuple[bytes, bytes]:
-    """The spec, and what orders came with it already."""
+    """The line with the spec, and the orders that were received with it."""
     received = bytearray()
     while b"\n" not in received:
         chunk = control.recv(65536)
@@ -68,7 +68,7 @@ class _Monitor:
         self._status: int | None = None
 
     def run(self, orders: bytes) -> None:
-        """orders: those that came before there was anything to obey them."""
+        """Start the command and follow it to its end. orders: those received together with the spec."""
         try:
             log = ContainerLog(Path(self._spec.log), self._spec.log_bytes)
             output, output_end = os.pipe()
@@ -94,7 +94,7 @@ class _Monitor:
         self._follow(output, messages, log)
 
     def _follow(self, output: int, messages: int, log: ContainerLog) -> None:
-        """Until the sandbox is gone, which is when both pipes have ended."""
+        """Serve pipes and orders until the sandbox has ended, which closes both pipes."""
         poll = select.poll()
         control = self._control.fileno()
         for fd in (output, messages, control):
@@ -104,7 +104,7 @@ class _Monitor:
         while open_pipes:
             for fd, _ in poll.poll():
                 if fd == control:
-                    if not self._obey():
+                    if not self._receive_orders():
                         poll.unregister(control)
                     continue
                 chunk = os.read(fd, 65536)
@@ -118,7 +118,7 @@ class _Monitor:
         log.close()
         self._finish()
 
-    def _obey(self) -> bool:
+    def _receive_orders(self) -> bool:
         try:
             orders = self._control.recv(64)
         except ConnectionResetError:
@@ -164,13 +164,13 @@ class _Monitor:
 
     def _send(self, report: Report) -> None:
         line = encode(report)
-        with contextlib.suppress(OSError):  # a full disk must not keep the agent from hearing it
+        with contextlib.suppress(OSError):  # a full disk must not keep the report from the kubelet
             Path(self._spec.result).write_bytes(line)
         self._control.sendall(line)
 
 
 def _hint(euid: int) -> str:
-    """Which setting of the kernel forbids it to this user."""
+    """The kernel setting that forbids namespaces to this user, or ""."""
     for path, bad, hint in _SWITCHES:
         try:
             value = Path(path).read_text().strip()
@@ -182,6 +182,6 @@ def _hint(euid: int) -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """Field 22 of proc(5)'s stat: with the pid it names one process for good."""
+    """Start time of a process (field 22 of /proc/<pid>/stat, proc(5)); with the pid it is unique."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return int(text.rpartition(")")[2].split()[19])

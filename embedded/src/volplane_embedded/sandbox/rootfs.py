@@ -1,9 +1,9 @@
-"""The file system a sandboxed command sees: the host's, read-only, with its volumes in their places.
+"""The file system of a sandboxed command: the host's tree, read-only, with the volumes mounted in it.
 
 Built in a fresh mount namespace, in this order: a tmpfs becomes the root and the host's tree moves to /old below it;
 the new root is a second tmpfs at /new with the host's top-level directories bound read-only; volumes are bound on top;
-the host's tree is let go. Paths that belong to the command are resolved with /new as their root and never through magic
-links, so that no symlink in a volume reaches the host.
+the host's tree is unmounted. Paths that belong to the command are resolved with /new as their root and never through
+magic links, so that no symlink in a volume reaches the host.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from volplane_embedded.sandbox.spec import Bind, Spec
 
 __all__ = ["MountFailure", "build"]
 
-_OWN: Final = frozenset({"dev", "proc", "run", "tmp"})
-"""Top-level directories that the command has for itself: the host's hold sockets, devices and other processes."""
+_PRIVATE: Final = frozenset({"dev", "proc", "run", "tmp"})
+"""Top-level directories that each command has of its own: the host's contain sockets, devices and other processes."""
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
 _DEVICE_LINKS: Final = {
     "fd": "/proc/self/fd",
@@ -34,7 +34,7 @@ _PLAIN: Final = libc.MS_NOSUID | libc.MS_NODEV
 
 
 class MountFailure(Exception):
-    """Why the volumes cannot be put into their places; the message names source and target."""
+    """Why a volume cannot be mounted. The message names source and target."""
 
 
 def build(spec: Spec) -> None:
@@ -52,10 +52,10 @@ def build(spec: Spec) -> None:
     os.chdir("/")
     libc.mount("tmpfs", "/new", "tmpfs", _PLAIN, "mode=755")
     _bind_host()
-    _mount_own()
+    _mount_private()
     root = os.open("/new", os.O_PATH | os.O_DIRECTORY)
     _hide(root, spec.hidden)
-    _make_room(root, [(bind, _is_directory(fd)) for bind, fd in zip(spec.binds, sources, strict=True)])
+    _make_mount_points(root, [(bind, _is_directory(fd)) for bind, fd in zip(spec.binds, sources, strict=True)])
     for bind, fd in _by_depth(spec.binds, sources):
         _bind_volume(root, bind, fd)
     for path in ("/new/dev", "/new/run", "/new/proc", "/new"):
@@ -78,8 +78,8 @@ def _is_directory(fd: int) -> bool:
     return stat.S_ISDIR(os.fstat(fd).st_mode)
 
 
-def _seen(fd: int) -> str:
-    """The path of an open descriptor, for calls that want a path."""
+def _fd_path(fd: int) -> str:
+    """The path of an open descriptor, for system calls that take a path."""
     return f"/new/proc/self/fd/{fd}"
 
 
@@ -112,13 +112,13 @@ def _step_into(parent: int, part: str, bind: Bind) -> int:
     return fd
 
 
-# --- the host and what the command has for itself -----------------------------------------------------------------
+# --- the host's tree and private directories -----------------------------------------------------------------
 
 
 def _bind_host() -> None:
     with os.scandir("/old") as entries:
         for entry in sorted(entries, key=lambda item: item.name):
-            if entry.name not in _OWN:
+            if entry.name not in _PRIVATE:
                 _bind_entry(entry)
 
 
@@ -133,7 +133,7 @@ def _bind_entry(entry: os.DirEntry[str]) -> None:
         target.touch()
     else:
         return
-    # A directory that cannot be bound (another user's FUSE mount) stays empty: the command can do without it.
+    # A directory that cannot be bound (another user's FUSE mount) stays empty.
     try:
         libc.mount(entry.path, str(target), None, libc.MS_BIND | libc.MS_REC)
     except PermissionError:
@@ -141,7 +141,7 @@ def _bind_entry(entry: os.DirEntry[str]) -> None:
     libc.set_read_only(str(target), recursive=True)
 
 
-def _mount_own() -> None:
+def _mount_private() -> None:
     Path("/new/proc").mkdir()
     try:
         libc.mount("proc", "/new/proc", "proc", _PLAIN | libc.MS_NOEXEC)
@@ -167,7 +167,7 @@ def _mount_devices() -> None:
     Path("/new/dev/shm").mkdir()
     libc.mount("tmpfs", "/new/dev/shm", "tmpfs", _PLAIN, "mode=1777")
     Path("/new/dev/pts").mkdir()
-    # Only a command that wants a terminal of its own would miss it.
+    # Without devpts only commands that open a terminal fail.
     with contextlib.suppress(OSError):
         libc.mount("devpts", "/new/dev/pts", "devpts", libc.MS_NOSUID | libc.MS_NOEXEC, "newinstance,ptmxmode=0666")
 
@@ -179,28 +179,27 @@ def _hide(root: int, hidden: list[str]) -> None:
         except FileNotFoundError:
             continue
         if _is_directory(fd):
-            libc.mount("tmpfs", _seen(fd), "tmpfs", _PLAIN | libc.MS_RDONLY, "mode=555")
+            libc.mount("tmpfs", _fd_path(fd), "tmpfs", _PLAIN | libc.MS_RDONLY, "mode=555")
         else:
-            libc.mount("/old/dev/null", _seen(fd), None, libc.MS_BIND)
+            libc.mount("/old/dev/null", _fd_path(fd), None, libc.MS_BIND)
             _forbid_writing(root, path)
         os.close(fd)
 
 
 def _forbid_writing(root: int, path: str, *, recursive: bool = False) -> None:
-    """Through what is mounted at `path`: a descriptor from before the mount would still show what is below it."""
+    """Make the mount at `path` read-only. Opens it anew: a descriptor from before the mount leads below it."""
     top = libc.open_in_root(root, path)
-    libc.set_read_only(_seen(top), recursive=recursive)
+    libc.set_read_only(_fd_path(top), recursive=recursive)
     os.close(top)
 
 
-# --- places for volumes -------------------------------------------------------------------------------------------
+# --- mount points -------------------------------------------------------------------------------------------
 
 
-def _make_room(root: int, wanted: list[tuple[Bind, bool]]) -> None:
-    """Lay an empty place over the host's read-only directories for every target that does not exist there.
+def _make_mount_points(root: int, wanted: list[tuple[Bind, bool]]) -> None:
+    """Make a mount point for every target that does not exist in the host's read-only directories.
 
-    A read-only overlay of the host's directory and a skeleton that holds just the missing places: the rest of the
-    directory stays as it is.
+    A read-only overlay joins the host's directory with a skeleton that holds only the missing mount points.
     """
     ours = {Path("/new", name).stat().st_dev for name in ("", "dev", "run", "tmp")}
     missing: dict[str, tuple[int, list[tuple[str, bool]]]] = {}
@@ -212,7 +211,7 @@ def _make_room(root: int, wanted: list[tuple[Bind, bool]]) -> None:
         if not rest or os.fstat(fd).st_dev in ours:
             os.close(fd)
             continue
-        path = str(Path(_seen(fd)).readlink())
+        path = str(Path(_fd_path(fd)).readlink())
         missing.setdefault(path, (fd, []))[1].append((rest, is_directory))
     for number, path in enumerate(sorted(missing)):
         fd, places = missing[path]
@@ -220,7 +219,7 @@ def _make_room(root: int, wanted: list[tuple[Bind, bool]]) -> None:
 
 
 def _deepest(root: int, target: PurePosixPath) -> tuple[int, str]:
-    """The deepest directory on the way to `target` that exists, and what is left of the way."""
+    """A descriptor of the deepest existing directory on the path to `target`, and the rest of the path."""
     parts = target.parts[1:]
     for length in range(len(parts), -1, -1):
         with contextlib.suppress(FileNotFoundError):
@@ -235,7 +234,7 @@ def _overlay(root: int, path: str, fd: int, places: list[tuple[str, bool]], skel
         _make_place(skeleton / place, is_directory=is_directory)
     inner = [(inside, libc.open_in_root(root, inside)) for inside in _mounts_below(path)]
     try:
-        libc.mount("overlay", _seen(fd), "overlay", _PLAIN | libc.MS_RDONLY, f"lowerdir={skeleton}:{_seen(fd)}")
+        libc.mount("overlay", _fd_path(fd), "overlay", _PLAIN | libc.MS_RDONLY, f"lowerdir={skeleton}:{_fd_path(fd)}")
     except OSError as failure:
         names = ", ".join(f"{path.removeprefix('/new')}/{place}" for place, _ in places)
         raise MountFailure(
@@ -245,7 +244,7 @@ def _overlay(root: int, path: str, fd: int, places: list[tuple[str, bool]], skel
     os.close(fd)
     for inside, tree in inner:
         target = libc.open_in_root(root, inside)
-        libc.mount(_seen(tree), _seen(target), None, libc.MS_BIND | libc.MS_REC)
+        libc.mount(_fd_path(tree), _fd_path(target), None, libc.MS_BIND | libc.MS_REC)
         os.close(target)
         os.close(tree)
 
@@ -282,7 +281,7 @@ def _bind_volume(root: int, bind: Bind, source: int) -> None:
         have, want = ("a directory", "a file") if is_directory else ("a file", "a directory")
         raise MountFailure(f"{bind.source} is {have}, but {bind.target} is {want}")
     try:
-        libc.mount(_seen(source), _seen(target), None, libc.MS_BIND | libc.MS_REC)
+        libc.mount(_fd_path(source), _fd_path(target), None, libc.MS_BIND | libc.MS_REC)
     except OSError as failure:
         raise MountFailure(f"cannot mount {bind.source} at {bind.target}: {failure.strerror}") from failure
     os.close(target)
@@ -292,7 +291,7 @@ def _bind_volume(root: int, bind: Bind, source: int) -> None:
 
 
 def _ensure(root: int, bind: Bind, *, is_directory: bool) -> int:
-    """Open the target, made if it is missing: on a tmpfs of ours, or within a volume bound before."""
+    """Open the target. If it is missing, make it: on a tmpfs of the sandbox, or within a volume bound before."""
     parts = PurePosixPath(bind.target).parts[1:]
     parent = os.dup(root)
     for depth, part in enumerate(parts, 1):

@@ -1,4 +1,4 @@
-"""What a sandboxed command is given, and what it reports: the words between node agent and sandbox."""
+"""The messages between kubelet and sandbox: the specification of a command, and reports about it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 __all__ = ["Bind", "Report", "Spec", "Stage", "decode_report", "decode_spec", "encode"]
 
 Stage = Literal["", "namespaces", "mounts", "command"]
-"""What could not be done: "namespaces" means that nothing can be sandboxed on this machine."""
+"""What failed. "namespaces": this machine cannot run any sandbox."""
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """One command and its surroundings. Paths are absolute.
+    """One command and its environment. Paths are absolute.
 
     base: an empty directory of the host on which the new root is built (nothing remains there).
     hidden: directories and files of the host that are shown empty. scratch: whether /tmp and /dev/shm may be written.
@@ -52,7 +52,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the sandbox says, in this order: `started`, then `exited`; or `failed` instead of either.
+    """A report of the sandbox. Either `started` and then `exited`, or `failed` alone.
 
     pid: of the first process of the namespace, as the host counts; ticks: its start time in /proc/<pid>/stat.
     code: exit code as a shell would give it (128 + signal for a command ended by one).
@@ -66,7 +66,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: int = 0
     signal: int = 0
     began: float = 0.0
-    """With `exited`: when it started."""
+    """With `exited`: when the command started, in seconds since the epoch."""
     at: float = 0.0
     """Seconds since the epoch."""
 

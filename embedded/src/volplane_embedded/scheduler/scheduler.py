@@ -1,4 +1,7 @@
-"""The scheduler of `volplane dev`: one pod at a time, so that each sees where the former ones went."""
+"""The loop of the scheduler: one pod at a time, so that each decision sees the ones before it.
+
+Source: pkg/scheduler/schedule_one.go.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from volplane_embedded.scheduler.volume_binding import StorageState
 __all__ = ["Scheduler"]
 
 _LOG = logging.getLogger(__name__)
-_AGAIN = 1.0
+_RETRY_SECONDS = 1.0
 
 
 class Scheduler:
-    """Finds nodes for the pods of `default-scheduler`; looks again when anything it depends on changes."""
+    """Finds nodes for the pods of `default-scheduler`, again whenever an object changes that a decision depends on."""
 
     def __init__(self, client: Client, informers: Informers, *, recorder: Recorder, now: Now) -> None:
         self._client = client
@@ -32,9 +35,9 @@ class Scheduler:
         self._now = now
         self._assumed: dict[str, str] = {}
         self._binding: dict[str, str] = {}
-        """Uids of pods whose binding is under way, or done but not seen yet, by key."""
+        """Uids, by key, of pods whose binding is being written, or is written but not in the cache yet."""
         self._steps: dict[str, Bind] = {}
-        """By uid of the pod: what each binding that was decided will write, until it begins."""
+        """By uid of the pod: the bindings that were decided and not begun yet."""
         self._bindings = _Bindings(self._bind)
         self._runner = Runner(
             "scheduler",
@@ -67,7 +70,7 @@ class Scheduler:
                 end()
 
     def _wake(self, *, with_claims: bool = False) -> None:
-        """Look at waiting pods again: all of them, or those that have claims."""
+        """Enqueue waiting pods: all of them, or those that have claims."""
         for pod in self._informers.pending():
             if not with_claims or claim_names(pod):
                 self._runner.enqueue(pod.key)
@@ -144,7 +147,7 @@ class Scheduler:
 
 
 class _Bindings:
-    """Runs bindings at once. One that fails is decided anew a second later, or when its pod changes."""
+    """Runs each binding in a task. After a failure its pod is enqueued again one second later."""
 
     def __init__(self, bind: Callable[[Run], Awaitable[None]]) -> None:
         self._bind = bind
@@ -158,5 +161,5 @@ class _Bindings:
         try:
             await self._bind(run)
         except ApiError as error:
-            _LOG.info("%s: %s; trying again in %g s", run.name, error, _AGAIN)
-            asyncio.get_running_loop().call_later(_AGAIN, requeue)
+            _LOG.info("%s: %s; trying again in %g s", run.name, error, _RETRY_SECONDS)
+            asyncio.get_running_loop().call_later(_RETRY_SECONDS, requeue)

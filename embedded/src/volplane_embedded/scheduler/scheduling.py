@@ -1,9 +1,9 @@
-"""Where a pod goes: the scheduler's decision, pure.
+"""Decides on which node a pod runs. Pure.
 
-`decide` reads caches and answers with the single next step for one pod: write a condition, reserve a volume, name the
-node on a claim, bind the pod; or why it waits. Messages are those of the stock scheduler.
-Source: kube-scheduler 1.36, plugins NodeName, NodeUnschedulable, TaintToleration, NodeAffinity, VolumeRestrictions,
-VolumeBinding (without CSIStorageCapacity).
+`decide` reads the caches and returns the next step for one pod: write a condition, reserve a volume, write the selected
+node to a claim, bind the pod, or wait with a reason. Messages are those of kube-scheduler.
+Source: Kubernetes 1.36, pkg/scheduler/framework/plugins: NodeName, NodeUnschedulable, TaintToleration, NodeAffinity,
+VolumeRestrictions, VolumeBinding (without CSIStorageCapacity).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Bind", "Placement", "SchedulerState", "decide"]
 
 _GATED = "Scheduling is blocked due to non-empty scheduling gates"
 _ONE_POD = "ReadWriteOncePod"
-_TAKEN = f"node(s) unavailable due to PersistentVolumeClaim with {_ONE_POD} access mode already in-use by another pod"
+_IN_USE = f"node(s) unavailable due to PersistentVolumeClaim with {_ONE_POD} access mode already in-use by another pod"
 _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _ROOM = 110
 
@@ -47,7 +47,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What to do next, and the node that is chosen already (a pod whose claims are not bound yet stays with it)."""
+    """The next step, and the chosen node, which the pod keeps until its claims are bound; "" if none is chosen."""
 
     step: Bind | Patch | Wait | Settled
     node: str = ""
@@ -55,10 +55,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerState:
-    """What the scheduler knows.
+    """What a decision reads.
 
-    pods: all pods. users: pods that use a claim, by its key. assumed: nodes chosen for pods that are not bound to them
-    yet, by key. now: for the transition times of conditions, RFC 3339.
+    pods: all pods. users: pods that use a claim, by its key. assumed: the nodes of pods that are not bound yet, by key.
+    now: transition time of conditions, RFC 3339.
     """
 
     pods: Callable[[], Iterable[Pod]]
@@ -82,16 +82,16 @@ def decide(pod: Pod, state: SchedulerState) -> Placement:
         return _until_bound(pod, wanted.waiting, state)
     if not state.nodes:
         return _waits(pod, state, "Unschedulable", "no nodes available to schedule pods")
-    if _taken(pod, [*wanted.bound, *wanted.unbound], state):
-        return _unschedulable(pod, state, f"{len(state.nodes)} {_TAKEN}")
+    if _in_use(pod, [*wanted.bound, *wanted.unbound], state):
+        return _unschedulable(pod, state, f"{len(state.nodes)} {_IN_USE}")
     chosen = _choose(pod, wanted, state)
     if isinstance(chosen, Unschedulable):
         return _unschedulable(pod, state, chosen.reason)
-    return _towards(pod, chosen)
+    return _next_step(pod, chosen)
 
 
 def _until_bound(pod: Pod, waiting: list[Claim], state: SchedulerState) -> Placement:
-    """Claims whose binding began after a node was chosen only need time; others may need a person."""
+    """Wait without a condition if a node is chosen and the claims are being bound; else the pod is unschedulable."""
     node = state.assumed.get(pod.key, "")
     if node and all(claim.spec.volume_name for claim in waiting):
         return Placement(Wait(reason=f"node {node} is chosen; claims are being bound"), node)
@@ -104,7 +104,7 @@ class _Choice:
     matches: list[ClaimBinding]
 
 
-def _towards(pod: Pod, choice: _Choice) -> Placement:
+def _next_step(pod: Pod, choice: _Choice) -> Placement:
     name = choice.node.name
     for match in choice.matches:
         if (patch := bind_patch(match, choice.node)) is not None:
@@ -117,9 +117,9 @@ def _towards(pod: Pod, choice: _Choice) -> Placement:
 
 
 def _choose(pod: Pod, wanted: PodVolumeClaims, state: SchedulerState) -> _Choice | Unschedulable:
-    """The best node, and how the claims that wait for it are met there.
+    """The best node, and the volumes for its unbound claims there.
 
-    First a node chosen before, then the pod's preference, then fewest volumes to make, then fewest pods, then its name.
+    Order: the node chosen before, the pod's preference, fewest volumes to provision, fewest pods, name.
     """
     load = _load(pod, state)
     reasons: Counter[str] = Counter()
@@ -140,7 +140,7 @@ def _choose(pod: Pod, wanted: PodVolumeClaims, state: SchedulerState) -> _Choice
 
 
 def _load(pod: Pod, state: SchedulerState) -> Counter[str]:
-    """Unfinished pods of each node, those assumed there included."""
+    """Number of unfinished pods of each node, with the assumed ones."""
     load: Counter[str] = Counter()
     for other in state.pods():
         if is_finished(other) or other.key == pod.key:
@@ -151,7 +151,7 @@ def _load(pod: Pod, state: SchedulerState) -> Counter[str]:
 
 
 def _unfit(pod: Pod, node: Node, load: int) -> str:
-    """Why the node itself will not do, or ""."""
+    """Why the pod cannot run on the node, claims aside, or ""."""
     tolerations = pod.spec.tolerations or ()
     if node.spec.unschedulable and untolerated(tolerations, [_CORDON]):
         return "node(s) were unschedulable"
@@ -164,8 +164,8 @@ def _unfit(pod: Pod, node: Node, load: int) -> str:
     return ""
 
 
-def _taken(pod: Pod, claims: Iterable[Claim], state: SchedulerState) -> bool:
-    """Whether another running pod has a claim that only one may use."""
+def _in_use(pod: Pod, claims: Iterable[Claim], state: SchedulerState) -> bool:
+    """Whether another pod with a node uses a ReadWriteOncePod claim of this pod."""
     return any(
         other.key != pod.key and not is_finished(other) and bool(other.spec.node_name or other.key in state.assumed)
         for claim in claims
@@ -179,7 +179,7 @@ def _unschedulable(pod: Pod, state: SchedulerState, reason: str) -> Placement:
 
 
 def _waits(pod: Pod, state: SchedulerState, reason: str, message: str) -> Placement:
-    """Say on the pod why it waits, once; an event only for what somebody may have to change."""
+    """Write the reason to the pod's condition once. An event is recorded for all reasons but scheduling gates."""
     old = condition_of(pod.status.conditions, "PodScheduled")
     new = with_condition(
         pod.status.conditions, "PodScheduled", status=False, now=state.now, reason=reason, message=message

@@ -1,6 +1,6 @@
-"""How the claims of a pod decide where it can run, and what the scheduler writes for those that wait for it. Pure.
+"""Matches the claims of a pod with volumes on a node, and makes the writes that start their binding. Pure.
 
-Source: kube-scheduler 1.36, `pkg/scheduler/framework/plugins/volumebinding`.
+Source: pkg/scheduler/framework/plugins/volumebinding/binder.go (GetPodVolumeClaims, FindPodVolumes, BindPodVolumes).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _ELSEWHERE = "node(s) didn't match PersistentVolume's node affinity"
 
 @dataclass(frozen=True, slots=True)
 class StorageState:
-    """What is known of claims, volumes and classes.
+    """What decisions read of claims, volumes and classes.
 
-    on_shelf: volumes of the same class and mode as a claim. reserved: volumes whose claimRef names this claim (by
-    key). nodes: names of those that exist.
+    candidates: volumes with the class and mode of a claim. reserved: volumes whose claimRef names a claim, by its
+    key. nodes: all nodes by name.
     """
 
     claims: Callable[[str], Claim | None]
@@ -51,16 +51,14 @@ class StorageState:
 
 @dataclass(frozen=True, slots=True)
 class Unschedulable:
-    """Why the pod cannot run: at all, or on the node in question."""
+    """Why the pod cannot run, on any node or on one node."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class PodVolumeClaims:
-    """The claims of a pod: bound ones, those that are bound once a node is chosen, and those somebody else must
-    bind.
-    """
+    """The claims of a pod: bound; unbound, to be bound to the chosen node; waiting for a binder or provisioner."""
 
     bound: list[Claim]
     unbound: list[Claim]
@@ -69,14 +67,14 @@ class PodVolumeClaims:
 
 @dataclass(frozen=True, slots=True)
 class ClaimBinding:
-    """How an unbound claim is met on a node: by a volume that exists, or by provisioning one (None)."""
+    """How an unbound claim gets a volume on a node: an existing one, or None = it is provisioned."""
 
     claim: Claim
     volume: Volume | None
 
 
 def pod_volume_claims(pod: Pod, storage: StorageState) -> PodVolumeClaims | Unschedulable:
-    """Sort the pod's claims; the first that forbids to run it anywhere is the refusal."""
+    """Sort the pod's claims; Unschedulable for the first claim with which it cannot run anywhere."""
     bound: list[Claim] = []
     unbound: list[Claim] = []
     waiting: list[Claim] = []
@@ -97,7 +95,7 @@ def pod_volume_claims(pod: Pod, storage: StorageState) -> PodVolumeClaims | Unsc
 
 
 def is_bound(claim: Claim) -> bool:
-    """Whether binding is complete: pointer, annotation and phase."""
+    """Whether binding is complete: volume name, annotation and phase."""
     return (
         bool(claim.spec.volume_name)
         and claim.annotation(names.BIND_COMPLETED) is not None
@@ -129,7 +127,7 @@ def _is_delayed(claim: Claim, storage: StorageState) -> bool:
 
 
 def conflict(bound: Iterable[Claim], node: Node, storage: StorageState) -> str:
-    """Why the volumes of bound claims keep the pod from this node, or ""."""
+    """Why the volumes of bound claims cannot be used on this node, or ""."""
     for claim in bound:
         volume = storage.volumes(claim.spec.volume_name)
         if volume is None:
@@ -140,7 +138,7 @@ def conflict(bound: Iterable[Claim], node: Node, storage: StorageState) -> str:
 
 
 def match_claims(unbound: Iterable[Claim], node: Node, storage: StorageState) -> list[ClaimBinding] | Unschedulable:
-    """How each claim would be met on this node, the smallest first."""
+    """How each claim would get its volume on this node. The smallest claim chooses first."""
     matches: list[ClaimBinding] = []
     for claim in sorted(unbound, key=lambda one: (request_of(one), one.name)):
         match = _match(claim, node, storage, {found.volume.name for found in matches if found.volume is not None})
@@ -164,7 +162,7 @@ def _match(claim: Claim, node: Node, storage: StorageState, taken: set[str]) -> 
 
 
 def _best_volume(claim: Claim, node: Node, storage: StorageState, taken: set[str]) -> Volume | None:
-    """The smallest free volume that the claim accepts and the node can reach."""
+    """The smallest free volume that the claim accepts and that can be used on the node."""
     demand = demand_of(claim)
     fitting = (
         volume
@@ -198,7 +196,7 @@ def _can_provision(claim: Claim, node: Node, storage: StorageState) -> bool:
 
 
 def bind_patch(match: ClaimBinding, node: Node) -> Patch | None:
-    """The write that lets the binder or provisioner go on; None if it was written before."""
+    """The write with which the binder or provisioner can go on, None if it was written before."""
     if match.volume is None:
         return _select_node(match.claim, node)
     return _reserve(match.volume, match.claim)

@@ -87,16 +87,16 @@ def _chosen(names: Iterable[str]) -> tuple[Rule, ...]:
     return tuple(rule for rule in RULES if rule.name in set(names)) or RULES
 
 
-# --- judging and telling ----------------------------------------------------------------------------------------
+# --- judging and reporting ----------------------------------------------------------------------------------------
 
 
 def _judged(console: Console, subject: Subject | MakeSubject, rules: tuple[Rule, ...]) -> Report:
     with console.progress("judging", len(rules)) as bar:
 
-        def told(result: RuleResult) -> None:
+        def advance(result: RuleResult) -> None:
             bar.advance(detail=result.rule.name)
 
-        return run_rules(subject, rules, told=told)
+        return run_rules(subject, rules, observe=advance)
 
 
 def _show(console: Console, report: Report, *, verbose: bool) -> None:

@@ -150,8 +150,8 @@ def _backends(names: list[str], options: list[str] | None, changes: dict[str, An
     if len(names) > len(ROLES):
         raise typer.BadParameter(f"--backend: {len(names)} are given, and there is room for {len(ROLES)}")
     if (options or changes) and len(names) != 1:
-        told = "no --backend is given" if not names else f"--backend is given {len(names)} times"
-        raise typer.BadParameter(f"--options, --parameters, --capacity and --segment are of one backend, and {told}")
+        given = "no --backend is given" if not names else f"--backend is given {len(names)} times"
+        raise typer.BadParameter(f"--options, --parameters, --capacity and --segment are of one backend, and {given}")
     return tuple(Chosen(name, options_of(options), changes) for name in names)
 
 
@@ -180,10 +180,10 @@ def _items(text: str | None) -> tuple[str, ...] | None:
 
 def _run(console: Console, job: _Job, seeds: range, jobs: int, failures: int, *, coverage: bool) -> int:
     """How many seeds failed."""
-    told, counted, failed, slowest, spent = 0, Coverage(backends=bool(job.backends)), [], 0.0, 0.0
+    finished, counted, failed, slowest, spent = 0, Coverage(backends=bool(job.backends)), [], 0.0, 0.0
     with _quiet(), _reports(job, seeds, jobs) as reports, console.progress("seeds", len(seeds)) as bar:
         for report in reports:
-            told += 1
+            finished += 1
             counted.add(report.happened)
             spent += report.cpu_seconds
             slowest = max(slowest, report.cpu_seconds)
@@ -198,11 +198,11 @@ def _run(console: Console, job: _Job, seeds: range, jobs: int, failures: int, *,
         for line in report.trace:
             console.line(line)
     if coverage:
-        _show_coverage(console, counted, told)
-    figures = f"{spent / told:.3f} s of CPU a seed, {slowest:.2f} s at most"
-    console.line(f"{told} {'seed' if told == 1 else 'seeds'}, {len(failed)} failed; {figures}")
-    if told < len(seeds):
-        console.note(f"ended after {len(failed)} failures: {len(seeds) - told} seeds were not run")
+        _show_coverage(console, counted, finished)
+    figures = f"{spent / finished:.3f} s of CPU a seed, {slowest:.2f} s at most"
+    console.line(f"{finished} {'seed' if finished == 1 else 'seeds'}, {len(failed)} failed; {figures}")
+    if finished < len(seeds):
+        console.note(f"ended after {len(failed)} failures: {len(seeds) - finished} seeds were not run")
     return len(failed)
 
 
@@ -258,7 +258,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-# --- telling ----------------------------------------------------------------------------------------------------
+# --- reporting --------------------------------------------------------------------------------------------------
 
 
 def _show_failure(console: Console, report: SeedReport, job: _Job) -> None:

@@ -1,4 +1,4 @@
-"""Which backend to try, and on which storage: what `volplane check` and `volplane sim` are told about it."""
+"""The backend to test and its storage: the options that `volplane check` and `volplane sim` share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The conformance suite: what every backend promises, as rules that anybody can run."""
+"""The conformance suite: the promises of the backend contract, as rules that are run against one backend.
+
+Authors run it by `BackendConformance` in pytest, by `run_rules`, or by `volplane check`. A rule calls the hooks of one
+backend on the storage that a `Subject` describes. The suite starts no API server and no controllers, and it deletes
+whatever it made on the storage.
+"""
 
 from volplane_testing.conformance.pytest_suite import BackendConformance
 from volplane_testing.conformance.report import Report, RuleResult, RuleStatus

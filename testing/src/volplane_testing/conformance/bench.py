@@ -1,4 +1,4 @@
-"""What rules work with: instances of the backend, requests that make sense, a memory of what was made."""
+"""What rules use: instances of the backend, valid requests, and a record of what to clean up."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ class Bench:
         return tuple(failures)
 
     def _recover(self, demand: ProvisionRequest) -> None:
-        """Find an asset of which the rule never heard."""
+        """Find an asset that the rule made without getting a result."""
         if any(made.demand == demand for made in self._left.assets.values()) or not self.supports("find"):
             return
         found = self.instance.find(self.question(demand))

@@ -127,14 +127,14 @@ def _crash() -> None:
 def crash_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | None) -> int:
     """Run `call` until the `step`-th line of own code, where Crash is raised; 0 lets it finish. How many lines ran.
 
-    What the call returns or raises is nobody's business: the process is gone.
+    The call's result or error is dropped, as by the end of the process.
     """
     tracer = _Tracer(own, step, _crash)
 
     def run() -> None:
         try:
             tracer.run(call)
-        except (Crash, Exception):  # noqa: BLE001 - whatever it says, nobody hears it
+        except (Crash, Exception):  # noqa: BLE001 - a dead process returns nothing
             return
 
     call_in_thread(run, patience, "a hook that is made to crash")

@@ -1,4 +1,4 @@
-"""What came of the rules."""
+"""The results of rules."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ def run_rules(
     make: Subject | MakeSubject,
     rules: Collection[Rule] = RULES,
     *,
-    told: Callable[[RuleResult], None] = lambda _outcome: None,
+    observe: Callable[[RuleResult], None] = lambda _result: None,
 ) -> Report:
-    """Judge the rules in their order; `told` hears of each result at once. Raises what building the backend raises.
+    """Judge the rules in their order and call `observe` with each result. Raises what building the backend raises.
 
     make: the subject, or what gives a fresh one for each rule. Rules clean up behind themselves, so that one storage
     can serve all of them.
@@ -35,7 +35,7 @@ def run_rules(
             with opened(make) as subject:
                 result = judge(rule, subject)
         results[rule.name] = result
-        told(result)
+        observe(result)
     return Report(tuple(results.values()))
 
 

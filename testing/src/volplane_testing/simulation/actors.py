@@ -1,8 +1,7 @@
-"""Users, tenants and administrators: what an action of a schedule does to the cluster, and what they thereby take upon
-them.
+"""Users, tenants and administrators: the effect of their actions on the cluster and on what invariants expect.
 
-A person who gives a volume away with what is on it, or strips what protects it, has waived what follows: the asset's
-`waived` and `kept` say so.
+A user who offers a volume with its data, or removes what protects it, accepts the consequences: the asset's
+`waived` and `kept` record that.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _VOLUMES: Final = "/api/v1/persistentvolumes"
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _CLASSES: Final = "/apis/storage.k8s.io/v1/storageclasses"
 _PATIENCE: Final = 60
-"""How often somebody tries to create a claim whose name is still taken."""
+"""How often the creation of a claim is tried while its name is taken."""
 _GIB: Final = 2**30
 
 
@@ -78,15 +77,15 @@ class Actors:
             self._happened["user: deletes a class"] += 1
 
     def create_volume(self, name: str, policy: str, size: int, reserved: str, driver: str) -> None:
-        """A static volume over a directory of this name; whoever makes it anew gives away what is there."""
+        """A static volume over a directory of this name. Creating it again gives up the data that is there."""
         backend = self._backends.get(driver) or next(iter(self._backends.values()), None)
         if backend is None:
-            return  # Only a simulated storage has room for what people make.
+            return  # Only simulated storages have static assets.
         driver, handle = backend.name, backend.add(name, size * self._unit * _GIB)
         key = source_key("hostPath", {"path": handle})
         disk = self._disks.by_key.get(key) or self._safety.made(driver, key, None)
         disk.waived |= disk.data
-        disk.kept = "a person made it"
+        disk.kept = "a user made it"
         spec: Json = {
             "capacity": {"storage": f"{size * self._unit}Gi"},
             "accessModes": ["ReadWriteOnce"],
@@ -129,7 +128,7 @@ class Actors:
         elif variant == "other":
             reference = {"uid": None, "resourceVersion": None, "namespace": "default", "name": claim}
         if (disk := self._disks.of(volume["spec"])) is not None:
-            disk.mounts.clear()  # Whoever takes a volume from a claim takes it from its pods.
+            disk.mounts.clear()  # The pods of the former claim lose the volume.
         self._patch(_VOLUMES, volume, {"spec": {"claimRef": reference}})
 
     def strip_volume_intent(self, of: str) -> None:
@@ -170,7 +169,7 @@ class Actors:
         self._send("DELETE", f"{_CLAIMS}/{name}", {})
 
     def select_node(self, claim: str, node: str) -> None:
-        """The scheduler changes its mind about a claim that is not bound yet."""
+        """The scheduler chooses another node for a claim that is not bound yet."""
         found = self._view.claims.get(f"default/{claim}")
         if found is None or names.BIND_COMPLETED in annotations_of(found):
             return
@@ -181,7 +180,7 @@ class Actors:
         self._patch(_CLAIMS, found, {"metadata": {"annotations": {names.SELECTED_NODE: node}}})
 
     def forge_intent(self, claim: str, variant: str) -> None:
-        """What a tenant may do to the record on a claim."""
+        """Damage the intent on a claim, as a tenant can."""
         found = self._view.claims.get(f"default/{claim}")
         if found is None:
             return
@@ -215,7 +214,7 @@ class Actors:
         return "not an intent"
 
     def strip_finalizer(self, claim: str) -> None:
-        """A tenant takes the claim out of our hands: what is in the making may be left over."""
+        """A tenant removes our finalizer: an asset that is being made may be left over."""
         found = self._view.claims.get(f"default/{claim}")
         if found is None or names.PROVISIONING_FINALIZER not in finalizers_of(found):
             return
@@ -265,7 +264,7 @@ class Actors:
     def delete_pod(self, name: str) -> None:
         self._send("DELETE", f"{_PODS}/{name}", {})
 
-    # --- how ----------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------
 
     def _target(self, of: str) -> Json | None:
         """A volume by its name, or that of a claim (`of c1`): as the claim says, or as it says itself."""

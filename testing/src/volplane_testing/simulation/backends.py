@@ -1,4 +1,4 @@
-"""A storage system in memory: slow, forgetful about answers, strict about marks, like a cloud.
+"""A storage system in memory that behaves like a cloud: slow, with lost answers, strict about ownership marks.
 
 It makes at most one asset for one client token (claim uid and generation), compares fences if it can, and lets requests
 take effect late, but never later than `settle` seconds after they were sent.
@@ -82,7 +82,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Listeners:
-    """Who is told of effects and trouble, as they happen; `mounted` says whether somebody uses the asset of a
+    """Called on effects and faults as they happen; `mounted` says whether somebody uses the asset of a
     handle.
     """
 
@@ -121,7 +121,7 @@ class SimulatedBackend(BackendSpec):
         return self._memory.assets
 
     def add(self, name: str, capacity: int) -> str:
-        """An asset that a person made; its handle."""
+        """Add an asset that a user made; returns its handle."""
         handle = f"{self.root}/{name}"
         if handle not in self._memory.assets:
             self._memory.assets[handle] = Stored(handle, "", capacity, None)

@@ -1,7 +1,6 @@
-"""Chance as a function of the seed and of what it is asked about, not of how often somebody asked before.
+"""Random numbers as a function of the seed and of a name, not of the number of draws before.
 
-So a schedule from which one action or fault was dropped stays the same everywhere else: that is what makes a failing
-one shrink.
+A schedule without one action or fault is therefore the same elsewhere, which lets a failing schedule shrink.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def is_mark(text: str) -> bool:
 
 
 class Chance:
-    """What happens by draw in one run.
+    """The random decisions of one run.
 
     only: marks of the faults that may happen; None = any. `fired` lists the marks of those that did, in order. Once
     `calm` is set there are none any more. Needs a running loop.

@@ -1,4 +1,4 @@
-"""The state of the world as the API server has it, told apart from what anybody believes; and who wrote it."""
+"""The objects as the API server has them, independent of any cache, and who wrote them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Commit:
     who: str
     kind: str
     name: str
-    """For people: dynamic volumes and scrubber pods go by what they are for."""
+    """As traces show it: dynamic volumes and scrubber pods are named after their claim."""
     old: Json | None
     new: Json | None
 
@@ -86,7 +86,7 @@ class Commit:
 
 
 class ClusterView:
-    """Every volume, claim, pod and class as it is now, by key. `listeners` hear of each commit as it happens."""
+    """Every volume, claim, pod and class as it is now, by key. `listeners` are called with each commit."""
 
     def __init__(self, server: ApiServer, trace: Trace) -> None:
         self.server = server
@@ -99,7 +99,7 @@ class ClusterView:
         self.writes: Counter[tuple[str, str]] = Counter()
         """(name, uid) -> writes of controllers."""
         self.retained: set[str] = set()
-        """Names of volumes that went, or were told to go, while their asset was to be kept, or nothing held them."""
+        """Names of volumes that were deleted while their policy kept the asset, or while no finalizer held them."""
         self._trace = trace
         self._who = ""
         self._claim_names: dict[str, str] = {}
@@ -125,7 +125,7 @@ class ClusterView:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Let the server handle a request of `who` now."""
+        """Make the server handle a request of `who` now."""
         self._who = who
         return self.server.handle(method, path, query or {}, headers or {}, body)
 
@@ -135,7 +135,7 @@ class ClusterView:
         return self.claims_by_uid.get(uid) if uid else None
 
     def spell(self, name: str) -> str:
-        """A name for people, stable when other objects come and go: uids of dynamic volumes say whose they are."""
+        """A name for traces that other objects do not change: it shows the claim in place of a uid."""
         if name.startswith(_DYNAMIC):
             return f"pvc({self._claim_names.get(name.removeprefix(_DYNAMIC), name[-6:])})"
         if name.startswith(_SCRUB):
@@ -177,7 +177,7 @@ class ClusterView:
             if _policy(old) != "Delete" or (new is not None and not held):
                 self.retained.add(name)
         elif _RECLAIM in finalizers_of(old) and _RECLAIM not in finalizers_of(new) and _policy(old) != "Delete":
-            # Let go on its way out: no finalizer can be put back, whatever the policy becomes.
+            # The finalizer of a volume that is being deleted cannot be added again, whatever its policy becomes.
             self.retained.add(name)
 
     def _index_claim(self, key: str, uid: str, old: Json | None, new: Json | None) -> None:

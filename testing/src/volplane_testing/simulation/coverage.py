@@ -1,4 +1,4 @@
-"""Which kinds of trouble the schedules can make, and whether they did: a fault that never strikes proves nothing."""
+"""The kinds of faults that schedules can make, and how often each happened."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 WITH_BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {"hook": ("crash inside",)}
-"""What comes only where real backends take part."""
+"""Kinds that need external backends."""
 
 
 class Coverage:
@@ -107,5 +107,5 @@ class Coverage:
                     yield kind, self.times[kind], self.runs[kind]
 
     def missing(self) -> list[str]:
-        """Kinds that never came."""
+        """Kinds that never happened."""
         return [kind for kind, times, _ in self.rows() if not times]

@@ -1,6 +1,4 @@
-"""What is on the assets: whose data, who has them mounted. Kept beside the backends, so that it holds for any of
-them.
-"""
+"""The contents of assets and the pods that mount them, recorded outside of the backends."""
 
 from __future__ import annotations
 
@@ -51,8 +49,8 @@ def source_of(spec: Mapping[str, Any]) -> str:
 class Disk:
     """One asset.
 
-    made_for: claim uid, "" for one that a person made. data: uids of claims whose pods wrote and nobody erased since.
-    waived: whose data a person gave away. mounts: uid of pod -> uid of its claim, "" for scrubber pods. kept: why it
+    made_for: claim uid, "" for one that a user made. data: uids of claims whose pods wrote and nobody erased since.
+    waived: claims whose data a user gave up. mounts: uid of pod -> uid of its claim, "" for scrubber pods. kept: why it
     may stay without an owner.
     """
 

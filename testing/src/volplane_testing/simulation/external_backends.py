@@ -1,6 +1,4 @@
-"""A real backend in the place of a simulated one: its own storage, its own clock, its hooks run inline in virtual
-time.
-"""
+"""A backend under test in the place of a simulated one: own storage and clock, hooks run in the loop."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class ExternalBackend:
     """One backend under test in one run. role: the driver's name."""
 
     def __init__(self, role: str, subject: Subject, run_context: RunContext) -> None:
-        """Build it once, to see what it is. Raises what building it raises, ConfigurationError for what cannot be
+        """Build it once, to read its description. Raises what building it raises, ConfigurationError for what cannot be
         simulated.
         """
         self.role = role
@@ -78,7 +76,7 @@ class ExternalBackend:
     # --- calls --------------------------------------------------------------------------------------------------
 
     def crash_inside(self, name: str, call: Callable[[], object]) -> None:
-        """Begin the call, and die at one of the lines of the backend's own code, or after the last.
+        """Run the call and crash at one of the lines of the backend's own code, or after the last.
 
         name: of the call; it says at which line.
         """
@@ -98,7 +96,7 @@ class ExternalBackend:
     # --- what it did --------------------------------------------------------------------------------------------
 
     def made(self, request: ProvisionRequest, asset: Asset) -> None:
-        """It says that this is what was asked for."""
+        """`provision` returned this asset."""
         key = source_key(asset.source.kind, asset.source.fields)
         self._known[key] = (asset, request)
         if key not in self._run_context.disks.by_key:
@@ -108,19 +106,19 @@ class ExternalBackend:
             self._run_context.safety.made(self.role, key, request.owner, again=True)
 
     def unmade(self, volume: VolumeIdentity) -> None:
-        """It says that there is nothing of this any more."""
+        """`delete` returned Done for this volume."""
         key = source_key(volume.source.kind, volume.source.fields)
         self._known.pop(key, None)
         self._run_context.safety.unmade(key)
 
     def erased(self, volume: VolumeIdentity) -> None:
-        """It says that nothing is on this any more."""
+        """`recycle` returned Erased for this volume."""
         self._run_context.safety.erased(source_key(volume.source.kind, volume.source.fields))
 
     # --- the end of a run ---------------------------------------------------------------------------------------
 
     def take_stock(self) -> None:
-        """Compare what it lists with what it said: what nobody heard of is there, what it does not list is not."""
+        """Compare `list_assets` with the results of its hooks, and correct the record of assets."""
         instance = self._instance()
         if not instance.driver.supports("list_assets"):
             return
@@ -142,15 +140,17 @@ class ExternalBackend:
         known = {(disk.made_for, disk.generation) for disk in disks.values()}
         for mark, asset in sorted(there.items()):
             if mark not in known:
-                self._unheard_of(asset)
+                self._record_unreported(asset)
 
-    def _unheard_of(self, asset: ListedAsset) -> None:
-        self._run_context.trace.note(self.role, f"lists {asset.handle} of {asset.name}, of which nobody was told")
+    def _record_unreported(self, asset: ListedAsset) -> None:
+        self._run_context.trace.note(
+            self.role, f"lists {asset.handle} of {asset.name}, which no result of a hook named"
+        )
         if asset.owner is not None:
             self._run_context.safety.made(self.role, f"handle:{asset.handle}", asset.owner, again=True)
 
     def clean_up(self) -> None:
-        """Delete what the run left: the storage serves the next one too. Raises ConfigurationError if that fails."""
+        """Delete the assets that are left, since the next run uses the storage. Raises ConfigurationError."""
         instance = self._instance()
         for asset, request in self._known.values():
             context = instance.context(request.owner.generation)

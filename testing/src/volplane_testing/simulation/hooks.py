@@ -1,4 +1,4 @@
-"""Hook calls under the simulation: slow, failing before or after their effect, watched."""
+"""Hook calls in the simulation: their delays, their faults, and the record of their results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HookFaults:
 
 
 class FaultInjector:
-    """Wraps every hook of every driver. `down` holds the drivers that answer nothing now.
+    """Wraps every hook of every driver. `down` holds the drivers that are unavailable now.
 
     crash: kills the calling process for the reason given, and says whether it did. externals: by driver; simulated
     backends report their effects themselves.
@@ -69,7 +69,6 @@ class FaultInjector:
     def __init__(self, run_context: RunContext, faults: HookFaults, crash: Callable[[str, str], bool]) -> None:
         self.down: set[str] = set()
         self.externals: Mapping[str, ExternalBackend] = {}
-        self.calls: Counter[str] = Counter()
         self._chance = run_context.chance
         self._trace = run_context.trace
         self._view = run_context.view
@@ -102,7 +101,7 @@ class FaultInjector:
         spelled = f"{WHO.get()} {driver.name} {hook.__name__} {self._about(request)}"
         self._counts[f"inside {spelled}"] += 1
         name = f"inside {spelled} {self._counts[f'inside {spelled}']}"
-        # Only a process that really ends: what is left of the instance is not fit for use.
+        # Only if the process ends: the instance cannot be used after a crash inside of it.
         rate = self._faults.crashes * (2.0 if hook.__name__ in _CHANGING else 0.3)
         if self._chance.strikes(name, rate) and self._crash(WHO.get(), name):
             self._trace.happened["hook: crash inside"] += 1
@@ -119,7 +118,6 @@ class FaultInjector:
         spelled = f"{WHO.get()} {driver} {hook} {self._view.spell(about)}"
         self._counts[spelled] += 1
         name = f"{spelled} {self._counts[spelled]}"
-        self.calls[hook] += 1
         if driver in self.down and not self._chance.calm.is_set():
             self._trace.happened["hook: driver down"] += 1
             raise Unavailable(f"{driver} is down")
@@ -132,12 +130,12 @@ class FaultInjector:
             raise
         self._trace.note(WHO.get(), f"{hook} {self._view.spell(about)} of {driver} gives {result}")
         if driver in self.externals:
-            self._hear(self.externals[driver], request, result)
+            self._record_effect(self.externals[driver], request, result)
         self._raise_after(name, fault)
         return result
 
-    def _hear(self, external: ExternalBackend, request: HookRequest, result: object) -> None:
-        """What a real backend says is what is known of its effects, also where the caller never hears it."""
+    def _record_effect(self, external: ExternalBackend, request: HookRequest, result: object) -> None:
+        """Record the effect of an external backend's result, also where the caller does not get the result."""
         match request, result:
             case ProvisionRequest(), Asset():
                 external.made(request, result)

@@ -1,6 +1,6 @@
-"""What must be so once everything is quiet: nothing left over, nothing undone that could be done.
+"""The invariants of a run at rest: nothing is left over, and nothing that can proceed waits.
 
-Judged from the objects alone, with rules of its own: it shares no decision with the controllers.
+They are checked on the objects alone and share no code with the decisions of the controllers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SCRUB_PREFIX: Final = "volplane-scrub-"
 
 
 class Reasons(Protocol):
-    """Who knows why keys wait."""
+    """A process that knows why keys wait."""
 
     def reasons(self) -> dict[str, str]:
         """By runner and key."""
 
 
 class Liveness:
-    """Looks at a world at rest and reports the first thing that is not as it must be."""
+    """Checks a run at rest and reports the first broken invariant."""
 
     def __init__(
         self, run_context: RunContext, actors: Actors, nodes: Nodes, externals: Mapping[str, ExternalBackend]
@@ -50,7 +50,7 @@ class Liveness:
         self._violations = run_context.violations
 
     def check(self, process: Reasons) -> None:
-        """Report what is wrong. process: who says why things wait."""
+        """Report broken invariants. process: knows why keys wait."""
         reasons = process.reasons()
         for claim in self._view.claims.values():
             for why in self._wrong_claim(claim):
@@ -67,10 +67,10 @@ class Liveness:
     def _broke(self, kind: str, obj: Json, why: tuple[str, str], reasons: dict[str, str]) -> None:
         invariant, text = why
         key = key_of(obj)
-        told = [reason for about, reason in reasons.items() if about.endswith(f" {key}")]
+        waiting = [reason for about, reason in reasons.items() if about.endswith(f" {key}")]
         name = self._view.spell(obj["metadata"]["name"])
-        said = f"; it says: {' / '.join(told)}" if told else ""
-        self._violations.report(invariant, f"{kind} {name} {text}{said}")
+        why_waiting = f"; it waits because: {' / '.join(waiting)}" if waiting else ""
+        self._violations.report(invariant, f"{kind} {name} {text}{why_waiting}")
 
     # --- claims -------------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Liveness:
         return _names(reference, claim) and names.INTENT not in annotations_of(volume) and _alive(volume)
 
     def _could_bind(self, claim: Json) -> str | None:
-        """A volume that this unbound claim could have, by name or because it fits."""
+        """A volume that this unbound claim can bind, by name or because it fits."""
         wanted = claim["spec"].get("volumeName", "")
         storage_class = claim["spec"].get("storageClassName") or ""
         waits = self._binding_mode(storage_class) == "WaitForFirstConsumer"
@@ -141,7 +141,7 @@ class Liveness:
         if storage_class is None or claim["spec"].get("volumeName") or storage_class["provisioner"] not in _DRIVERS:
             return False
         if f"pvc-{claim['metadata']['uid']}" in self._view.volumes:
-            return False  # A person took it from the claim again: two names for one asset would be worse.
+            return False  # A user took it from the claim: a second volume for one asset is not allowed.
         waits = self._binding_mode(storage_class["metadata"]["name"]) == "WaitForFirstConsumer"
         return not waits or names.SELECTED_NODE in annotations_of(claim)
 
@@ -197,7 +197,7 @@ class Liveness:
             yield "phases-tell-the-truth", f"is released, but its phase is {phase}"
 
     def _given_up(self, volume: Json) -> bool:
-        """Whether so many scrubs really failed that no further one is due."""
+        """Whether the permitted number of scrubs failed."""
         intent = read_recycle_intent(annotations_of(volume).get(names.INTENT))
         if intent is None or not intent.given_up:
             return False
@@ -207,11 +207,11 @@ class Liveness:
         return sum(pods.values()) >= ATTEMPTS
 
     def _cannot_be_scrubbed(self, volume: Json, phase: Any) -> bool:
-        """Whether its backend does not know how, and the volume says so."""
+        """Whether its backend has no `recycle`, and the volume is Failed."""
         return annotations_of(volume).get(names.PROVISIONED_BY) in self._unscrubbed and phase == "Failed"
 
     def _about(self, pod: str) -> str:
-        """Name of the volume that a scrubber pod is called after."""
+        """Name of the volume of a scrubber pod."""
         return self._view.scrubbed_by(pod)
 
     def _waited_for(self, volume: Json) -> bool:

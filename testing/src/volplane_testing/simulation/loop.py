@@ -1,4 +1,4 @@
-"""An event loop whose whole schedule is a function of the seed, and which knows whose task each one is."""
+"""An event loop whose schedule is a function of the seed, and which knows the simulated process of each task."""
 
 from __future__ import annotations
 

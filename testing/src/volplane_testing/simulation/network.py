@@ -1,4 +1,4 @@
-"""The network between one simulated process and the API server: slow, lossy, and cut when the process dies."""
+"""The transport of one simulated process: slow, lossy, and cut when the process dies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CRASHES: Final = ("crash before", "crash after")
 _WATCH: Final = ("stall", "duplicate", "break", "end", "gone")
 LONGEST_STALL: Final = 60.0
 LONGEST_DELAY: Final = 45.0
-"""Seconds after which a request that its sender gave up may still take effect."""
+"""Seconds after which an abandoned request may still take effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,8 @@ class Network(KillableTransport):
     ) -> None:
         """crash: kills the process, for the reason given; called from within one of its tasks."""
         super().__init__(InProcessTransport(run_context.view.server))
-        self.requests: Counter[str] = Counter()
-        """By method."""
         self.knows: Callable[[str], Claim | None] = lambda _key: None
-        """What this process believes about a claim."""
+        """The claim in the cache of this process."""
         self.held_until = 0.0
         """Loop time before which no watch event reaches it."""
         self._who = who
@@ -99,7 +97,6 @@ class Network(KillableTransport):
         seconds: float,
     ) -> Response:
         await self.unless_dead()
-        self.requests[method] += 1
         call = _Call(self._name(method, path), method, path, query, headers, body or b"")
         if method == "POST" and path == _VOLUMES:
             self.run_context.safety.saving(json.loads(call.body), self.knows)
@@ -135,7 +132,7 @@ class Network(KillableTransport):
 
     def _delays(self, call: _Call, draw: float) -> tuple[float, float]:
         there, back = draw * 1e3 % 1, draw * 1e5 % 1
-        # Deletions are few, and what happens while one is on its way matters most.
+        # There are few deletions, and writes that overlap one are the most important case.
         slow = self._faults.slow * (4.0 if call.method == "DELETE" else 1.0)
         if draw * 1e7 % 1 < slow and not self._chance.calm.is_set():
             return 0.001 + 2.0 * there, 0.001 + 2.0 * back
@@ -143,7 +140,7 @@ class Network(KillableTransport):
 
     def _fault(self, call: _Call) -> str:
         faults = self._faults
-        # Few pods are created; one that comes to be when nobody expects it any more is what scrubs must survive.
+        # Few pods are created, and scrubs must survive a pod that is created late.
         if call.creates_a_pod and self._chance.strikes(f"{call.name} late", faults.requests * 2):
             fault = "late"
         elif self._chance.strikes(call.name, faults.requests):
@@ -159,7 +156,7 @@ class Network(KillableTransport):
         return fault
 
     async def _travel(self, call: _Call, seconds: float) -> None:
-        """The request is on the wire: a sender that dies does not call it back."""
+        """A request that was sent may arrive although its sender died."""
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
@@ -259,7 +256,7 @@ class _Unsteady:
                 yield line
 
     async def _wait(self, seconds: float) -> None:
-        """Held up, but no longer than faults last."""
+        """Wait, but no longer than faults last."""
         if seconds <= 0:
             return
         with suppress(TimeoutError):

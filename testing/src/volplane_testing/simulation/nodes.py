@@ -64,7 +64,7 @@ class _PodRecords:
 
 
 class Nodes:
-    """Acts on what `view` shows, a moment later, as `cluster`. `run` until cancelled."""
+    """Reacts to the objects of `view` after a short delay, as writer `cluster`."""
 
     def __init__(self, run_context: RunContext, faults: PodFaults, labels: Mapping[str, Mapping[str, str]]) -> None:
         """labels: of the nodes."""
@@ -78,7 +78,7 @@ class Nodes:
         self._pods = _PodRecords()
         self._changed = asyncio.Event()
         self._turns = 0
-        run_context.view.listeners.append(self._heard)
+        run_context.view.listeners.append(self._committed)
 
     @property
     def failed_scrubs(self) -> Mapping[str, int]:
@@ -110,7 +110,7 @@ class Nodes:
                 if pod["metadata"]["uid"] not in self._pods.running:
                     self._attend(pod)
 
-    def _heard(self, commit: Commit) -> None:
+    def _committed(self, commit: Commit) -> None:
         if commit.kind != "class" and commit.who != _ME:
             self._changed.set()
 
@@ -164,7 +164,7 @@ class Nodes:
         self._view.send(_ME, "PATCH", path, json.dumps(patch).encode(), headers=_MERGE)
 
     def _start(self, pod: Json) -> None:
-        """Mount and run; what cannot be mounted now is tried again when something changes."""
+        """Mount and run; a pod that cannot mount is tried again when an object changes."""
         disks: list[tuple[Disk, str]] = []
         for volume in pod["spec"].get("volumes") or ():
             if "persistentVolumeClaim" not in volume:
@@ -246,7 +246,7 @@ class Nodes:
             self._trace.note(_ME, f"{self._view.spell(running.pod['metadata']['name'])} erases {disk.key}")
             self._safety.erased(disk.key)
 
-    # --- what it sees and sends ---------------------------------------------------------------------------------
+    # --- reads and writes ---------------------------------------------------------------------------------
 
     def _claims(self, pod: Json) -> list[Json | None]:
         found: list[Json | None] = []
@@ -278,7 +278,7 @@ class Nodes:
 
 
 def _places_of(volume: Json) -> list[Json]:
-    """What a volume's affinity asks of nodes; volumes here have one term at most."""
+    """The node affinity of a volume, which has at most one term here."""
     terms = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
     return [need for term in terms for need in term.get("matchExpressions") or ()]
 

@@ -1,10 +1,9 @@
-"""One controller process under simulation: the real control plane, killed at any moment, without memory of itself."""
+"""One controller process under simulation: the real control plane, which can be killed at any moment."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -35,18 +34,16 @@ SEALING_KEY = b"a key for simulations, known to all"
 
 
 class Meter:
-    """Counts passes, and takes what ends with an error as a fault of the controllers. Knows no names: see `reasons`."""
+    """Counts passes. A pass that ends with an error, or too many passes, breaks an invariant."""
 
     def __init__(self, failed: Callable[[str, str], None]) -> None:
-        self.passes: Counter[str] = Counter()
         self._total = 0
         self._failed = failed
 
     def pass_ended(self, runner: str, result: str, seconds: float) -> None:
-        self.passes[result] += 1
         self._total += 1
         if self._total == MOST_PASSES:
-            self._failed(runner, "so many passes that it must be turning in circles")
+            self._failed(runner, "made more passes than a finite run needs")
         if result in ("error", "unsettled"):
             self._failed(runner, result)
 
@@ -87,7 +84,7 @@ class ProcessParts:
 
 
 class Process:
-    """Started once; after `kill` nothing is left of it."""
+    """One process: started once, then killed."""
 
     def __init__(self, name: str, parts: ProcessParts) -> None:
         self.name = name
@@ -99,12 +96,12 @@ class Process:
         self._executor = TimedExecutor(limits, parts.latency)
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
         self.plane: ControlPlane | None = None
-        self.root: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to run in a task of its own, from which everything it does descends."""
-        self.root = asyncio.get_running_loop().create_task(self._run(), context=self._context())
+        """Run in a task of its own; all tasks of the process descend from it."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=self._context())
 
     def _context(self) -> contextvars.Context:
         """For a task of this process."""
@@ -122,7 +119,7 @@ class Process:
                 task.cancel()
 
     def lead_again(self, fence: str) -> None:
-        """It is the leader of a new epoch."""
+        """Make it the leader of a new epoch."""
         self.fence = fence
         if self.plane is not None:
             self._looking = asyncio.get_running_loop().create_task(self.plane.resync(), context=self._context())
@@ -146,7 +143,7 @@ class Process:
     async def _run(self) -> None:
         try:
             await self._live()
-        except Exception as error:  # noqa: BLE001 -- whatever ends a control plane by itself is a fault of it
+        except Exception as error:  # noqa: BLE001 -- a control plane must not end by itself
             self._parts.violations.report("no-internal-error", f"process {self.name} ended: {error!r}")
 
     async def _live(self) -> None:
@@ -176,7 +173,7 @@ class Process:
 
     def _pass_failed(self, runner: str, result: str) -> None:
         why = [text for key, text in self.reasons().items() if key.startswith(runner)]
-        told = [
+        texts = [
             text for text in why if "internal error" in text or "did not settle" in text or "changed nothing" in text
         ]
-        self._parts.violations.report("no-internal-error", f"runner {runner}: {result}: {'; '.join(told)}")
+        self._parts.violations.report("no-internal-error", f"runner {runner}: {result}: {'; '.join(texts)}")

@@ -1,4 +1,4 @@
-"""One seed judged: run, and if it failed, made short and spelled out, so that anybody can see and replay it."""
+"""The result of one seed: its run and, if that failed, the shortest failing run with what is needed to replay it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SeedReport", "judge_seed", "run_seed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedReport:
-    """What a seed showed. trace and kept: of the shortest failing run found, or of the whole one; plain and
+    """The result of a seed. trace and kept: of the shortest failing run found, or of the whole one; plain and
     picklable.
     """
 
@@ -32,7 +32,7 @@ class SeedReport:
     left_out: int
     """How many actions and faults of the seed the trace does not need."""
     happened: Mapping[str, int]
-    """Of the whole run: how often which kind of trouble came."""
+    """Of the whole run: how often each kind of fault happened."""
     virtual_seconds: float
     cpu_seconds: float
     """Of the whole run."""
@@ -43,17 +43,17 @@ class SeedReport:
         return self.violation is None
 
     def __str__(self) -> str:
-        """Everything that a failed test should show."""
-        told = str(self.violation) if self.violation is not None else "every invariant held"
+        """The text for a failed test: violation, trace, and how to replay."""
+        result = str(self.violation) if self.violation is not None else "every invariant held"
         replay = (f"replay: --only {','.join(self.kept)}",) if self.violation is not None else ()
-        return "\n".join((f"seed {self.seed} ({self.scenario}): {told}", *self.trace, *replay))
+        return "\n".join((f"seed {self.seed} ({self.scenario}): {result}", *self.trace, *replay))
 
 
 def run_seed(seed: int, *backends: Subject | MakeSubject, scenario: str = "any") -> SeedReport:
-    """Run one schedule of trouble with these backends, at most two, in the places of simulated ones.
+    """Run one schedule of faults with these backends, at most two, in the places of simulated ones.
 
     backends: as of the conformance suite; best a function that gives a `Subject` with an empty storage. A schedule that
-    fails is made short. Raises ConfigurationError for a backend that cannot be simulated, KeyError for an unknown
+    fails is shortened. Raises ConfigurationError for a backend that cannot be simulated, KeyError for an unknown
     scenario.
     """
     return judge_seed(seed, scenario, run=partial(simulate, backends=backends))
@@ -79,13 +79,13 @@ def judge_seed(
     shortest = whole
     if whole.violation is not None and trials > 0:
         shortest = shrink(whole, trials=trials, run=run)
-    told = traced or shortest.violation is not None
+    shown = traced or shortest.violation is not None
     kept = (*map(str, shortest.done), *shortest.fired)
     return SeedReport(
         seed=seed,
         scenario=shortest.trial.schedule.scenario,
         violation=shortest.violation,
-        trace=tuple(shortest.trace.lines()) if told else (),
+        trace=tuple(shortest.trace.lines()) if shown else (),
         kept=kept,
         left_out=len(whole.done) + len(whole.fired) - len(kept),
         happened=dict(whole.trace.happened),
@@ -95,7 +95,7 @@ def judge_seed(
 
 
 def trial_of(seed: int, scenario: str, only: Collection[str] | None) -> Trial:
-    """The run that a report tells of."""
+    """The trial of a seed, or of a part of it."""
     schedule = generate(seed, scenario)
     if only is None:
         return Trial(schedule)

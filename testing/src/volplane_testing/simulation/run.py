@@ -1,4 +1,4 @@
-"""One run of one schedule, from the first action until everything is quiet, or until something is wrong."""
+"""One run of one schedule, from the first action until the cluster is at rest or an invariant is broken."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["Trial", "TrialResult", "simulate"]
 LIMIT: Final = 8 * 3600.0
 """Virtual seconds a run may take."""
 RESTLESS: Final = 3600.0
-"""Virtual seconds after which a world in which nothing fails any more must have come to rest."""
+"""Virtual seconds without faults after which the run must be at rest."""
 QUIET: Final = 100.0
-"""Virtual seconds without a write after which a world that owes nothing counts as quiet."""
+"""Virtual seconds without a write after which a run counts as at rest."""
 MOST_CRASHES: Final = 5
 CAUGHT_UP: Final = 5.0
-"""Virtual seconds after which a process has looked at everything that was there when it began."""
+"""Virtual seconds after which a process has seen every object that existed when it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class _Simulation:
         )
 
     def clean_up(self, shared: Sequence[bool]) -> None:
-        """Empty the storages that serve the next run too."""
+        """Empty the storages that the next run uses too."""
         for external, needed in zip(self._storages.externals.values(), shared, strict=True):
             if needed:
                 external.clean_up()
@@ -165,7 +165,7 @@ class _Simulation:
     def _unhandled(self, _: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         self._violations.report("no-internal-error", f"{context['message']}: {context.get('exception')!r}")
 
-    # --- the world ----------------------------------------------------------------------------------------------
+    # --- initial objects ----------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         metadata: list[tuple[str, Any]] = [("Namespace", {"name": NAMESPACE})]
@@ -221,7 +221,7 @@ class _Simulation:
             pause = self._chance.between(0.0, 3.0, f"{process.name} restart") ** 2
             self._loop.call_later(pause, self._start_if_none)
         else:
-            # Whoever is left takes the lease back.
+            # The remaining process takes the lease.
             self._epoch += 1
             self._living[-1].lead_again(f"{self._epoch}/{self._living[-1].name}")
 
@@ -244,7 +244,7 @@ class _Simulation:
         await self._until(self._schedule.calm)
 
     async def _come_to_rest(self) -> None:
-        """Stop all faults; when nothing moves any more, ask whether that is right."""
+        """Stop all faults, wait until the run is at rest, and check the invariants of that state."""
         self._trace.note("fault", "no more of them")
         self._chance.calm.set()
         self._injector.down.clear()
@@ -262,9 +262,9 @@ class _Simulation:
                 self._take_stock(process)
                 return
             if self._loop.time() > end:
-                told = process.reasons() if process is not None else {}
+                waiting = process.reasons() if process is not None else {}
                 self._violations.report(
-                    "comes-to-rest", f"after an hour without faults there is still something to do: {told}"
+                    "comes-to-rest", f"after an hour without faults there is still something to do: {waiting}"
                 )
 
     def _take_stock(self, process: Process) -> None:
@@ -274,7 +274,7 @@ class _Simulation:
         Liveness(self._run_context, self._actors, self._nodes, externals).check(process)
 
     async def _until(self, when: float) -> None:
-        """Let time pass, unless something is found wrong."""
+        """Let time pass until then, or until an invariant is broken."""
         left = when - self._loop.time()
         if left > 0:
             with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""What may never happen: checked at every commit of the API server and at every effect on an asset."""
+"""The invariants that hold at every moment: checked at each commit and at each effect on an asset."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ class Safety:
         self.reads: dict[tuple[str, str], float] = {}
         """(process, volume) -> loop time at which the server answered its last live read."""
         self.overlap = False
-        """Two processes believe to lead."""
+        """Whether two processes act as the leader."""
         self.overlap_ended = float("-inf")
-        """Loop time until which two did."""
+        """Loop time at which the last such period ended."""
         self.forged: dict[str, float] = {}
-        """Uids of claims whose intent a tenant damaged, and when that was done first."""
+        """Uid of a claim whose intent a tenant damaged -> the loop time of the first damage."""
         self.informed = float("inf")
-        """Loop time from which the process that began last surely knows what stood on a claim when it began."""
+        """Loop time from which the newest process has read every claim that existed when it started."""
         self.moved: set[str] = set()
         """Uids of claims for which the scheduler chose another node after the first."""
         self._classless: set[str] = set()
         self.touched: set[str] = set()
-        """Uids of volumes whose reference or intent a person changed."""
+        """Uids of volumes whose reference or intent a user changed."""
         self._view = view
         self._disks = disks
         self._violations = violations
@@ -88,16 +88,16 @@ class Safety:
                 self._check_gate(commit.old, commit.new)
 
     def _forget_class(self, name: str) -> None:
-        """What a damaged record said is known from the class alone."""
+        """Record the claims of a deleted class: a damaged intent can be restored only from the class."""
         for claim in self._view.claims.values():
             if claim["spec"].get("storageClassName") == name:
                 self._classless.add(claim["metadata"]["uid"])
 
     @property
     def lost(self) -> set[str]:
-        """Uids of claims of which nobody can know any more which driver made their asset, or where.
+        """Uids of claims whose driver, or node, cannot be known any more.
 
-        Their record is damaged, and so is what else would tell: the class, or the node and whoever knew it.
+        Their intent is damaged, and the class is deleted or the node was changed.
         """
         forgotten = {uid for uid, when in self.forged.items() if self.overlap or when <= self.informed}
         return (self.forged.keys() & self._classless) | (forgotten & self.moved)
@@ -128,7 +128,8 @@ class Safety:
         if claim.annotation(names.BIND_COMPLETED) is None:
             name = self._view.spell(volume["metadata"]["name"])
             self._violations.report(
-                "nothing-for-the-dying", f"volume {name} is saved for a claim that is known to be deleted"
+                "nothing-for-the-dying",
+                f"volume {name} is created for a claim that its creator knows to be terminating",
             )
 
     def _check_volume(self, commit: Commit) -> None:
@@ -149,7 +150,7 @@ class Safety:
             self._violations.report("unscrubbed", f"volume {commit.name} is given away with the data of {_all(data)}")
 
     def _check_kept(self, name: str, old: Json, new: Json | None) -> None:
-        """A volume whose claim lives and points at it stays as it is; one that is to be kept is not deleted."""
+        """A volume that its living claim names is not changed; one that the policy keeps is not deleted."""
         asked = (
             new is not None and "deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]
         )
@@ -162,7 +163,7 @@ class Safety:
         pointer = claim["spec"].get("volumeName", "")
         ours = old["metadata"]["name"]
         if new is None or ("deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]):
-            # What a person asked to delete before the bind was complete may go.
+            # A volume that a user asked to delete before the bind was complete may go.
             asked = new is None and "deletionTimestamp" in old["metadata"]
             if pointer == ours or (not pointer and not asked):
                 self._violations.report("bound-stays-bound", f"volume {name} is deleted while its claim lives")
@@ -197,7 +198,7 @@ class Safety:
             self._violations.report("one-claim-per-volume", text)
 
     def _check_gate(self, old: Json, new: Json) -> None:
-        """A scrubber pod is let go only while the volume names it."""
+        """The gate of a scrubber pod is removed only while the volume's intent names the pod."""
         if not _gated(old) or _gated(new):
             return
         volume = self._view.volumes.get(annotations_of(new).get(_SCRUB_VOLUME, ""))
@@ -206,12 +207,14 @@ class Safety:
             return
         if intent is None or intent.pod != new["metadata"]["uid"]:
             name = self._view.spell(new["metadata"]["name"])
-            self._violations.report("permit", f"pod {name} is let go, but the volume's intent does not name it")
+            self._violations.report(
+                "permit", f"pod {name} has its gate removed, but the volume's intent does not name it"
+            )
 
     # --- effects ------------------------------------------------------------------------------------------------
 
     def made(self, driver: str, key: str, owner: Ownership | None, *, again: bool = False) -> Disk:
-        """An asset came to be. key: `source_key`. owner: None for one that a person made.
+        """An asset came to be. key: `source_key`. owner: None for one that a user made.
 
         again: this storage makes what it made and destroyed before once more, for a late request too.
         """
@@ -230,7 +233,7 @@ class Safety:
         if overlapped and owner is not None and (again or owner.claim_uid not in self._view.claims_by_uid):
             disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
         self._disks.by_key[key] = disk
-        # Whoever led before asked another driver for it, when the class named that one.
+        # The former leader asked another driver for it, which the class named at that time.
         elsewhere = overlapped and any(twin.driver != driver for twin in twins)
         if twins and owner is not None and owner.claim_uid not in self.lost and not elsewhere:
             text = f"{key} is made while {twins[0].key} exists, both generation {owner.generation} of one claim"
@@ -246,7 +249,7 @@ class Safety:
         self._check_policy(key)
 
     def _check_policy(self, key: str) -> None:
-        """Whoever deletes has looked at the policy a moment before, on the server."""
+        """A deletion requires a live read of the policy shortly before."""
         who, began = WHO.get(), BEGAN.get()
         for volume in [*self._volumes_on(key), *self._last_on(key)]:
             changed = self._policies.get(volume["metadata"]["uid"])
@@ -259,7 +262,7 @@ class Safety:
                 )
 
     def _last_on(self, key: str) -> list[Json]:
-        """The volume that stood for it last, if a claim was ever bound to it: else nobody can miss what was on it."""
+        """The volume that stood for it last, if a claim was ever bound to it: otherwise it has no data to lose."""
         last = self._last.get(key)
         claim = self._view.claim_of(last) if last is not None else None
         never_bound = claim is not None and names.BIND_COMPLETED not in annotations_of(claim)
@@ -303,7 +306,7 @@ class Safety:
 
 
 def _deleted_early(volume: Json) -> bool:
-    """Whether a person deleted the volume before any binder wrote its phase: its claim gets another one."""
+    """Whether a user deleted the volume before any binder wrote its phase: its claim gets another one."""
     return "deletionTimestamp" in volume["metadata"] and volume.get("status", {}).get("phase") != "Bound"
 
 

@@ -1,4 +1,4 @@
-"""What people do and how bad the weather is in one run: all of it decided beforehand, from the seed."""
+"""The actions and fault rates of one run, all derived from the seed before it starts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from volplane_testing.simulation.nodes import NODES, PodFaults
 __all__ = ["ALPHA", "BETA", "CLASSES", "SCENARIOS", "Action", "Schedule", "generate"]
 
 ALPHA: Final = "alpha.sim"
-"""Looks assets up, has them erased by pods."""
+"""Driver whose backend has `find`, and whose assets pods erase."""
 BETA: Final = "beta.sim"
-"""Has zones and no `find`; erases by itself."""
+"""Driver whose backend has zones, no `find`, and erases by itself."""
 
 CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
     "fast": {"provisioner": ALPHA, "reclaimPolicy": "Delete"},
@@ -32,7 +32,7 @@ CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that somebody does. number: its identity when others are dropped. what: a method of `Actors`."""
+    """One action of a user or the environment. number: stays when others are dropped. what: a method of `Actors`."""
 
     number: int
     at: float
@@ -40,13 +40,13 @@ class Action:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        told = " ".join(f"{key}={value}" for key, value in self.detail.items())
-        return f"{self.what.replace('_', ' ')} {told}".rstrip()
+        details = " ".join(f"{key}={value}" for key, value in self.detail.items())
+        return f"{self.what.replace('_', ' ')} {details}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A schedule. calm: virtual second from which there are no faults, and nobody does anything any more."""
+    """A schedule. calm: virtual second from which there are no faults, and no actions any more."""
 
     seed: int
     scenario: str
@@ -61,7 +61,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What a schedule has much of: shares between 0 and 1."""
+    """Ranges of counts and shares (0 to 1) from which a schedule is drawn."""
 
     claims: tuple[int, int] = (2, 5)
     static: tuple[int, int] = (0, 3)
@@ -126,7 +126,7 @@ def generate(seed: int, scenario: str = "any") -> Schedule:
 
 
 class _Writer:
-    """Writes one schedule: a story for every claim, static volume and process."""
+    """Writes one schedule: a sequence of actions for every claim, static volume and process."""
 
     def __init__(self, seed: int, name: str, scenario: Scenario, random: Random) -> None:
         self._seed = seed
@@ -134,7 +134,7 @@ class _Writer:
         self._scenario = scenario
         self._random = random
         self._actions: list[Action] = []
-        # Swarm testing: what a run leaves out makes room for the rest.
+        # Swarm testing: each run leaves out some kinds of faults.
         self._level = random.choice((0.0, 0.01, 0.03, 0.08))
         self._static = [f"sv{number}" for number in range(random.randint(*scenario.static))]
         self._claims = [f"c{number}" for number in range(random.randint(*scenario.claims))]
@@ -198,7 +198,7 @@ class _Writer:
         self._actions.append(Action(len(self._actions) + 1, at, what, detail))
 
     def _gap(self) -> float:
-        """Between two steps of a story: often within the time of a request, seldom long."""
+        """Seconds between two actions of a sequence: often shorter than a request, seldom long."""
         draw = self._random.random()
         if draw < 0.4:
             return self._random.uniform(0.0, 0.06)
@@ -207,7 +207,7 @@ class _Writer:
     def _sometimes(self, share: float) -> bool:
         return self._random.random() < share
 
-    # --- stories ------------------------------------------------------------------------------------------------
+    # --- sequences ----------------------------------------------------------------------------------------------
 
     def _write_classes(self) -> None:
         for name in dict.fromkeys(self._scenario.classes):
@@ -261,9 +261,7 @@ class _Writer:
             at += self._gap() if self._sometimes(0.7) else 0.0
 
     def _write_pod(self, claim: str, at: float) -> float:
-        """A pod that uses the claim, from a little before or after its creation; the time at which it was told to
-        go.
-        """
+        """A pod that uses the claim, from a little before or after its creation; returns the time of its deletion."""
         pod = f"p-{claim}-{len(self._actions)}"
         begun = max(0.0, at + self._random.choice((-0.01, 0.0, self._gap())))
         lifetime = round(self._random.uniform(0.1, 5.0), 2) if self._sometimes(0.3) else 0.0
@@ -277,7 +275,7 @@ class _Writer:
         return end
 
     def _disturb(self, claim: str, low: float, high: float) -> None:
-        """What people and tenants do to a claim, or to its volume, between two moments of its story."""
+        """Actions of users and tenants on a claim or its volume between two moments."""
         random, scenario = self._random, self._scenario
 
         def when() -> float:
@@ -302,11 +300,11 @@ class _Writer:
             self._do(when(), "restore", claim=claim, variant=variant)
 
     def _meddle(self, claim: str, at: float) -> None:
-        """Somebody changes his mind while the claim's volume is reclaimed."""
+        """Changes of policy and deletions while the claim's volume is reclaimed."""
         random = self._random
         of = random.choice((f"of {claim}", f"of {claim}", *self._static))
         if self._sometimes(0.4):
-            # The deletion has to wait; meanwhile it is called off, and the controller hears of that late.
+            # The deletion has to wait; meanwhile the policy forbids it, and watches bring that late.
             back = at + random.uniform(1.0, 10.0)
             for driver in (ALPHA, BETA):
                 self._do(at, "outage", driver=driver, down=True)

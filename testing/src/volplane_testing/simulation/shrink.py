@@ -1,4 +1,4 @@
-"""Making a failing schedule short: leave out actions and faults as long as the same invariant breaks."""
+"""Shortens a failing schedule: leaves out actions and faults as long as the same invariant breaks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Shrinker:
         return items
 
     def _sweep(self, items: list[Item], size: int) -> tuple[list[Item], bool]:
-        """Try to leave out each stretch of this size once, the last first: what comes late seldom matters."""
+        """Try to leave out each stretch of this size once, the last first, since late ones seldom matter."""
         dropped = False
         start = len(items) - size
         while start > -size and self._trials > 0:
@@ -64,7 +64,7 @@ class _Shrinker:
         return items, dropped
 
     def _remaining(self, kept: Sequence[Item]) -> list[Item]:
-        """Of what was kept, what really happened in the shorter run."""
+        """The kept items that happened in the shorter run."""
         happened = {*self._best.done, *self._best.fired}
         return [item for item in kept if item in happened]
 

@@ -1,4 +1,4 @@
-"""The storage of one run: simulated backends, and real ones in their places."""
+"""The backends of one run: simulated ones, and external ones in their places."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Storages:
         return [*(external.build(self._extensions) for external in self.externals.values()), *self._shared]
 
     def calm(self) -> None:
-        """No trouble any more."""
+        """End the faults of external storages."""
         self._trouble.close()
 
     def _listened_to(self, backend: SimulatedBackend) -> Driver:
@@ -76,11 +76,11 @@ class Storages:
             disk = disks.by_key.get(key(handle))
             return disk is not None and bool(disk.mounts)
 
-        told = backend.listeners
-        told.made = made
-        told.unmade = lambda handle: safety.unmade(key(handle))
-        told.erased = lambda handle: safety.erased(key(handle))
-        told.trouble = lambda kind: trace.happened.update((kind,))
-        told.mounted = mounted
+        listeners = backend.listeners
+        listeners.made = made
+        listeners.unmade = lambda handle: safety.unmade(key(handle))
+        listeners.erased = lambda handle: safety.erased(key(handle))
+        listeners.trouble = lambda kind: trace.happened.update((kind,))
+        listeners.mounted = mounted
         plugin = Plugin(kind="backend", name=backend.name.partition(".")[0], factory=lambda _options: backend)
         return build_driver(backend.name, plugin, {}, self._extensions)

@@ -1,4 +1,4 @@
-"""What happened, in order: who wrote what, which hook did what, which fault struck."""
+"""The trace of a run: writes, hook results and faults in order, and the first broken invariant."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Trace:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.happened: Counter[str] = Counter()
-        """How often each kind of trouble really came: faults that struck, deeds of people that took effect."""
+        """How often each kind of fault or user action had an effect."""
 
     def note(self, who: str, what: object) -> None:
         self.entries.append(Entry(asyncio.get_running_loop().time(), who, what))
@@ -43,7 +43,7 @@ class Trace:
         return map(str, self.entries)
 
     def digest(self) -> str:
-        """Short mark of everything that happened: equal for equal schedules."""
+        """A hash of the trace: equal for equal schedules."""
         mark = blake2b(digest_size=8)
         for line in self.lines():
             mark.update(line.encode())
@@ -62,7 +62,7 @@ class InvariantViolation:
 
 
 class FirstViolation:
-    """Takes the first violation and wakes whoever waits for one. Belongs to the running loop."""
+    """Keeps the first violation and sets `found`. Belongs to the running loop."""
 
     def __init__(self, trace: Trace) -> None:
         self.violation: InvariantViolation | None = None

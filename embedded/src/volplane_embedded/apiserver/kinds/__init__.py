@@ -1,4 +1,8 @@
-"""Every kind the embedded API server serves."""
+"""The kinds that the API server serves: defaults, validation, columns and selectable fields of each.
+
+The server reads them as `Resource` and calls their strategies. Kinds know no request, no store and no other kind's
+objects; they never write.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CSIDrivers, CSINodes and CSIStorageCapacities."""
+"""CSIDrivers, CSINodes and CSIStorageCapacities (`pkg/registry/storage`)."""
 
 from __future__ import annotations
 

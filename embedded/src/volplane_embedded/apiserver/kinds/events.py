@@ -26,7 +26,7 @@ _EMPTY_DROPPED: Final = frozenset({"reportingController", "reportingInstance", "
 
 
 def _fill(event: Json) -> None:
-    """What a core/v1 event always shows."""
+    """Set the fields that a core/v1 event always has."""
     event.setdefault("involvedObject", {})
     event.setdefault("source", {})
     for key in ("firstTimestamp", "lastTimestamp", "eventTime"):
@@ -69,7 +69,7 @@ _FIXED: Final = {
     "reportingComponent": "reportingController",
     "reportingInstance": "reportingInstance",
 }
-"""What an event of events.k8s.io/v1 keeps, and how complaints call it."""
+"""Immutable fields of an events.k8s.io/v1 event, and their names in messages."""
 
 
 class CoreEventStrategy(Strategy):
@@ -86,7 +86,7 @@ class CoreEventStrategy(Strategy):
 
 
 class NewEventStrategy(CoreEventStrategy):
-    """The stricter rules of events.k8s.io/v1; it sees the core/v1 shape."""
+    """The stricter rules of events.k8s.io/v1, applied to the core/v1 form."""
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
         causes: list[Cause] = []

@@ -1,4 +1,4 @@
-"""Leases (coordination.k8s.io)."""
+"""Leases (coordination.k8s.io, `pkg/registry/coordination/lease`)."""
 
 from __future__ import annotations
 

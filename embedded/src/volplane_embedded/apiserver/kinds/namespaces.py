@@ -28,7 +28,7 @@ class NamespaceStrategy(StatusStrategy):
         obj["status"] = {"phase": "Active"}
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        # A generated name exists only now.
+        # A generated name is set only now.
         _label(obj["metadata"])
         return ()
 

@@ -1,4 +1,4 @@
-"""Nodes."""
+"""Nodes (`pkg/registry/core/node`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stock server fills into a pod (`pkg/apis/core/v1/defaults.go`)."""
+"""Defaults of pods (`pkg/apis/core/v1/defaults.go`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod must be, and what may change in one (`pkg/apis/core/validation`)."""
+"""Validation of pods and of changes of pods (`pkg/apis/core/validation`)."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def _may_change(key: str, after: Json, before: Json) -> bool:
 
 
 def _narrows(key: str, after: Json, before: Json) -> bool:
-    """A gated pod's choice of nodes may still be narrowed."""
+    """Whether the change of a gated pod only narrows its choice of nodes."""
     if key == "nodeSelector":
         kept, wanted = before.get(key) or {}, after.get(key) or {}
         return all(wanted.get(label) == value for label, value in kept.items())

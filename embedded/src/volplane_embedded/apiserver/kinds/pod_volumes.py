@@ -1,4 +1,4 @@
-"""Volumes, mounts and affinity of a pod."""
+"""Validation of the volumes, mounts and node affinity of a pod (`pkg/apis/core/validation`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREFERRED_DURING: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def validate(volumes: Sequence[Json], causes: list[Cause]) -> dict[str, Json]:
-    """Check the volumes of a pod and give them by name."""
+    """Check the volumes of a pod. Returns them by name."""
     found: dict[str, Json] = {}
     for index, volume in enumerate(volumes):
         where, name = f"spec.volumes[{index}]", volume.get("name") or ""
@@ -79,7 +79,7 @@ _SOURCES: Final[Mapping[str, Callable[[Json, str, list[Cause]], None]]] = {
 
 
 def validate_mounts(container: Json, path: str, volumes: Mapping[str, Json], causes: list[Cause]) -> None:
-    """Mounts and devices of a container: known volumes, each place once."""
+    """Check mounts and devices of a container: the volumes exist, and no path is used twice."""
     places: set[str] = set()
     for list_name, place_name in (("volumeMounts", "mountPath"), ("volumeDevices", "devicePath")):
         for index, mount in enumerate(container.get(list_name) or ()):

@@ -1,4 +1,4 @@
-"""Pods, their binding and their graceful end (`pkg/registry/core/pod`)."""
+"""Pods, their binding and their graceful deletion (`pkg/registry/core/pod`)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _SHORT_MODES: Final[Mapping[str, str]] = {
 
 
 def path(*keys: str, absent: Any = "") -> Callable[[Json], Any]:
-    """A cell that shows the value at a path, `absent` where there is none."""
+    """A cell with the value at a path, `absent` if there is none."""
 
     def cell(obj: Json) -> Any:
         found: Any = obj
@@ -43,7 +43,7 @@ def path(*keys: str, absent: Any = "") -> Callable[[Json], Any]:
 
 
 def field_text(*keys: str) -> Callable[[Json], str]:
-    """The text a field selector compares with: booleans in lower case, absence as ""."""
+    """The text that a field selector compares: booleans in lower case, "" if absent."""
     read = path(*keys)
 
     def value(obj: Json) -> str:
@@ -189,7 +189,7 @@ def _gates(pod: Json) -> str:
 
 
 def pod_row_conditions(pod: Json) -> list[Json]:
-    """What a Table row of a finished pod carries, so that clients may hide it."""
+    """The conditions of the row of a finished pod, by which clients can hide it."""
     phase = (pod.get("status") or {}).get("phase")
     if phase == "Succeeded":
         message = "The pod has completed successfully."

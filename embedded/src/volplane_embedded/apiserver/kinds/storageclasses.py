@@ -1,4 +1,4 @@
-"""StorageClasses and VolumeAttributesClasses."""
+"""StorageClasses and VolumeAttributesClasses (`pkg/registry/storage`)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def canonical_resources(owner: Mapping[str, Any], *keys: str) -> None:
 
 
 def fill_condition_times(status: Json, *times: str) -> None:
-    """Times of conditions are always written out, null when absent."""
+    """Set absent times of conditions to null: they are never omitted."""
     for condition in status.get("conditions") or ():
         for time in times:
             condition.setdefault(time, None)

@@ -1,4 +1,4 @@
-"""The sources a PersistentVolume may have: exactly one, complete, without steps back in paths."""
+"""The sources of PersistentVolumes: exactly one, with its required fields, without ".." in paths."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "storageos": ("volumeName",),
     "csi": (),
 }
-"""Source to fields that must be there, in the order the stock server looks at them."""
+"""Source to its required fields, in the order in which the stock server checks them."""
 
 KEYS: Final = tuple(_REQUIRED)
 _SECRETS: Final = (
@@ -75,7 +75,7 @@ def default(owner: Json) -> None:
 
 
 def validate(spec: Json, where: str, causes: list[Cause]) -> None:
-    """Refuse no source, more than one, and an incomplete one."""
+    """Check that the volume has exactly one source, with its required fields."""
     present = [key for key in KEYS if spec.get(key) is not None]
     if not present:
         causes.append(Cause.required(where, "must specify a volume type"))

@@ -1,4 +1,4 @@
-"""VolumeAttachments."""
+"""VolumeAttachments (`pkg/registry/storage/volumeattachment`)."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def attach_elsewhere_is_refused(bench: Bench) -> None:
 
 @rule("attach", "detach", waivable=False, after=(attach_elsewhere_is_refused,))
 def a_late_detach_leaves_the_new_attachment(bench: Bench) -> None:
-    """A duplicate of `detach` from the first node, when the asset is on the second, is `Done` and cuts nobody off."""
+    """A duplicate of `detach` from the first node is `Done` and leaves the asset attached to the second one."""
     made, (one, two) = _made_for_one_node(bench), bench.nodes()
     bench.instance.attach(bench.attachment(made, one))
     late = bench.detachment(made, one)

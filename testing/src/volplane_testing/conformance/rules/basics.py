@@ -1,4 +1,4 @@
-"""Describing, starting, and what people see."""
+"""Describing, starting, and the texts that users see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_MESSAGE = 1024
 
 @rule("describe", waivable=False, sanity="GetPluginInfo should return appropriate information")
 def describe_is_constant(bench: Bench) -> None:
-    """`describe` says the same before `start`, after it, after work, and in every process: volplane asks only once."""
+    """`describe` returns the same before and after `start`, later, and in every process: volplane calls it once."""
     request = DescribeRequest(context=bench.instance.context())
     made = bench.make()
     bench.remove(made)
@@ -58,7 +58,7 @@ def probe_is_done_while_all_is_well(bench: Bench) -> None:
 
 @rule()
 def unknown_parameters_are_refused(bench: Bench) -> None:
-    """A class parameter that the schema does not have is refused with its name; a typo never has an effect."""
+    """A class parameter that the schema does not have is refused by name; a misspelled one is never ignored."""
     try:
         bench.parameters({**bench.subject.parameters, "no-such-parameter": "x"})
     except InvalidArgument as error:
@@ -94,7 +94,7 @@ def secrets_are_not_shown(bench: Bench) -> None:
 
 @rule(after=(provision_makes_an_asset,))
 def refusals_say_why(bench: Bench) -> None:
-    """A refusal is one sentence for people, in one line, without a dot at its end: it becomes part of an event."""
+    """The message of an error is one sentence in one line, without a dot at its end: it becomes part of an event."""
     made = bench.make()
     other = replace(made.demand, capacity_bytes=made.asset.capacity_bytes * 2 + 1)
     try:

@@ -21,7 +21,7 @@ _AT_ONCE = 4
 
 
 def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each returned or raised; all begin at one moment."""
+    """The result or error of each call; all start together."""
     answers: list[Any] = [None] * len(calls)
     gate = threading.Barrier(len(calls))
 
@@ -41,7 +41,7 @@ def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def _require_harmless(answers: Sequence[Any], what: str) -> None:
-    """Every error among the answers lets the call be repeated."""
+    """Every error among the results allows a repetition of the call."""
     for answer in answers:
         if isinstance(answer, Violation | PluginError):
             raise answer
@@ -83,7 +83,7 @@ def different_demands_at_once_do_not_meet(bench: Bench) -> None:
 
 @rule("delete", after=(a_crash_after_delete_is_survived,))
 def equal_deletions_at_once_end_well(bench: Bench) -> None:
-    """Several calls of `delete` for one asset, in two processes: all end, none fails for good, and it is gone."""
+    """Several calls of `delete` for one asset in two processes: all return, none fails finally, the asset is gone."""
     made = bench.make()
     processes = [bench.instance, bench.another()]
     request = bench.deletion(made)
@@ -97,7 +97,7 @@ def equal_deletions_at_once_end_well(bench: Bench) -> None:
 
 @rule("provision", "delete", after=(equal_demands_at_once_make_one_asset, equal_deletions_at_once_end_well))
 def a_demand_beside_a_deletion_leaves_no_ruin(bench: Bench) -> None:
-    """A late duplicate of `provision` runs while the asset is deleted: what is left is whole, or nothing."""
+    """A late duplicate of `provision` runs while the asset is deleted: what is left is a whole asset, or nothing."""
     made = bench.make()
     beside, request = bench.another(), bench.deletion(made)
     answers = _together([lambda: bench.instance.delete(request), lambda: beside.provision(made.demand)])

@@ -1,4 +1,4 @@
-"""Crashes, lost answers, late answers: the next call finds out what the last one did."""
+"""Crashes, lost results and late results: the next call finds what the last one did."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ _FAR = 1000.0
 
 @rule("provision", waivable=False, after=(provision_again_gives_the_same_asset,))
 def a_crash_after_provision_is_survived(bench: Bench) -> None:
-    """The process dies after the effect and before the answer was kept: the next one gets the same asset, the only
-    one.
-    """
+    """The process dies after `provision` and before its result is saved: the next process gets the same, only asset."""
     made = bench.make()
     bench.restart()
     bench.require_same(bench.instance.provision(made.demand), made.asset, "an equal demand after a crash")
@@ -33,7 +31,7 @@ def a_crash_after_provision_is_survived(bench: Bench) -> None:
 
 @rule("provision", waivable=False, after=(a_crash_after_provision_is_survived, find_answers_with_the_asset))
 def a_lost_answer_of_provision_is_resolved(bench: Bench) -> None:
-    """One call whose answer nobody heard, and with it any state: `find`, or else the same call, tells what is there."""
+    """The result of `provision` is lost with its state: `find`, or else the same call, returns the asset."""
     demand = bench.will_provision(bench.demand())
     answer = bench.instance.patiently("provision", demand)
     bench.restart()
@@ -49,7 +47,7 @@ def a_lost_answer_of_provision_is_resolved(bench: Bench) -> None:
 
 @rule("delete", waivable=False, after=(delete_of_what_is_gone_is_done,))
 def a_crash_after_delete_is_survived(bench: Bench) -> None:
-    """The process dies after the deletion and before its answer was kept: the next one is told `Done`."""
+    """The process dies after `delete` and before its result is saved: the same call in the next process is `Done`."""
     made = bench.make()
     bench.remove(made)
     bench.restart()
@@ -59,7 +57,7 @@ def a_crash_after_delete_is_survived(bench: Bench) -> None:
 
 @rule("delete", waivable=False, after=(a_crash_after_delete_is_survived,))
 def a_lost_answer_of_delete_is_resolved(bench: Bench) -> None:
-    """One call of `delete` whose answer nobody heard, and with it any state: the same call in the next process ends
+    """The result of `delete` is lost with its state: the same call in the next process ends
     it.
     """
     made = bench.make()
@@ -86,7 +84,7 @@ def a_crash_in_the_middle_of_provision_is_made_whole(bench: Bench) -> None:
 
 @rule("provision", "find", "delete", after=(a_crash_in_the_middle_of_provision_is_made_whole,))
 def a_crash_in_the_middle_of_provision_leaves_nothing_unseen(bench: Bench) -> None:
-    """`provision` dies at any line: `find` shows what is there, so that it can be deleted, or there is nothing."""
+    """`provision` dies at any line: `find` returns what exists, so that it can be deleted, or nothing exists."""
     for step in bench.crash_points(bench.lines_of("provision", bench.will_provision(bench.demand()))):
         demand = bench.will_provision(bench.demand())
         before = _listed(bench)
@@ -121,7 +119,7 @@ def a_crash_in_the_middle_of_delete_is_finished(bench: Bench) -> None:
 
 @rule("provision", after=(a_lost_answer_of_provision_is_resolved,))
 def a_call_nobody_waits_for_ends_whole_or_not_at_all(bench: Bench) -> None:
-    """The deadline is over and `cancelled()` true: the call still ends, and its answer, though late, was no lie."""
+    """The deadline has passed and `cancelled()` is true: the call still returns, and its late result is correct."""
     demand = bench.will_provision(bench.demand())
     late = replace(demand, context=replace(demand.context, timeout=0.01, cancelled=lambda: True))
     try:
@@ -136,7 +134,7 @@ def a_call_nobody_waits_for_ends_whole_or_not_at_all(bench: Bench) -> None:
 
 @rule("provision", after=(a_crash_after_provision_is_survived,))
 def provision_in_progress_goes_on_after_restarts(bench: Bench) -> None:
-    """A restart between any two calls: `state` is all that the next process needs, and one asset comes of it."""
+    """A restart between any two calls: `state` is all that the next process needs, and there is one asset."""
     demand = request = bench.will_provision(bench.demand())
     answer = bench.instance.patiently("provision", request)
     if not isinstance(answer, InProgress):
@@ -150,7 +148,7 @@ def provision_in_progress_goes_on_after_restarts(bench: Bench) -> None:
 
 @rule("provision", after=(a_lost_answer_of_provision_is_resolved,))
 def provision_in_progress_goes_on_without_its_state(bench: Bench) -> None:
-    """The state of every `InProgress` is lost, as by crashes before it was written: still one asset comes of it."""
+    """The state of every `InProgress` is lost, as by crashes before it was saved: there is still one asset."""
     demand = bench.will_provision(bench.demand())
     answer = bench.instance.patiently("provision", demand)
     if not isinstance(answer, InProgress):

@@ -28,14 +28,14 @@ def find_answers_with_the_asset(bench: Bench) -> None:
 
 @rule("find", waivable=False)
 def find_of_what_never_was_is_absent(bench: Bench) -> None:
-    """`find` of a name that nobody has demanded is `Absent`, not an error: it is asked after lost answers."""
+    """`find` of a name that was never demanded is `Absent`, not an error: it is called after lost results."""
     found = bench.instance.find(bench.question(bench.demand()))
     bench.require(found is None, f"find answered {found!r} for a name that nobody has demanded")
 
 
 @rule("find", after=(find_answers_with_the_asset,))
 def find_changes_nothing_on_a_finished_asset(bench: Bench) -> None:
-    """Looking is no act: `find` leaves a finished asset and everything else as it is."""
+    """`find` changes nothing."""
     made = bench.make()
     bench.instance.find(bench.question(made.demand))
     with bench.unchanged("find"):
@@ -57,7 +57,7 @@ def delete_removes_the_asset(bench: Bench) -> None:
 
 @rule("delete", waivable=False, after=(delete_removes_the_asset,))
 def delete_of_what_is_gone_is_done(bench: Bench) -> None:
-    """`delete` of what is gone is `Done`, however often it comes."""
+    """`delete` of an asset that is gone is `Done`, also when it is repeated."""
     made = bench.make()
     for _ in range(3):
         bench.remove(made)
@@ -69,7 +69,7 @@ def delete_of_what_is_gone_is_done(bench: Bench) -> None:
     sanity="DeleteVolume should succeed when an invalid volume id is used",
 )
 def delete_of_what_never_was_is_done(bench: Bench) -> None:
-    """`delete` of a handle that never was, even one that is no handle of yours, is `Done`: nothing is there."""
+    """`delete` of a handle that never was, even one that is not a handle of this backend, is `Done`."""
     made = bench.make()
     stranger = bench.demand()
     fields = {key: _replaced(value) for key, value in made.asset.source.fields.items()}

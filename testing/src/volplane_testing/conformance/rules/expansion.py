@@ -58,7 +58,7 @@ def expand_never_shrinks(bench: Bench) -> None:
 
 @rule("expand", "delete", after=(delete_removes_the_asset,))
 def expand_of_what_is_gone_is_not_found(bench: Bench) -> None:
-    """`expand` of a deleted asset is `NotFound`: it is not made anew, empty."""
+    """`expand` of a deleted asset is `NotFound`: it is not created again."""
     made = bench.make()
     bench.remove(made)
     request = bench.expansion(made, made.asset.capacity_bytes * 2)
@@ -83,7 +83,7 @@ def _modification(bench: Bench, made: Made, parameters: Mapping[str, str]) -> Mo
 
 @rule("modify", after=(provision_makes_an_asset,), sanity="ModifyVolume should work")
 def modify_can_be_repeated(bench: Bench) -> None:
-    """`modify` with `Subject.mutable_parameters` is `Done`, twice, and the asset stays itself."""
+    """`modify` with `Subject.mutable_parameters` is `Done`, also when repeated, and the asset stays the same."""
     if not bench.subject.mutable_parameters:
         raise NotApplicable("Subject.mutable_parameters names none")
     made = bench.make()

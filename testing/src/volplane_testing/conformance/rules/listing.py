@@ -39,7 +39,7 @@ def _owns(instance: Instance, source: VolumeSource) -> bool:
 
 @rule("owns", after=(provision_makes_an_asset,))
 def owns_its_own_sources(bench: Bench) -> None:
-    """`owns` is true for the source of what was made, and for what a person could write for this backend."""
+    """`owns` is true for the source of an asset that was made, and for one that a user can write for this backend."""
     sources = [bench.make().asset.source]
     if bench.subject.static_source is not None:
         sources.append(bench.subject.static_source)
@@ -56,7 +56,7 @@ def owns_nothing_foreign(bench: Bench) -> None:
 
 @rule("owns", after=(provision_makes_an_asset,))
 def owns_survives_any_source(bench: Bench) -> None:
-    """Anybody may write a volume: `owns` answers, with no, whatever nonsense stands in its source."""
+    """Users write volumes: `owns` is false for malformed sources, and raises nothing."""
     kinds = {bench.make().asset.source.kind, "hostPath", "nfs", "csi", "noSuchKind"}
     for kind in sorted(kinds):
         for fields in _MALFORMED:
@@ -103,7 +103,7 @@ def list_shows_what_is_there(bench: Bench) -> None:
 
 @rule("list_assets", waivable=False, after=(provision_makes_an_asset,))
 def list_shows_the_marks(bench: Bench) -> None:
-    """`list_assets` shows the marks of every asset as they were given: the leak check judges by nothing else."""
+    """`list_assets` returns the marks of every asset as they were given: the leak check uses nothing else."""
     for generation in (1, 2):
         made = bench.make(bench.generation(bench.demand(), generation))
         entry = _one_entry(bench, made.asset.handle)
@@ -151,7 +151,7 @@ def list_is_complete_while_things_change(bench: Bench) -> None:
 
 @rule("list_assets", sanity="ListVolumes should fail when an invalid starting_token is passed")
 def list_survives_a_strange_page(bench: Bench) -> None:
-    """A page token that nobody gave is refused or answered, but is no accident."""
+    """An unknown page token is refused or accepted, without an unexpected exception."""
     request = ListRequest(context=bench.instance.context(), page="no-such-page \u2013 ?")
     try:
         bench.instance.once("list_assets", request)
@@ -161,7 +161,7 @@ def list_survives_a_strange_page(bench: Bench) -> None:
 
 @rule("get_capacity", sanity="GetCapacity should return capacity (no optional values added)")
 def capacity_is_a_size(bench: Bench) -> None:
-    """`get_capacity` answers with and without parameters, and never with less than nothing."""
+    """`get_capacity` answers with and without parameters, and is never negative."""
     for parameters in ({}, bench.parameters(bench.subject.parameters)):
         request = CapacityRequest(context=bench.instance.context(), parameters=parameters, segment=bench.segment())
         capacity = bench.instance.patiently("get_capacity", request)

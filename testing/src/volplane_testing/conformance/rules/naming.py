@@ -35,7 +35,7 @@ def the_longest_name_works(bench: Bench) -> None:
 
 @rule("provision", after=(provision_again_gives_the_same_asset,))
 def the_strangest_legal_names_work(bench: Bench) -> None:
-    """Names of volumes are DNS subdomains: digits alone, dots, doubled hyphens, and what looks like a file of yours."""
+    """Names of volumes are DNS subdomains: only digits, dots, doubled hyphens, and names of files that backends use."""
     salt = uuid.uuid4().hex[:12]
     names = (f"0{salt}", f"pvc-{salt}.a.b", f"pvc-{salt}--c", f"pvc-{salt}.json", f"pvc-{salt}.lock", f"pvc-{salt}.tmp")
     made = [bench.make(bench.demand(name)) for name in names]
@@ -69,7 +69,7 @@ def the_smallest_size_works(bench: Bench) -> None:
 
 @rule("provision", after=(provision_again_gives_the_same_asset,))
 def odd_sizes_are_rounded_up(bench: Bench) -> None:
-    """A size that is no multiple of anything is rounded up, never down, and asking again is still an equal demand."""
+    """An odd size is rounded up, never down, and the repeated demand counts as equal."""
     asked = bench.demand().capacity_bytes + 1_048_573
     made = bench.make(bench.demand(capacity_bytes=asked))
     bench.require(made.asset.capacity_bytes >= asked, f"made {made.asset.capacity_bytes} bytes, asked for were {asked}")
@@ -78,7 +78,7 @@ def odd_sizes_are_rounded_up(bench: Bench) -> None:
 
 @rule("provision", after=(provision_again_gives_the_same_asset,))
 def the_limit_is_kept(bench: Bench) -> None:
-    """What is made is never larger than `limit_bytes`; where rounding makes that impossible, it is refused."""
+    """An asset is never larger than `limit_bytes`; where rounding makes that impossible, the demand is refused."""
     asked = bench.demand().capacity_bytes + 1_048_573
     demand = bench.will_provision(bench.demand(capacity_bytes=asked, limit_bytes=asked))
     try:

@@ -1,4 +1,4 @@
-"""Ownership: nothing is handed to, changed for, or deleted for anybody but the owner that the marks name."""
+"""Ownership: an asset is returned, changed and deleted only for the owner in its marks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def another_cluster_does_not_get_the_asset(bench: Bench) -> None:
 
 @rule("find", waivable=False, after=(provision_again_gives_the_same_asset,))
 def find_does_not_show_the_assets_of_others(bench: Bench) -> None:
-    """`find` for another claim, cluster or generation is `Absent`, or an error; it never answers with this asset."""
+    """`find` for another claim, cluster or generation is `Absent`, or an error; it never returns this asset."""
     made = bench.make()
     strangers = {
         "another claim": _of_another_claim(made.demand),
@@ -94,7 +94,7 @@ def delete_refuses_the_asset_of_another_cluster(bench: Bench) -> None:
 
 @rule("delete", "owns", waivable=False, after=(provision_again_gives_the_same_asset,))
 def delete_refuses_a_marked_asset_behind_a_static_volume(bench: Bench) -> None:
-    """A person may write a volume whose source is a claim's asset; deleting that volume is refused, the asset stays."""
+    """A user may write a volume whose source is a claim's asset; deleting that volume is refused, the asset stays."""
     made = bench.make()
     static = bench.deletion(made, name="static", uid="pv-static", owner=None)
     bench.require_refused("delete", static, BackendError, why="the asset is marked as a claim's", retry=True)

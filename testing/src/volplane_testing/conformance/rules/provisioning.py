@@ -99,7 +99,7 @@ def provision_again_gives_the_same_asset(bench: Bench) -> None:
 
 @rule("provision", waivable=False, after=(provision_makes_an_asset,))
 def every_claim_gets_its_own_asset(bench: Bench) -> None:
-    """Two claims never share an asset, however alike they are."""
+    """Two claims never share an asset, even with equal demands."""
     one, two = bench.make(), bench.make()
     bench.require(one.asset.handle != two.asset.handle, f"two claims got one handle, {one.asset.handle!r}")
     bench.require(one.asset.source != two.asset.source, f"two claims got one source, {one.asset.source!r}")
@@ -175,7 +175,7 @@ def what_tenants_write_does_no_harm(bench: Bench) -> None:
 
 @rule("provision", sanity="CreateVolume should fail when the volume source snapshot is not found")
 def an_unknown_snapshot_is_refused(bench: Bench) -> None:
-    """A demand for a copy of a snapshot that is not there is refused: an empty asset would pass for restored data."""
+    """A demand for a copy of a missing snapshot is refused: an empty asset would look like restored data."""
     demand = bench.will_provision(bench.demand(source_snapshot="no-such-snapshot"))
     refusals = (NotFound, Unsupported, InvalidArgument)
     bench.require_refused("provision", demand, *refusals, why="the snapshot does not exist", retry=True)
@@ -184,7 +184,7 @@ def an_unknown_snapshot_is_refused(bench: Bench) -> None:
 
 @rule("provision", sanity="CreateVolume should fail when the volume source volume is not found")
 def an_unknown_source_volume_is_refused(bench: Bench) -> None:
-    """A demand for a copy of an asset that is not there is refused, as for snapshots."""
+    """A demand for a copy of a missing asset is refused."""
     demand = bench.will_provision(bench.demand(source_volume="no-such-asset"))
     refusals = (NotFound, Unsupported, InvalidArgument)
     bench.require_refused("provision", demand, *refusals, why="the source volume does not exist", retry=True)
@@ -212,7 +212,7 @@ def a_late_duplicate_of_provision_can_be_undone(bench: Bench) -> None:
 
 @rule("provision", after=(provision_again_gives_the_same_asset,))
 def a_refused_demand_leaves_nothing(bench: Bench) -> None:
-    """What is refused because it can never fit leaves nothing behind; what is taken all the same is whole."""
+    """A demand that is refused because it can never fit leaves nothing; one that is accepted makes a whole asset."""
     size = bench.subject.too_large_bytes or (bench.info.maximum_bytes or (1 << 62)) + 1
     demand = bench.will_provision(bench.demand(capacity_bytes=size))
     try:

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class, volume
-from unit.lifecycle.deciding import DRIVER, decided, disk, fast, told
-from unit.lifecycle.decisions import world
+from unit.deciding import DRIVER, decided, disk, fast, state_with, told
 from volplane.controller.actions import LiveReads, Patch, Settled, Wait
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Pod
@@ -23,7 +22,7 @@ BETA_DEFAULT = {"storageclass.beta.kubernetes.io/is-default-class": "true"}
 
 
 def test_a_claim_that_does_not_exist_needs_nothing() -> None:
-    assert decide_claim("default/c", world(), LiveReads()) == Settled()
+    assert decide_claim("default/c", state_with(), LiveReads()) == Settled()
 
 
 @pytest.mark.parametrize("marks", [DEFAULT, BETA_DEFAULT])
@@ -113,7 +112,7 @@ def test_a_delayed_claim_says_for_whom_it_waits(pods: tuple[Pod, ...], reason: s
     """Item 22.2."""
     late = storage_class(volumeBindingMode="WaitForFirstConsumer")
     free = volume(storageClassName="fast")
-    assert told(decided(fast(), late, free, *pods, backends=(disk(),))) == ("Normal", reason, message)
+    assert told(decided(fast(), late, free, *pods, drivers=(disk(),))) == ("Normal", reason, message)
 
 
 # --- somebody else's class ---------------------------------------------------------------------------------------
@@ -155,6 +154,6 @@ def test_a_broken_driver_is_named_with_its_reason() -> None:
 
 
 def test_with_provisioning_switched_off_a_claim_is_left_without_a_word() -> None:
-    waits = decided(fast(), storage_class(), backends=(disk(),), provisioner=False)
+    waits = decided(fast(), storage_class(), drivers=(disk(),), provisioner=False)
     assert isinstance(waits, Wait)
     assert waits.events == ()

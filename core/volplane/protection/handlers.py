@@ -10,14 +10,14 @@ from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
 from volplane.protection.claims import LivePods
 
-__all__ = ["ProtectionWakeups"]
+__all__ = ["ProtectionHandlers"]
 
 
 class Queue(Protocol):
     def enqueue(self, key: str, after: float = 0.0) -> None: ...
 
 
-class ProtectionWakeups:
+class ProtectionHandlers:
     """Queues what a change may concern."""
 
     def __init__(

@@ -8,10 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from scenarios.backends import ScriptedBackend
 from unit.binding.objects import claim, volume
-from unit.lifecycle.decisions import NOW, put, read, world
-from volplane import BackendSpec
+from unit.deciding import HOOKS, NOW, disk, put, read, state_with
 from volplane.assets import PodScrub
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Wait
 from volplane.controller.config import ScrubberSettings
@@ -20,12 +18,13 @@ from volplane.kube.objects import Pod, Volume
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, pod_body, pod_name, scrub_deadline
 from volplane.reconcile.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import ScrubPlan
+from volplane.state.naming import asset_key
+from volplane.state.progress import Erasing, ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_volume_intent
 
 INTENT = "volplane.dev/intent"
 GONE = claim("gone")
-DISK = ScriptedBackend("disk.example.com", recycler_pod=True)
+DISK = disk()
 OURS = "volplane-system"
 
 
@@ -55,7 +54,7 @@ def pod_of(item: Volume, *, gated: bool = False, phase: str = "Pending", **chang
 
 
 def decided(item: Volume, *pods: Pod, reads: LiveReads | None = None, made: ClusterState | None = None) -> Any:
-    into = made or world(backends=(DISK,))
+    into = made or state_with(drivers=(DISK,))
     put(into, item, *pods)
     known = reads or LiveReads()
     known.put(CLAIMS, "default/gone", None)
@@ -78,12 +77,24 @@ def test_a_damaged_or_foreign_intent_is_declared_anew(text: str) -> None:
 
 def test_first_the_driver_says_how() -> None:
     run = decided(dirty())
-    assert isinstance(run, Run)
-    assert run.name == "recycle-v[uid-v]"
+    assert run == RECYCLE
+
+
+RECYCLE = Run(verb="recycle", key="v", uid="uid-v", driver=DISK.name, asset=asset_key(volume()), group="recycle ")
+
+
+def test_a_long_scrub_is_written_down_and_waited_for() -> None:
+    made = state_with(drivers=(DISK,))
+    made.progress.track_volume("uid-v").succeeded(Erasing({"part": 1}, due=1005.0))
+    assert noted(decided(dirty(), made=made)).state == {"part": 1}
+    again = state_with(drivers=(DISK,))
+    again.progress.track_volume("uid-v").succeeded(Erasing({"part": 1}, due=1005.0))
+    assert decided(dirty(state={"part": 1}), made=again).seconds == 5.0
+    assert decided(dirty(state={"part": 1})) == RECYCLE, "another process goes on with it"
 
 
 def planned() -> ClusterState:
-    made = world(backends=(DISK,))
+    made = state_with(drivers=(DISK,))
     made.progress.track_volume("uid-v").step = ScrubPlan(PodScrub().volume)
     return made
 
@@ -255,14 +266,11 @@ def test_a_pod_that_nobody_seems_to_wait_for_is_removed_only_after_a_live_look_a
 
 def test_a_driver_that_cannot_erase_is_not_asked_again_and_again() -> None:
     """Found by the simulation: the call failed every five minutes, for ever."""
-
-    class Rigid(ScriptedBackend):
-        recycle = BackendSpec.recycle
-
-    action = decided(dirty(), made=world(backends=(Rigid("disk.example.com"),)))
+    rigid = disk(hooks=HOOKS - {"recycle"})
+    action = decided(dirty(), made=state_with(drivers=(rigid,)))
     assert action.body["status"]["phase"] == "Failed"
     assert "cannot erase volumes; set the reclaim policy to Retain or Delete" in action.body["status"]["message"]
     body = msgspec.to_builtins(dirty())
     status = {key: value for key, value in action.body["status"].items() if value is not None}
     told = msgspec.convert({**body, "status": status}, Volume)
-    assert isinstance(decided(told, made=world(backends=(Rigid("disk.example.com"),))), Wait)
+    assert isinstance(decided(told, made=state_with(drivers=(rigid,))), Wait)

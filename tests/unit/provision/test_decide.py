@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scenarios.backends import ScriptedBackend
 from unit.binding.objects import claim, storage_class, volume
-from unit.lifecycle.deciding import DRIVER, decided, disk, fast, told
-from unit.lifecycle.decisions import read, world
+from unit.deciding import DRIVER, decided, disk, fast, read, state_with, told
 from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, LiveReads, Patch, Read, Run, Settled
+from volplane.drivers.view import DriverView
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node
 from volplane.reconcile.claims import decide_claim
@@ -37,7 +36,7 @@ DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 
 def declared(item: Claim, *others: KubeObject, **more: Any) -> tuple[dict[str, Any], ClaimIntent]:
     """The patch that declares an intent, and the intent."""
-    made = world(item, *others, **more)
+    made = state_with(item, *others, **more)
     step = decide_claim(item.key, made, LiveReads())
     assert isinstance(step, Patch), step
     intent = made.sealer.open(item.uid, step.body["metadata"]["annotations"][INTENT])
@@ -46,7 +45,7 @@ def declared(item: Claim, *others: KubeObject, **more: Any) -> tuple[dict[str, A
 
 
 def test_the_intent_comes_before_everything_in_one_write() -> None:
-    metadata, intent = declared(fast(finalizers=["example.com/x"]), storage_class(), backends=(disk(),))
+    metadata, intent = declared(fast(finalizers=["example.com/x"]), storage_class(), drivers=(disk(),))
     assert metadata["finalizers"] == ["example.com/x", HELD]
     assert {k: v for k, v in metadata["annotations"].items() if k != INTENT} == ASKED
     assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER)
@@ -63,11 +62,16 @@ def with_intent(made: ClusterState, item: Claim, **intent: Any) -> Claim:
 
 
 def prepared(
-    *others: KubeObject, item: Claim | None = None, backend: ScriptedBackend | None = None, **intent: Any
+    *others: KubeObject, item: Claim | None = None, driver: DriverView | None = None, **intent: Any
 ) -> ClusterState:
-    made = world(storage_class(), *others, backends=(backend or disk(),))
+    made = state_with(storage_class(), *others, drivers=(driver or disk(),))
     made.claims.observe(with_intent(made, item or fast(), **intent))
     return made
+
+
+CALL = {"key": "default/c", "uid": "uid-c", "driver": DRIVER, "asset": "pvc-uid-c"}
+PROVISION = Run(verb="provision", group="provision fast", **CALL)
+DISCARD = Run(verb="discard", group="discard", **CALL)
 
 
 def next_step(made: ClusterState) -> Any:
@@ -75,9 +79,8 @@ def next_step(made: ClusterState) -> Any:
 
 
 def test_with_its_intent_on_the_claim_the_hook_runs() -> None:
-    run = next_step(prepared())
-    assert isinstance(run, Run)
-    assert (run.name, run.driver, run.asset) == ("provision-default/c[uid-c]", DRIVER, "pvc-uid-c")
+    assert next_step(prepared()) == PROVISION
+    assert PROVISION.name == "provision-default/c[uid-c]"
 
 
 @pytest.mark.parametrize("damage", ["intent", "finalizer"])
@@ -123,7 +126,7 @@ def test_the_asset_becomes_a_volume_that_is_reserved_for_the_claim() -> None:
 @pytest.mark.parametrize(("handle", "noted"), [("/a", {}), ("h", {"volplane.dev/handle": "h"})])
 def test_a_volume_of_an_in_tree_name_looks_as_stock_tools_know_it(handle: str, noted: dict[str, str]) -> None:
     name = "kubernetes.io/disk"
-    made = world(storage_class(provisioner=name), backends=(ScriptedBackend(name),))
+    made = state_with(storage_class(provisioner=name), drivers=(disk(name),))
     item = fast()
     sealed = made.sealer.seal(item.uid, ClaimIntent(v=INTENT_VERSION, driver=name))
     marks = {"volume.kubernetes.io/storage-provisioner": name, INTENT: sealed}
@@ -148,7 +151,30 @@ def test_long_work_is_written_down_and_waited_for() -> None:
     noted.progress.track_claim("uid-c").step = Pending({"job": 1}, due=1005.0)
     assert next_step(noted).seconds == 5.0
     noted.progress.track_claim("uid-c").step = Pending({"job": 1}, due=999.0)
-    assert isinstance(next_step(noted), Run)
+    assert next_step(noted) == PROVISION
+
+
+def test_a_discard_that_was_begun_is_written_down_and_goes_on() -> None:
+    """Though the class asks for the very driver that made the asset, no volume is made for it any more."""
+    made = prepared()
+    made.progress.track_claim("uid-c").discard_pending(ASSET, {"job": 1}, 1005.0)
+    kept = next_step(made)
+    assert isinstance(kept, Patch)
+    assert json.loads(kept.body["metadata"]["annotations"][INTENT])["intent"]["discard"] == {"job": 1}
+    noted = prepared(discard={"job": 1})
+    noted.progress.track_claim("uid-c").discard_pending(ASSET, {"job": 1}, 1005.0)
+    assert next_step(noted).seconds == 5.0
+    noted.progress.track_claim("uid-c").discard_pending(ASSET, {"job": 1}, 999.0)
+    assert next_step(noted) == DISCARD
+    assert next_step(prepared(discard={"job": 1})) == DISCARD, "another process goes on with it"
+
+
+def test_after_a_discard_the_next_asset_is_another_one() -> None:
+    made = prepared(discard={"job": 1}, generation=2)
+    made.progress.track_claim("uid-c").discarded()
+    step = next_step(made)
+    intent = made.sealer.open("uid-c", step.body["metadata"]["annotations"][INTENT])
+    assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=3)
 
 
 def test_a_full_place_gives_the_claim_back_and_forgets_the_place() -> None:
@@ -169,31 +195,31 @@ def _node(name: str, **labels: str) -> Node:
 def test_the_selected_node_says_where_and_the_place_is_kept() -> None:
     zoned = disk(topology_keys=("zone",))
     item = fast(annotations={SELECTED: "n"})
-    _, intent = declared(item, storage_class(), _node("n", zone="a"), backends=(zoned,))
+    _, intent = declared(item, storage_class(), _node("n", zone="a"), drivers=(zoned,))
     assert intent.segment == {"zone": "a"}
-    made = prepared(_node("n", zone="b"), item=item, backend=zoned, segment={"zone": "a"})
-    assert isinstance(next_step(made), Run), "an asset may be in zone a already"
+    made = prepared(_node("n", zone="b"), item=item, driver=zoned, segment={"zone": "a"})
+    assert next_step(made) == PROVISION, "an asset may be in zone a already"
 
 
 def test_a_place_that_was_left_to_the_driver_stays_so_when_a_node_is_selected_later() -> None:
     """Found by the simulation: an asset was begun in one zone, and then another one in the zone of the node."""
     backend = disk(topology_keys=("zone",))
-    metadata, intent = declared(fast(), storage_class(), backends=(backend,))
+    metadata, intent = declared(fast(), storage_class(), drivers=(backend,))
     assert intent.segment == {}
     item = fast(annotations={**metadata["annotations"], SELECTED: "n"}, finalizers=metadata["finalizers"])
-    made = world(item, storage_class(), _node("n", zone="b"), backends=(backend,))
-    assert isinstance(next_step(made), Run)
+    made = state_with(item, storage_class(), _node("n", zone="b"), drivers=(backend,))
+    assert next_step(made) == PROVISION
 
 
 def test_a_selected_node_that_says_no_place_is_named() -> None:
     zoned = disk(topology_keys=("zone",))
-    _, _, message = told(decided(fast(annotations={SELECTED: "n"}), storage_class(), _node("n"), backends=(zoned,)))
+    _, _, message = told(decided(fast(annotations={SELECTED: "n"}), storage_class(), _node("n"), drivers=(zoned,)))
     assert "lacks the label zone" in message
 
 
 def test_a_selected_node_that_the_cache_does_not_hold_is_read_before_anything_follows_from_its_absence() -> None:
     zoned = disk(topology_keys=("zone",))
-    action = decided(fast(annotations={SELECTED: "n"}), storage_class(), backends=(zoned,))
+    action = decided(fast(annotations={SELECTED: "n"}), storage_class(), drivers=(zoned,))
     assert isinstance(action, Read)
     assert (action.kind.plural, action.key) == ("nodes", "n")
 
@@ -206,7 +232,7 @@ def test_a_selected_node_that_the_cache_does_not_hold_is_read_before_anything_fo
     ],
 )
 def test_a_data_source_is_refused_and_nothing_is_written(field: str, value: Any) -> None:
-    _, _, message = told(decided(fast(**{field: value}), storage_class(), backends=(disk(),)))
+    _, _, message = told(decided(fast(**{field: value}), storage_class(), drivers=(disk(),)))
     assert "spec.dataSource" in message
 
 
@@ -223,10 +249,10 @@ def test_a_data_source_is_refused_and_nothing_is_written(field: str, value: Any)
     ],
 )
 def test_what_the_driver_cannot_do_is_said_before_anything_is_begun(fields: Any, info: Any, why: str) -> None:
-    named = decided(fast(**fields), storage_class(), backends=(disk(**info),))
+    named = decided(fast(**fields), storage_class(), drivers=(disk(**info),))
     assert isinstance(named, Patch)
     assert named.body == {"metadata": {"annotations": ASKED}}
-    _, _, message = told(decided(fast(annotations=ASKED, **fields), storage_class(), backends=(disk(**info),)))
+    _, _, message = told(decided(fast(annotations=ASKED, **fields), storage_class(), drivers=(disk(**info),)))
     assert why in message
 
 
@@ -251,8 +277,7 @@ def test_a_dying_claim_never_gets_a_volume_its_asset_goes_first() -> None:
     made = prepared(item=fast(deletionTimestamp=DYING))
     made.progress.track_claim("uid-c").step = Made(ASSET)
     run = next_step(made)
-    assert isinstance(run, Run)
-    assert run.name == "discard-default/c[uid-c]"
+    assert run == DISCARD
     made.progress.track_claim("uid-c").discarded()
     freed = next_step(made)
     assert freed.body["metadata"] == {"annotations": {INTENT: None}, "finalizers": None}
@@ -260,7 +285,7 @@ def test_a_dying_claim_never_gets_a_volume_its_asset_goes_first() -> None:
 
 def test_a_damaged_record_of_a_dying_claim_is_restored_before_its_asset_goes() -> None:
     """Found by the simulation: after a crash nobody knew any more in which place the asset was."""
-    made = world(storage_class(), backends=(disk(),))
+    made = state_with(storage_class(), drivers=(disk(),))
     item = with_intent(made, fast(deletionTimestamp=DYING))
     made.progress.track_claim(item.uid).intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "a"})
     item.metadata.annotations = {**(item.metadata.annotations or {}), INTENT: "not an intent"}
@@ -274,7 +299,7 @@ def test_a_damaged_record_of_a_dying_claim_is_restored_before_its_asset_goes() -
 
 def test_a_record_that_nobody_knows_is_presumed_once_and_written_before_its_asset_is_looked_for() -> None:
     """Found by the simulation: the place was presumed anew at each look, and a node was selected in between."""
-    made = world(storage_class(), _node("n", zone="b"), backends=(disk(topology_keys=("zone",)),))
+    made = state_with(storage_class(), _node("n", zone="b"), drivers=(disk(topology_keys=("zone",)),))
     item = with_intent(made, fast(deletionTimestamp=DYING))
     item.metadata.annotations = {SELECTED: "n"}
     made.claims.observe(item)
@@ -290,14 +315,14 @@ def test_a_dying_claim_whose_volume_exists_is_let_go_and_the_volume_is_released(
 
 
 def test_a_dying_claim_without_anything_in_the_making_needs_nothing() -> None:
-    assert decided(fast(deletionTimestamp=DYING), storage_class(), backends=(disk(),)) == Settled()
+    assert decided(fast(deletionTimestamp=DYING), storage_class(), drivers=(disk(),)) == Settled()
 
 
 def test_a_claim_bound_to_another_volume_has_its_asset_deleted() -> None:
     static = volume("static", claim=claim(), status={"phase": "Bound"})
     bound = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
     made = prepared(static, item=fast(volumeName="static", annotations=DONE, status=bound))
-    assert next_step(made).name == "discard-default/c[uid-c]"
+    assert next_step(made) == DISCARD
 
 
 # --- bound -------------------------------------------------------------------------------------------------------

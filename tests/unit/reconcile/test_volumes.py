@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from scenarios.backends import ScriptedBackend
 from unit.binding.objects import claim, volume
-from unit.lifecycle.decisions import read, world
+from unit.deciding import disk, read, state_with
 from volplane.controller.actions import Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import KubeObject, Volume
 from volplane.reconcile.volumes import decide_volume, promised
+from volplane.state.naming import asset_key
 from volplane.state.progress import Deleted
 
 DYING = "2026-01-01T00:00:00Z"
 CHOSEN = {"pv.kubernetes.io/bound-by-controller": "yes"}
 MADE = {"pv.kubernetes.io/provisioned-by": "disk.example.com"}
 GONE = claim("gone")
-DISK = ScriptedBackend("disk.example.com")
+DISK = disk()
 
 
 def decided(item: Volume, *others: KubeObject, reads: LiveReads | None = None, **more: Any) -> Any:
-    return decide_volume(item.name, world(item, *others, **more), reads or LiveReads())
+    return decide_volume(item.name, state_with(item, *others, **more), reads or LiveReads())
 
 
 def without_claim(item: Volume, **more: Any) -> Any:
@@ -38,7 +38,7 @@ def phase(action: Any) -> str:
 
 
 def test_a_volume_that_does_not_exist_needs_nothing() -> None:
-    assert decide_volume("v", world(), LiveReads()) == Settled()
+    assert decide_volume("v", state_with(), LiveReads()) == Settled()
 
 
 @pytest.mark.parametrize("before", ["", "Pending", "Bound", "Released", "Failed"])
@@ -107,11 +107,11 @@ def test_a_volume_chosen_for_a_claim_that_is_deleted_before_the_bind_is_taken_ba
 def test_until_then_the_claim_is_kept() -> None:
     """Item 21.6."""
     dying = claim(deletionTimestamp=DYING)
-    assert promised(dying, world(dying, volume(claim=claim())))
-    assert not promised(dying, world(dying, volume(reserved="c")))
-    assert not promised(dying, world(dying, volume(claim=claim(), annotations=MADE)))
+    assert promised(dying, state_with(dying, volume(claim=claim())))
+    assert not promised(dying, state_with(dying, volume(reserved="c")))
+    assert not promised(dying, state_with(dying, volume(claim=claim(), annotations=MADE)))
     bound = claim(deletionTimestamp=DYING, volumeName="v")
-    assert not promised(bound, world(bound, volume(claim=claim())))
+    assert not promised(bound, state_with(bound, volume(claim=claim())))
 
 
 def test_the_uid_finds_the_claim_behind_a_wrong_name() -> None:
@@ -143,14 +143,14 @@ def test_the_first_release_is_confirmed_live_under_every_policy_and_a_later_look
 @pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
 def test_a_volume_whose_claim_is_gone_is_released_first(policy: str) -> None:
     item = volume(claim=GONE, status={"phase": "Bound"}, persistentVolumeReclaimPolicy=policy)
-    assert phase(without_claim(item, backends=(DISK,))) == "Released"
+    assert phase(without_claim(item, drivers=(DISK,))) == "Released"
 
 
 @pytest.mark.parametrize("uid", ["", "uid-gone"])
 def test_a_reference_that_matches_no_claim_for_want_of_a_namespace_destroys_nothing(uid: str) -> None:
     """Item 22.7."""
     item = volume(claimRef={"name": "gone", "uid": uid}, persistentVolumeReclaimPolicy="Delete")
-    waits = decided(item, backends=(DISK,))
+    waits = decided(item, drivers=(DISK,))
     assert isinstance(waits, Wait)
     assert waits.events[0].reason == "VolumeMismatch"
 
@@ -163,14 +163,14 @@ def released(**fields: Any) -> Volume:
 
 
 def test_retain_keeps_everything() -> None:
-    assert without_claim(released(), backends=(DISK,)) == Settled()
+    assert without_claim(released(), drivers=(DISK,)) == Settled()
 
 
 def test_a_migrated_volume_is_left_to_its_csi_driver() -> None:
     marks = {"pv.kubernetes.io/migrated-to": "pd.csi.storage.gke.io"}
     marks["pv.kubernetes.io/provisioned-by"] = "kubernetes.io/gce-pd"
     item = released(annotations=marks, persistentVolumeReclaimPolicy="Delete")
-    assert without_claim(item, backends=(DISK,)) == Settled()
+    assert without_claim(item, drivers=(DISK,)) == Settled()
 
 
 def test_an_unknown_policy_is_a_failure() -> None:
@@ -182,18 +182,24 @@ def test_an_unknown_policy_is_a_failure() -> None:
 def test_delete_goes_by_finalizer_object_hook_and_finalizer() -> None:
     """From the second step on no binder can use the volume."""
     item = released(persistentVolumeReclaimPolicy="Delete")
-    held = without_claim(item, backends=(DISK,))
+    held = without_claim(item, drivers=(DISK,))
     assert held.body == {"metadata": {"finalizers": ["volplane.dev/reclaim"]}}
     finalizers = ["volplane.dev/reclaim"]
     item = released(persistentVolumeReclaimPolicy="Delete", finalizers=finalizers)
-    gone = without_claim(item, backends=(DISK,))
+    gone = without_claim(item, drivers=(DISK,))
     assert isinstance(gone, Delete)
     assert gone.exact
     item = released(persistentVolumeReclaimPolicy="Delete", finalizers=finalizers, deletionTimestamp=DYING)
-    run = without_claim(item, backends=(DISK,))
-    assert isinstance(run, Run)
-    assert run.name == "delete-v[uid-v]"
-    after = world(item, backends=(DISK,))
+    run = without_claim(item, drivers=(DISK,))
+    assert run == Run(
+        verb="delete",
+        key="v",
+        uid="uid-v",
+        driver=DISK.name,
+        asset=asset_key(item),
+        group=f"delete {item.spec.storage_class_name}",
+    )
+    after = state_with(item, drivers=(DISK,))
     after.progress.track_volume(item.uid).succeeded(Deleted())
     freed = decide_volume("v", after, read(CLAIMS, "default/gone"))
     assert freed.body == {"metadata": {"finalizers": None}}
@@ -235,24 +241,24 @@ def test_a_broken_driver_is_named() -> None:
 
 def test_a_volume_deleted_by_a_person_goes_with_its_asset_if_we_made_it_and_without_if_not() -> None:
     made = released(persistentVolumeReclaimPolicy="Delete", annotations=MADE, deletionTimestamp=DYING)
-    assert isinstance(without_claim(made, backends=(DISK,)), Run)
+    assert isinstance(without_claim(made, drivers=(DISK,)), Run)
     static = released(persistentVolumeReclaimPolicy="Delete", deletionTimestamp=DYING)
-    assert without_claim(static, backends=(DISK,)) == Settled()
+    assert without_claim(static, drivers=(DISK,)) == Settled()
 
 
 def test_a_dying_volume_under_another_policy_is_let_go() -> None:
     item = released(annotations=MADE, deletionTimestamp=DYING, finalizers=["volplane.dev/reclaim"])
-    assert without_claim(item, backends=(DISK,)).body == {"metadata": {"finalizers": None}}
-    assert without_claim(released(annotations=MADE, deletionTimestamp=DYING), backends=(DISK,)) == Settled()
+    assert without_claim(item, drivers=(DISK,)).body == {"metadata": {"finalizers": None}}
+    assert without_claim(released(annotations=MADE, deletionTimestamp=DYING), drivers=(DISK,)) == Settled()
 
 
 def test_nobody_deletes_while_the_reclaimer_is_switched_off() -> None:
     item = released(persistentVolumeReclaimPolicy="Delete")
-    assert without_claim(item, backends=(DISK,), reclaimer=False) == Settled()
+    assert without_claim(item, drivers=(DISK,), reclaimer=False) == Settled()
 
 
 def test_recycle_begins_with_an_intent_that_forbids_binding() -> None:
-    action = without_claim(released(persistentVolumeReclaimPolicy="Recycle"), backends=(DISK,))
+    action = without_claim(released(persistentVolumeReclaimPolicy="Recycle"), drivers=(DISK,))
     assert isinstance(action, Patch)
     assert action.kind is VOLUMES
     assert list(action.body["metadata"]["annotations"]) == ["volplane.dev/intent"]
@@ -270,8 +276,8 @@ def test_a_scrub_is_given_up_for_a_claim_only_after_a_live_read() -> None:
     bound = claim(volumeName="v", annotations={"pv.kubernetes.io/bind-completed": "yes"})
     intent = '{"v":1,"claim":"uid-c","pod":"p"}'
     item = volume(claim=bound, persistentVolumeReclaimPolicy="Recycle", annotations={"volplane.dev/intent": intent})
-    asks = decided(item, bound, backends=(DISK,))
+    asks = decided(item, bound, drivers=(DISK,))
     assert isinstance(asks, Read)
     assert (asks.kind, asks.key) == (CLAIMS, "default/c")
-    action = decided(item, bound, backends=(DISK,), reads=read(CLAIMS, "default/c"))
+    action = decided(item, bound, drivers=(DISK,), reads=read(CLAIMS, "default/c"))
     assert action.body == {"metadata": {"annotations": {"volplane.dev/intent": None}}}

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unit.binding.objects import claim, storage_class, volume
-from unit.lifecycle.decisions import bare_world, put
+from unit.deciding import empty_state, put
 from volplane.binding.matching import capacity_of, demand_of, place_of
 from volplane.controller.actions import LiveReads, Patch, Read
 from volplane.kube.kinds import CLAIMS
@@ -36,7 +36,7 @@ class Bench:
     """Reconcilers whose steps a test performs when it likes. The caches are the server."""
 
     def __init__(self) -> None:
-        self.world = bare_world()
+        self.world = empty_state()
         self.claims, self.volumes = Queue(), Queue()
         self.forgotten: list[tuple[str, str, str]] = []
         EventHandlers(

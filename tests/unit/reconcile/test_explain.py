@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from scenarios.backends import ScriptedBackend
 from unit.binding.objects import claim, storage_class, volume
-from unit.lifecycle.decisions import world
+from unit.deciding import disk, state_with
 from volplane.controller.actions import Run
 from volplane.kube.objects import Claim, KubeObject
 from volplane.operations import OperationState, Phase
@@ -21,7 +20,7 @@ MARKED = {"pv.kubernetes.io/bind-completed": "yes"}
 
 
 def explained(*objects: KubeObject, operations: tuple[OperationState, ...] = (), **more: Any) -> Explanation:
-    return explain_claim(KEY, world(*objects, **more), operations, now=100.0)
+    return explain_claim(KEY, state_with(*objects, **more), operations, now=100.0)
 
 
 def fast(**fields: Any) -> Claim:
@@ -52,7 +51,7 @@ def test_the_next_write_is_told_and_not_made() -> None:
 
 
 def test_a_class_whose_driver_is_served_leads_to_the_intent() -> None:
-    told = explained(fast(), storage_class(provisioner=DRIVER), backends=(ScriptedBackend(DRIVER),))
+    told = explained(fast(), storage_class(provisioner=DRIVER), drivers=(disk(DRIVER),))
     assert f"its class fast binds Immediate and is provisioned by {DRIVER}, which is served here" in told.situation
     assert told.next == (f"a write to PersistentVolumeClaim {KEY}: declare the intent to provision",)
 

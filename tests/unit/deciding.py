@@ -1,0 +1,115 @@
+"""Plain objects for the tests of decisions: a state of the cluster, views of drivers, what was read live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from unit.binding.objects import claim
+from volplane.assets import AccessMode, VolumeMode, VolumeSource
+from volplane.controller.actions import LiveReads, Wait
+from volplane.drivers.owners import SourceOwner
+from volplane.drivers.view import DriverView
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, KubeObject, Node, Pod, StorageClass, Volume
+from volplane.reconcile.claims import decide_claim
+from volplane.schemas import DriverInfo
+from volplane.state.cluster_state import ClusterState, Settings
+from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
+from volplane.state.records import Sealer
+
+DRIVER: Final = "disk.example.com"
+NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
+HOOKS: Final = frozenset({"describe", "owns", "provision", "delete", "recycle"})
+
+
+def disk(name: str = DRIVER, *, hooks: frozenset[str] = HOOKS, **info: Any) -> DriverView:
+    """A driver that takes every mode, and owns every static volume. info: of `DriverInfo`."""
+    modes = {"access_modes": frozenset(AccessMode), "volume_modes": frozenset(VolumeMode)}
+    return DriverView(name=name, backend="disk", info=DriverInfo(**{"version": "1", **modes, **info}), hooks=hooks)
+
+
+class Views:
+    """Drivers that can be used, and those that cannot with the reason."""
+
+    def __init__(self, views: Sequence[DriverView], broken: Mapping[str, str]) -> None:
+        self._views = {view.name: view for view in views}
+        self._broken = broken
+
+    def get(self, name: str) -> DriverView | None:
+        return self._views.get(name)
+
+    def broken(self, name: str) -> str:
+        return self._broken.get(name, "")
+
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
+        return SourceOwner(driver=next(iter(self._views.values()), None))
+
+
+def empty_state(
+    *, drivers: Sequence[DriverView] = (), broken: Mapping[str, str] | None = None, **settings: Any
+) -> ClusterState:
+    """A cluster without objects; nothing follows its caches."""
+    return ClusterState(
+        settings=Settings(cluster_id="test", **settings),
+        claims=Cache(CLAIMS, CLAIM_INDEXES),
+        volumes=Cache(VOLUMES),
+        classes=Cache(STORAGE_CLASSES),
+        pods=Cache(PODS, POD_INDEXES),
+        nodes=Cache(NODES),
+        drivers=Views(drivers, broken or {}),
+        sealer=Sealer(b"k" * 32),
+        now=lambda: NOW,
+        monotonic=lambda: 1000.0,
+    )
+
+
+def state_with(*objects: KubeObject, **more: Any) -> ClusterState:
+    """A cluster in which these objects exist. more: as `empty_state` has it."""
+    state = empty_state(**more)
+    state.volumes.subscribe(state.free.changed)
+    put(state, *objects)
+    return state
+
+
+def put(state: ClusterState, *objects: KubeObject) -> None:
+    for item in objects:
+        match item:
+            case Claim():
+                state.claims.observe(item)
+            case Volume():
+                state.volumes.observe(item)
+            case StorageClass():
+                state.classes.observe(item)
+            case Pod():
+                state.pods.observe(item)
+            case Node():
+                state.nodes.observe(item)
+            case _:
+                raise TypeError(item)
+
+
+def read(kind: Any, key: str, answer: KubeObject | None = None) -> LiveReads:
+    """What a pass knows that read one object live."""
+    reads = LiveReads()
+    reads.put(kind, key, answer)
+    return reads
+
+
+def decided(item: Claim, *others: KubeObject, reads: LiveReads | None = None, **more: Any) -> Any:
+    """What is decided about a claim among these objects."""
+    return decide_claim(item.key, state_with(item, *others, **more), reads or LiveReads())
+
+
+def told(action: Any) -> tuple[str, str, str]:
+    """Type, reason and message of the one event of a wait."""
+    assert isinstance(action, Wait), action
+    (event,) = action.events
+    return event.type, event.reason, event.message
+
+
+def fast(**fields: Any) -> Claim:
+    """A claim of class fast."""
+    return claim(storageClassName="fast", **fields)

@@ -1,0 +1,185 @@
+"""Every transition of the records of progress, one row each: before, what happened, after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from volplane.assets import Asset, VolumeSource
+from volplane.state.progress import (
+    BackendErased,
+    ClaimProgress,
+    Deleted,
+    Deleting,
+    Discarded,
+    Discarding,
+    Erasing,
+    Full,
+    Made,
+    Pending,
+    Progress,
+    ScrubPlan,
+    VolumeProgress,
+)
+from volplane.state.records import ClaimIntent
+
+ASSET = Asset(handle="a", source=VolumeSource(kind="hostPath", fields={"path": "/a"}), capacity_bytes=1)
+FIRST, SECOND = ClaimIntent(v=1, driver="d"), ClaimIntent(v=1, driver="d", generation=2)
+JOB = {"job": 1}
+
+Claim, Volume = ClaimProgress, VolumeProgress
+
+CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimProgress]] = {
+    "an intent is seen": (Claim(), lambda p: p.intent_seen(FIRST), Claim(intent=FIRST)),
+    "an intent is seen while an asset is made": (
+        Claim(step=Pending(JOB, 5.0)),
+        lambda p: p.intent_seen(FIRST),
+        Claim(step=Pending(JOB, 5.0), intent=FIRST),
+    ),
+    "the intent of a discarded asset is seen again": (
+        Claim(step=Discarded(), intent=FIRST),
+        lambda p: p.intent_seen(FIRST),
+        Claim(step=Discarded(), intent=FIRST),
+    ),
+    "a new intent is about another asset than the discarded one": (
+        Claim(step=Discarded(), intent=FIRST),
+        lambda p: p.intent_seen(SECOND),
+        Claim(intent=SECOND),
+    ),
+    "provision begins": (Claim(attempted=3.0), lambda p: p.provision_began(), Claim()),
+    "provision begins after a discard": (Claim(step=Discarded()), lambda p: p.provision_began(), Claim()),
+    "provision goes on": (
+        Claim(step=Pending(JOB, 5.0), attempted=3.0),
+        lambda p: p.provision_began(),
+        Claim(step=Pending(JOB, 5.0)),
+    ),
+    "provision makes an asset": (
+        Claim(step=Pending(JOB, 5.0)),
+        lambda p: p.provision_made(ASSET, 9.0),
+        Claim(step=Made(ASSET), attempted=9.0),
+    ),
+    "provision takes long": (
+        Claim(),
+        lambda p: p.provision_pending(JOB, 14.0, 9.0),
+        Claim(step=Pending(JOB, 14.0), attempted=9.0),
+    ),
+    "provision fails": (
+        Claim(step=Pending(JOB, 5.0)),
+        lambda p: p.provision_failed(9.0, unknown=False),
+        Claim(step=Pending(JOB, 5.0), attempted=9.0),
+    ),
+    "provision fails with an unknown outcome": (Claim(), lambda p: p.provision_failed(9.0, unknown=True), Claim()),
+    "the segment is full": (Claim(attempted=9.0), lambda p: p.segment_full(), Claim(step=Full(), attempted=9.0)),
+    "the node of a full segment is cleared": (Claim(step=Full()), lambda p: p.node_cleared(), Claim()),
+    "no node is selected while an asset waits": (
+        Claim(step=Made(ASSET)),
+        lambda p: p.node_cleared(),
+        Claim(step=Made(ASSET)),
+    ),
+    "the volume is there": (
+        Claim(step=Made(ASSET), intent=FIRST, attempted=9.0),
+        lambda p: p.volume_seen(),
+        Claim(intent=FIRST, attempted=9.0),
+    ),
+    "nothing is found, the first look": (Claim(), lambda p: p.absence_seen(9.0), Claim(attempted=9.0)),
+    "nothing is found after an attempt": (Claim(attempted=3.0), lambda p: p.absence_seen(9.0), Claim(attempted=3.0)),
+    "a discard begins": (Claim(step=Made(ASSET)), lambda p: p.discard_began(ASSET), Claim(step=Discarding(ASSET))),
+    "a discard is tried again": (
+        Claim(step=Discarding(ASSET, JOB, 5.0)),
+        lambda p: p.discard_began(ASSET),
+        Claim(step=Discarding(ASSET, JOB, 5.0)),
+    ),
+    "a discard takes long": (
+        Claim(step=Discarding(ASSET)),
+        lambda p: p.discard_pending(ASSET, JOB, 14.0),
+        Claim(step=Discarding(ASSET, JOB, 14.0)),
+    ),
+    "a discard ends": (
+        Claim(step=Discarding(ASSET, JOB, 5.0), intent=FIRST, attempted=3.0),
+        lambda p: p.discarded(),
+        Claim(step=Discarded(), intent=FIRST),
+    ),
+}
+
+FAILED = {"failure": "disk on fire", "unreported": True}
+
+VOLUMES: dict[str, tuple[VolumeProgress, Callable[[VolumeProgress], object], VolumeProgress]] = {
+    "delete takes long": (
+        Volume(**FAILED),
+        lambda p: p.succeeded(Deleting(JOB, 5.0)),
+        Volume(step=Deleting(JOB, 5.0)),
+    ),
+    "delete ends": (Volume(step=Deleting(JOB, 5.0)), lambda p: p.succeeded(Deleted()), Volume(step=Deleted())),
+    "recycle asks for a pod": (Volume(), lambda p: p.succeeded(ScrubPlan(None)), Volume(step=ScrubPlan(None))),
+    "recycle takes long": (Volume(), lambda p: p.succeeded(Erasing(JOB, 5.0)), Volume(step=Erasing(JOB, 5.0))),
+    "recycle ends": (
+        Volume(step=Erasing(JOB, 5.0), **FAILED),
+        lambda p: p.succeeded(BackendErased()),
+        Volume(step=BackendErased()),
+    ),
+    "a hook fails": (
+        Volume(step=Deleting(JOB, 5.0)),
+        lambda p: p.failed("disk on fire"),
+        Volume(step=Deleting(JOB, 5.0), **FAILED),
+    ),
+    "a hook fails again": (
+        Volume(failure="disk on fire"),
+        lambda p: p.failed("disk on fire"),
+        Volume(**FAILED),
+    ),
+    "the status shows the failure": (
+        Volume(**FAILED),
+        lambda p: p.status_seen("disk on fire"),
+        Volume(failure="disk on fire"),
+    ),
+    "the status shows another failure": (Volume(**FAILED), lambda p: p.status_seen("no disk"), Volume(**FAILED)),
+}
+
+
+@pytest.mark.parametrize("row", CLAIMS)
+def test_a_transition_of_a_claim(row: str) -> None:
+    progress, happens, after = CLAIMS[row]
+    progress = msgspec.structs.replace(progress)
+    happens(progress)
+    assert progress == after
+
+
+@pytest.mark.parametrize("row", VOLUMES)
+def test_a_transition_of_a_volume(row: str) -> None:
+    progress, happens, after = VOLUMES[row]
+    progress = msgspec.structs.replace(progress)
+    happens(progress)
+    assert progress == after
+
+
+def test_a_failure_is_to_be_reported_until_the_status_shows_it() -> None:
+    progress = VolumeProgress()
+    progress.failed("disk on fire")
+    assert progress.unreported_failure == "disk on fire"
+    progress.status_seen("disk on fire")
+    assert progress.unreported_failure == ""
+
+
+def test_what_is_not_tracked_reads_as_nothing_and_is_not_kept() -> None:
+    progress = Progress()
+    progress.claim("c").segment_full()
+    progress.volume("v").failed("disk on fire")
+    assert (progress.claim("c"), progress.volume("v")) == (ClaimProgress(), VolumeProgress())
+    assert len(progress) == 0
+
+
+def test_what_is_tracked_is_kept_until_it_is_forgotten() -> None:
+    progress = Progress()
+    record = progress.track_claim("c")
+    record.segment_full()
+    progress.track_volume("v").failed("disk on fire")
+    assert progress.track_claim("c") is record
+    assert progress.claim("c").step == Full()
+    assert progress.volume("v").unreported_failure == "disk on fire"
+    progress.forget_claim("c")
+    progress.forget_volume("v")
+    record.discarded()
+    assert len(progress) == 0, "what an operation still writes is seen by nobody"
+    assert progress.claim("c") == ClaimProgress()
