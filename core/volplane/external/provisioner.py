@@ -32,7 +32,7 @@ from volplane.state.naming import is_in_tree
 __all__ = ["decide_external_claim", "decide_external_volume"]
 
 PATIENCE = 60.0
-"""Seconds that a volume may wait for a driver we do not have before an event reports it: another process may have it."""
+"""Seconds that a volume may wait for a driver that is not configured here; another process may have it."""
 
 
 def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
