@@ -1,9 +1,9 @@
-"""What a write, a cached object and an event of a watch cost this process.
+"""The CPU cost of a write, a cached object and a watch event.
 
     python bench/client_floor.py [--objects 1000] [--rounds 3] [--kubeconfig FILE]
 
 Without a kubeconfig it starts `volplane apiserver` beside itself. CPU is user + system time of this process alone; the
-server's is not in it. Decisions are trivial, so what is measured is transport, client, cache, queue and runner.
+server is not included. Decisions are trivial, so only transport, client, cache, queue and runner are measured.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SPEC = {
 
 @dataclass
 class Cost:
-    """CPU and wall time of something done `times` times."""
+    """CPU and wall seconds of `times` repetitions."""
 
     times: int
     cpu: float
@@ -63,7 +63,7 @@ class Cost:
 
 
 class _Silent:
-    """Nothing to record, nothing to start."""
+    """A recorder and dispatcher that does nothing."""
 
     def record(self, _: EventRecord) -> None: ...
 
@@ -72,7 +72,7 @@ class _Silent:
 
 
 async def measured(times: int, work: Callable[[], Awaitable[Any]]) -> Cost:
-    """The cost of `work`, which does something so many times."""
+    """The cost of `work`, which repeats something `times` times."""
     gc.collect()
     cpu, wall = time.process_time(), time.monotonic()
     await work()
@@ -93,7 +93,7 @@ async def each(names: list[str], call: Callable[[str], Awaitable[Any]]) -> None:
 
 
 async def bare(kubeconfig: Path, names: list[str], target: str) -> None:
-    """The floor: one patch per volume, bytes out and bytes in, over aiohttp as it comes."""
+    """The floor: one patch per volume with aiohttp alone; bodies are not decoded."""
     config = yaml.safe_load(await asyncio.to_thread(kubeconfig.read_text))
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
@@ -143,7 +143,7 @@ async def through_runner(client: Client, cache: Cache[Volume], names: list[str],
 
 
 async def measure(kubeconfig: Path, objects: int, rounds: int) -> None:
-    """Run everything and print it."""
+    """Measure and print everything."""
     client = Client(await HttpTransport.connect(kubeconfig), metrics=Metrics())
     names = [f"bench-{number:06}" for number in range(objects)]
     print(f"{objects} volumes, {IN_FLIGHT} in flight; this process only")
@@ -155,7 +155,7 @@ async def measure(kubeconfig: Path, objects: int, rounds: int) -> None:
         print(f"create                        {created}")
         for number in range(rounds):
             cost = await measured(objects, lambda: bare(kubeconfig, names, f"floor-{number}"))  # noqa: B023
-            print(f"patch, aiohttp and no more    {cost}")
+            print(f"patch, aiohttp alone          {cost}")
         for number in range(rounds):
             body = {"metadata": {"annotations": {STEP: f"bare-{number}"}}}
             cost = await measured(objects, lambda: each(names, lambda n: client.patch(VOLUMES, n, body)))  # noqa: B023

@@ -20,7 +20,6 @@ from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets
 from volplane.drivers.status import LoadedDrivers
-from volplane.errors import ConfigurationError
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
@@ -48,25 +47,7 @@ from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
 from volplane.state.naming import volume_source
 from volplane.state.records import Sealer
 
-__all__ = ["ALL_CONTROLLERS", "CONTROLLERS_BESIDE", "Parts", "build", "parse_controllers"]
-
-ALL_CONTROLLERS = ("binder", "provisioner", "reclaimer", "protection")
-CONTROLLERS_BESIDE = ("provisioner", "reclaimer")
-"""What runs beside a stock kube-controller-manager."""
-
-
-def parse_controllers(text: str) -> frozenset[str]:
-    """The value of `--controllers`: names separated by commas, or `all`. Raises ConfigurationError."""
-    chosen = [name.strip() for name in text.split(",") if name.strip()]
-    if chosen == ["all"]:
-        return frozenset(ALL_CONTROLLERS)
-    for name in chosen:
-        if name not in ALL_CONTROLLERS:
-            known = ", ".join(ALL_CONTROLLERS)
-            raise ConfigurationError(f'--controllers: "{name}" is no controller; valid are {known}, or all alone')
-    if not chosen:
-        raise ConfigurationError(f"--controllers is empty; name some of {', '.join(ALL_CONTROLLERS)}, or all")
-    return frozenset(chosen)
+__all__ = ["Parts", "build"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

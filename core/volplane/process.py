@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
-from volplane.assembly import ALL_CONTROLLERS, Parts, build
+from volplane.assembly import Parts, build
 from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
-from volplane.controller.config import Configuration
+from volplane.controller.config import ALL_CONTROLLERS, Configuration
 from volplane.controller.leader import Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane

@@ -12,9 +12,15 @@ from datetime import UTC, datetime
 
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
-from volplane.intents.settle import driver_of_class, provisioning_failed, settle, settled_metadata
+from volplane.intents.record import (
+    can_never_be_bound,
+    driver_of_class,
+    outlived,
+    provisioning_failed,
+    settle,
+    settled_metadata,
+)
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume

@@ -17,7 +17,7 @@ from volplane.drivers.driver import Driver
 from volplane.drivers.registry import HookRequest
 from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, OperationError
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
+from volplane.intents.record import can_never_be_bound, outlived
 from volplane.intents.requests import context_of, owner_of_claim
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES

@@ -15,10 +15,17 @@ from msgspec.structs import replace
 from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Run, Wait
 from volplane.drivers.view import DriverView
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
+from volplane.intents.record import (
+    can_never_be_bound,
+    choose_segment,
+    discard,
+    discard_begun,
+    outlive,
+    provisioning_failed,
+    record_intent,
+    settle,
+)
 from volplane.intents.requests import split_parameters
-from volplane.intents.segments import choose_segment
-from volplane.intents.settle import discard, discard_begun, provisioning_failed, record_intent, settle
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.names import csi_driver_of

@@ -6,7 +6,7 @@ it, and a policy changed meanwhile makes the API server refuse. Then the hook ru
 
 from __future__ import annotations
 
-from volplane.binding.steps import volume_phase_step
+from volplane.binding.decide import volume_phase_step
 from volplane.controller.actions import Action, Delete, Patch, Run, Settled, Wait, warning
 from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView

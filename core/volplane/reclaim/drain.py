@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from volplane.controller.actions import Patch
-from volplane.intents.settle import settled_metadata
+from volplane.intents.record import settled_metadata
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume

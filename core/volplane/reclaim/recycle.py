@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from volplane.backoff import SCRUB_FAILED
-from volplane.binding.steps import unbind_patch, volume_phase_step
+from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.kube import names

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
+from volplane.binding.decide import (
+    Bind,
+    Unmatched,
+    bind_step,
+    decide_bound,
+    decide_unbound,
+    migration_step,
+    reset_claim_step,
+)
 from volplane.binding.matching import capacity_of, class_of_claim, demand_of, refers_to, selects
-from volplane.binding.steps import bind_step, migration_step, reset_claim_step
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.external.provisioner import decide_claim_beside
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
-from volplane.intents.settle import settle, settled_metadata
+from volplane.intents.record import can_never_be_bound, outlive, settle, settled_metadata
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Pod, StorageClass

@@ -5,13 +5,12 @@ Source: syncVolume and reclaimVolume of pv_controller.go of Kubernetes; docs/exp
 
 from __future__ import annotations
 
-from volplane.binding.decide import Bind, decide_bound, decide_unbound
+from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, unbind_patch, volume_phase_step
 from volplane.binding.matching import refers_to
-from volplane.binding.steps import migration_step, unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
 from volplane.external.provisioner import decide_volume_beside
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
+from volplane.intents.record import can_never_be_bound, outlived
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
