@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from volplane.binding.matching import Demand, capacity_of, demand_of, held_by, reference_is, refers_to, refusal
-from volplane.controller.actions import Action, EventRecord, Patch, Wait
+from volplane.controller.actions import Action, EventRecord, Patch, Wait, warning
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
@@ -56,10 +56,6 @@ class Bind(msgspec.Struct, frozen=True):
 
 class Unmatched(msgspec.Struct, frozen=True):
     """No volume fits; it may be provisioned."""
-
-
-def _warn(claim: Claim, reason: str, message: str) -> EventRecord:
-    return EventRecord(CLAIMS, claim, "Warning", reason, message)
 
 
 def decide_unbound(claim: Claim, volumes: VolumeView, *, delayed: bool) -> Bind | Unmatched | Action:
@@ -108,18 +104,18 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
         return _pending(claim, f'volume "{name}", which the claim names, does not exist')
     if volume.annotation(names.INTENT) is not None:
         message = f'volume "{name}" is being scrubbed'
-        return _pending(claim, message, _warn(claim, "FailedBinding", message))
+        return _pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
     reference = volume.spec.claim_ref
     if reference is None:
         why = refusal(volume, claim)
         if not why:
             return Bind(volume)
         message = f'Cannot bind to requested volume "{name}": {why}'
-        return _pending(claim, message, _warn(claim, "VolumeMismatch", message))
+        return _pending(claim, message, warning(CLAIMS, claim, "VolumeMismatch", message))
     if reference_is(reference, claim):
         return Bind(volume)
     message = f'volume "{name}" already bound to a different claim.'
-    event = _warn(claim, "FailedBinding", message)
+    event = warning(CLAIMS, claim, "FailedBinding", message)
     if claim.annotation(names.BOUND_BY_CONTROLLER) is not None:
         # The controller chose this volume: a half of a bind is missing, and what the status says may still be so.
         return Wait(reason=message, events=(event,))
@@ -168,7 +164,7 @@ def _bind_again(claim: Claim, volume: Volume) -> Bind | Action:
 
 
 def _lost(claim: Claim, reason: str, message: str) -> Action:
-    return reset_claim_step(claim, "Lost", events=(_warn(claim, reason, message),)) or Wait(reason=message)
+    return reset_claim_step(claim, "Lost", events=(warning(CLAIMS, claim, reason, message),)) or Wait(reason=message)
 
 
 # --- the writes ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,13 @@ from volplane.binding.decide import (
 from volplane.binding.matching import capacity_of, class_of_claim, demand_of, refers_to, selects
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.external.provisioner import decide_external_claim
-from volplane.intents.record import after_deleted_volume, can_never_be_bound, settle, settled_metadata
+from volplane.intents.record import (
+    after_deleted_volume,
+    can_never_be_bound,
+    provisioning_failed,
+    settle,
+    settled_metadata,
+)
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Pod, StorageClass
@@ -146,7 +152,7 @@ def _unmatched(claim: Claim, class_name: str | None, cluster: ClusterState) -> A
         why = NO_CLASS + _what_is_near(claim, cluster)
         return _pending(claim, why, EventRecord(CLAIMS, claim, "Normal", "FailedBinding", why))
     message = f'storageclass.storage.k8s.io "{class_name}" not found'
-    return Wait(reason=message, events=(_failed(claim, message),))
+    return Wait(reason=message, events=(provisioning_failed(claim, message),))
 
 
 def _provisioned(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -169,10 +175,6 @@ def _awaits_volume(claim: Claim, cluster: ClusterState) -> bool:
 
 def _delayed(storage_class: StorageClass) -> bool:
     return storage_class.volume_binding_mode == "WaitForFirstConsumer"
-
-
-def _failed(claim: Claim, message: str) -> EventRecord:
-    return EventRecord(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
 
 
 def _pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
