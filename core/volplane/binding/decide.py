@@ -119,11 +119,11 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     if reference_is(reference, claim):
         return Bind(volume)
     message = f'volume "{name}" already bound to a different claim.'
-    told = _warn(claim, "FailedBinding", message)
+    event = _warn(claim, "FailedBinding", message)
     if claim.annotation(names.BOUND_BY_CONTROLLER) is not None:
         # The controller chose this volume: a half of a bind is missing, and what the status says may still be so.
-        return Wait(reason=message, events=(told,))
-    return _pending(claim, message, told)
+        return Wait(reason=message, events=(event,))
+    return _pending(claim, message, event)
 
 
 def _pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
@@ -211,7 +211,7 @@ def _reference_step(claim: Claim, volume: Volume) -> Patch | None:
 def volume_phase_step(
     volume: Volume, phase: str, message: str = "", *, events: tuple[EventRecord, ...] = ()
 ) -> Patch | None:
-    """Write the phase and its message unless they are there already: a failure for another reason says the new one."""
+    """Write the phase and its message unless they are there already: a failure for another reason is written again."""
     if volume.status.phase == phase and message in ("", volume.status.message):
         return None
     body = {"status": {"phase": phase, "message": message or None, "reason": None}}
@@ -281,9 +281,9 @@ def reset_claim_step(claim: Claim, phase: str, *, events: tuple[EventRecord, ...
         status["currentVolumeAttributesClassName"] = None
     if not status:
         return None
-    told = events if "phase" in status else ()
+    recorded = events if "phase" in status else ()
     return Patch(
-        kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=f"status {phase}", events=told
+        kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=f"status {phase}", events=recorded
     )
 
 
