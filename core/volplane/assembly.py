@@ -257,7 +257,7 @@ class _Wiring:
         volumes = self._runner(
             "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes), state.volumes
         )
-        wakeups = ProtectionHandlers(
+        handlers = ProtectionHandlers(
             claims=claims,
             volumes=volumes,
             known=state.claims,
@@ -265,9 +265,9 @@ class _Wiring:
             claims_of_pod=claims_of_pod,
             monotonic=parts.clock.monotonic,
         )
-        state.claims.subscribe(wakeups.claim_changed)
-        state.volumes.subscribe(wakeups.volume_changed)
-        state.pods.subscribe(wakeups.pod_changed)
+        state.claims.subscribe(handlers.claim_changed)
+        state.volumes.subscribe(handlers.volume_changed)
+        state.pods.subscribe(handlers.pod_changed)
         return Runners(claims=runners.claims, volumes=runners.volumes, protection=(claims, volumes))
 
     # --- what is counted -----------------------------------------------------------------------------------------
