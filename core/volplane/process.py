@@ -70,7 +70,7 @@ class Options:
 
 
 class ControllerProcess:
-    """Runs the control plane while it leads. The other methods say how it is; the HTTP endpoints use them."""
+    """Runs the control plane while it leads. The other methods report its state, for the HTTP endpoints."""
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ class ProvisionRequest:
     """The node of the pod that waits (WaitForFirstConsumer), as the scheduler chose it; None = no pod waits, or the
     node is gone."""
     mount_options: tuple[str, ...] = ()
-    """`mountOptions` of the class, for backends that check them; they stand on the volume whatever the backend does."""
+    """`mountOptions` of the class, for backends that check them; volplane writes them to the volume itself."""
     source_snapshot: str | None = None
     """Handle of the snapshot to begin with; None = empty. The controllers refuse claims with a data source as yet."""
     source_volume: str | None = None

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 from tools.reference_definitions import Index, definition_of
+from tools.reference_docstrings import parameter_table
 from tools.reference_names import Name, closure, definition, exported, names_in, types_of
+
+from volplane import Parameter, ParameterSchema
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REFERENCE = REPOSITORY / "docs" / "reference"
@@ -67,3 +70,11 @@ def test_every_definition_says_something_in_words() -> None:
             if len(words.strip()) < 8:
                 silent.append((page, name))
     assert silent == []
+
+
+def test_parameters_are_a_table() -> None:
+    parameter = Parameter(name="key", doc="A key.", pattern="a|b", default="a")
+    assert parameter_table(ParameterSchema()) == "None.\n"
+    assert parameter_table(ParameterSchema(parameters=(parameter,))) == (
+        "| name | value | default | |\n|---|---|---|---|\n| `key` | text that matches `a\\|b` | `a` | A key. |\n"
+    )

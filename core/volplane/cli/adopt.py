@@ -28,7 +28,7 @@ def adopt(
     former: Annotated[
         str,
         typer.Option(
-            "--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` says it."
+            "--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` shows it."
         ),
     ],
     driver: Annotated[str, typer.Option("--driver", metavar="NAME", help="Of this driver only.")] = "",

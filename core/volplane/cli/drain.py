@@ -109,7 +109,7 @@ def _advise(console: Console, mode: str) -> None:
         case "delete":
             console.note("nothing was changed; with --yes these are deleted with their claims and all data in them")
         case _:
-            console.note("nothing was changed; --release lets them go and keeps the assets, --delete deletes them")
+            console.note("nothing was changed; --release releases them and keeps the assets, --delete deletes them")
 
 
 async def _check_controllers(client: Client, namespace: str, address: str, mode: str) -> None:

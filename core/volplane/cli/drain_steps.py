@@ -62,12 +62,16 @@ class Drain:
         with console.progress("releasing", total=len(volumes) + len(claims)) as bar:
             for volume, held in volumes:
                 if await _write(client, release_volume, volume):
-                    text = f"volplane drain keeps asset {held.asset or '?'} of driver {held.driver or '?'} and lets go"
+                    text = (
+                        f"volplane drain released it and keeps asset {held.asset or '?'} of driver {held.driver or '?'}"
+                    )
                     recorder.record(EventRecord(VOLUMES, volume, "Normal", "Released", text))
                 bar.advance(detail=held.key)
             for claim, held in claims:
                 if await _write(client, release_claim, claim):
-                    text = f"volplane drain lets go; an asset {held.asset} may be left on driver {held.driver or '?'}"
+                    text = (
+                        f"volplane drain released it; an asset {held.asset} may be left on driver {held.driver or '?'}"
+                    )
                     recorder.record(EventRecord(CLAIMS, claim, "Warning", "Released", text))
                 bar.advance(detail=held.key)
         scrubbed = {volume.name for volume, _ in volumes}

@@ -54,7 +54,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "explain": Command("Tell why a claim is where it is, and what happens next"),
         "status": Command("Show drivers, volumes and claims, and what waits for what"),
         "leaks": Command("Show what is left on the backends, or missing there, and delete orphans"),
-        "drain": Command("Show what volplane holds, and let it go before leaving a cluster"),
+        "drain": Command("Show what volplane holds, and release it before leaving a cluster"),
         "adopt": Command("After a restore: take over the former cluster's assets"),
         "manifests": Command("Print what a cluster needs to run the controllers"),
         "demo": Command("Watch volumes live through their whole life, in half a minute", "dev"),

@@ -97,7 +97,7 @@ class InstalledPlugins:
         return tuple(sorted(name for k, name in self._installed if k == kind))
 
     def found(self, kind: str, name: str) -> Installed | None:
-        """What the metadata says, without an import."""
+        """The entry point from the metadata, without an import."""
         return self._installed.get((kind, name))
 
     def load(self, kind: str, name: str) -> Plugin:

@@ -146,7 +146,7 @@ class DriverRegistry:
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
-        """Whose a static volume's source is, as far as it is known. Calls no hook; `identify` does."""
+        """The owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
         doubts += [
             f"driver {name} may own it but is {entry.state}"
@@ -230,9 +230,9 @@ class DriverRegistry:
         return result
 
     async def identify(self, source: VolumeSource) -> None:
-        """Ask the usable drivers whose a static volume's source is; `owner_of` knows it afterwards.
+        """Ask the usable drivers which of them owns a static volume's source; `owner_of` knows it afterwards.
 
-        Raises BackendError or PluginError of a driver that cannot tell, where the owner is not known without it.
+        Raises the BackendError or PluginError of a driver that failed, if the owner is not known without its answer.
         """
         await self._owners.identify(source, self._possible_owners())
 
