@@ -135,7 +135,7 @@ def marks(kind: str, short: str, field: str, *, required: bool) -> list[str]:
     if empty_text or (required and kind[0] in "[{"):
         found.append("keep")
     zero = kind in {"bool", "i32", "i64"} and holds(ZERO_DROPPED, short, field)
-    if zero and not required and not says(KEPT_WHEN_EMPTY, short, field):
+    if zero and not required and not holds(KEPT_WHEN_EMPTY, short, field):
         found.append("drop")
     path = f"{short}.{field}"
     if path in MERGE_KEYS:
