@@ -9,9 +9,8 @@ from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown
 from volplane.intents.operation import OperationDeps
+from volplane.intents.record import holds_asset, presumed_intent
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
-from volplane.intents.segments import presumed_intent
-from volplane.intents.settle import holds_asset
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim
 from volplane.operations import Again, Work

@@ -9,8 +9,8 @@ from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OperationError, OutcomeUnknown, ResourceExhausted
 from volplane.intents.operation import OperationDeps
+from volplane.intents.record import provisioning_failed
 from volplane.intents.requests import provision_request
-from volplane.intents.settle import provisioning_failed
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass
 from volplane.operations import Work
