@@ -69,10 +69,10 @@ def test_there_is_a_method_and_a_result_type_for_every_hook() -> None:
 
 def test_a_right_result_comes_back_as_it_is(kit: Any) -> None:
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
-    made = driver.provision(kit.demand("pvc-7", 33))
+    made = driver.call(kit.demand("pvc-7", 33))
     assert isinstance(made, Asset)
     assert (made.handle, made.capacity_bytes) == ("pvc-7", 33)
-    assert driver.delete(DeleteRequest(context=kit.context, volume=kit.volume("pvc-7"))) == Done()
+    assert driver.call(DeleteRequest(context=kit.context, volume=kit.volume("pvc-7"))) == Done()
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_owns_answers_yes_or_no_or_is_broken(kit: Any) -> None:
         return OwnsRequest(context=kit.context, source=VolumeSource(kind="hostPath", fields={"path": path}))
 
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
-    assert driver.owns(request("/memory/a")) is True
-    assert driver.owns(request("/elsewhere")) is False
+    assert driver.call(request("/memory/a")) is True
+    assert driver.call(request("/elsewhere")) is False
     for answer in (None, 1, ValueError("x")):
         with pytest.raises(PluginError, match="hook owns of backend memory"):
             answering(kit, answer, "owns").owns(request("/memory/a"))
@@ -161,19 +161,19 @@ def test_an_optional_hook_that_is_missing_is_unsupported(kit: Any) -> None:
     assert not driver.supports("attach")
     node = NodeIdentity(name="n")
     with pytest.raises(Unsupported, match="backend memory does not implement attach"):
-        driver.attach(AttachRequest(context=kit.context, volume=kit.volume(), node=node))
+        driver.call(AttachRequest(context=kit.context, volume=kit.volume(), node=node))
     with pytest.raises(Unsupported, match="does not implement find"):
-        driver.find(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
+        driver.call(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
     with pytest.raises(Unsupported, match="does not implement list_assets"):
-        driver.list_assets(ListRequest(context=kit.context))
+        driver.call(ListRequest(context=kit.context))
 
 
 def test_hooks_around_the_life_of_a_driver_may_be_missing(kit: Any) -> None:
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
-    assert driver.start(StartRequest(context=kit.context)) == Done()
-    assert driver.probe(ProbeRequest(context=kit.context)) == Done()
-    assert driver.stop(StopRequest(context=kit.context)) == Done()
-    assert driver.validate(ValidateRequest(context=kit.context, parameters={})) == Done()
+    assert driver.call(StartRequest(context=kit.context)) == Done()
+    assert driver.call(ProbeRequest(context=kit.context)) == Done()
+    assert driver.call(StopRequest(context=kit.context)) == Done()
+    assert driver.call(ValidateRequest(context=kit.context, parameters={})) == Done()
 
 
 def test_what_describe_said_is_kept(kit: Any) -> None:
@@ -227,7 +227,7 @@ def extensions(kit: Any, *factories: Any) -> list[Any]:
 def test_an_extension_sees_the_real_result_of_a_backend(kit: Any) -> None:
     (watcher,) = extensions(kit, Recorder)
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, [watcher])
-    made = driver.provision(kit.demand())
+    made = driver.call(kit.demand())
     assert watcher.instance.seen == [("pvc-1", made)]
 
 
@@ -249,7 +249,7 @@ def test_an_extension_can_decline_a_call_before_it_reaches_the_backend(kit: Any)
 
     driver = build_driver("d.example.com", kit.backend(Backend), {}, [outer, inner])
     with pytest.raises(Declined) as declined:
-        driver.provision(kit.demand())
+        driver.call(kit.demand())
     assert declined.value.nothing_done
     assert reached == []
     assert outer.instance.seen == [("pvc-1", Declined)]
@@ -259,7 +259,7 @@ def test_the_first_extension_is_the_outermost(kit: Any) -> None:
     inner_first = extensions(kit, Forbidding, Recorder)
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, inner_first)
     with pytest.raises(Declined):
-        driver.provision(kit.demand())
+        driver.call(kit.demand())
     assert inner_first[1].instance.seen == []
 
 
@@ -273,7 +273,7 @@ def test_an_extension_that_loses_the_result_is_named(kit: Any) -> None:
 
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, extensions(kit, Careless))
     with pytest.raises(OutcomeUnknown) as unknown:
-        driver.provision(kit.demand())
+        driver.call(kit.demand())
     assert "hook provision of backend memory (wrapped by careless) returned None" in str(unknown.value)
 
 
@@ -288,7 +288,7 @@ def test_a_hook_that_only_an_extension_has_is_still_unsupported(kit: Any) -> Non
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, extensions(kit, Wrapper))
     assert not driver.supports("find")
     with pytest.raises(Unsupported):
-        driver.find(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
+        driver.call(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
 
 
 def listed(**fields: Any) -> ListedAsset:
@@ -329,7 +329,7 @@ def test_a_failure_goes_with_its_last_user_and_waits_for_no_garbage_collection(k
     gc.disable()
     try:
         with contextlib.suppress(Throttled, OutcomeUnknown):
-            driver.provision(kit.demand())
+            driver.call(kit.demand())
         assert [reference() for reference in raised] == [None]
     finally:
         gc.enable()
