@@ -72,26 +72,26 @@ def demand() -> ProvisionRequest:
 def test_credentials_come_from_the_default_chain(server: FakeEC2Server) -> None:
     server.fake.behave(access_keys=frozenset({"AKIABASE"}))
     driver = backend(server)
-    assert driver.call(START) == Done()
-    assert driver.call(StopRequest(context=CONTEXT)) == Done()
+    assert driver.start(START) == Done()
+    assert driver.stop(StopRequest(context=CONTEXT)) == Done()
 
 
 def test_a_role_is_assumed_for_a_driver(server: FakeEC2Server) -> None:
     server.fake.behave(access_keys=frozenset({"ASIASTORAGE"}))
     driver = backend(server, role_arn=ROLE, role_external_id="outside")
-    assert driver.call(START) == Done()
+    assert driver.start(START) == Done()
     assert server.fake.calls["sts:AssumeRole"] == 1
-    assert driver.call(START) == Done()
+    assert driver.start(START) == Done()
     assert server.fake.calls["sts:AssumeRole"] == 1
-    driver.call(StopRequest(context=CONTEXT))
+    driver.stop(StopRequest(context=CONTEXT))
 
 
 def test_two_drivers_work_in_two_roles(server: FakeEC2Server) -> None:
     for role, key in (("one", "ASIAONE"), ("two", "ASIATWO")):
         server.fake.behave(access_keys=frozenset({key}))
         driver = backend(server, role_arn=f"arn:aws:iam::123456789012:role/{role}")
-        assert driver.call(START) == Done()
-        driver.call(StopRequest(context=CONTEXT))
+        assert driver.start(START) == Done()
+        driver.stop(StopRequest(context=CONTEXT))
 
 
 def keys(key_id: str, secret: str = "hush-hush", token: str = "") -> dict[str, Secret]:
@@ -111,42 +111,45 @@ def test_keys_of_the_options_go_before_the_default_chain_and_are_followed_when_t
     server.fake.behave(access_keys=frozenset({"AKIAOPTION"}))
     options = keys("AKIAOPTION")
     driver = backend(server, **options)
-    assert driver.call(START) == Done()
+    assert driver.start(START) == Done()
     server.fake.behave(access_keys=frozenset({"AKIAROTATED"}))
     with pytest.raises(PermissionDenied, match="AWS does not accept the driver's credentials"):
-        driver.call(START)
+        driver.start(START)
     options["access_key_id"].give("AKIAROTATED")
-    assert driver.call(START) == Done()
-    driver.call(StopRequest(context=CONTEXT))
+    assert driver.start(START) == Done()
+    driver.stop(StopRequest(context=CONTEXT))
 
 
 def test_keys_of_the_options_may_assume_a_role_or_be_temporary(server: FakeEC2Server) -> None:
     server.fake.behave(access_keys=frozenset({"ASIASTORAGE"}))
     for options in ({**keys("AKIAOPTION"), "role_arn": ROLE}, keys("ASIASTORAGE", token="for-a-while")):
         driver = backend(server, **options)
-        assert driver.call(START) == Done()
-        driver.call(StopRequest(context=CONTEXT))
+        assert driver.start(START) == Done()
+        driver.stop(StopRequest(context=CONTEXT))
 
 
 def test_keys_that_cannot_be_read_are_named_by_their_place(server: FakeEC2Server) -> None:
     missing = {"access_key_id": Secret("env:NO_SUCH_KEY"), "secret_access_key": Secret("env:NO_SUCH_SECRET")}
     driver = backend(server, **missing)
     with pytest.raises(Unavailable, match=r"environment variable NO_SUCH_KEY is not set"):
-        driver.call(START)
+        driver.start(START)
 
 
 def test_keys_are_shown_nowhere(server: FakeEC2Server, caplog: pytest.LogCaptureFixture) -> None:
     options = keys("AKIAOPTION", "wJalrXUtnFEMI-the-secret-key")
     driver = backend(server, **options)
-    driver.call(START)
+    driver.start(START)
     server.fake.behave(access_keys=frozenset())
     with pytest.raises(PermissionDenied) as refused:
-        driver.call(START)
+        driver.start(START)
     shown = (
-        repr(driver) + repr(driver._settings) + str(refused.value) + repr(driver.call(DescribeRequest(context=CONTEXT)))
+        repr(driver)
+        + repr(driver._settings)
+        + str(refused.value)
+        + repr(driver.describe(DescribeRequest(context=CONTEXT)))
     )
     assert "wJalrXUtnFEMI" not in shown + caplog.text
-    driver.call(StopRequest(context=CONTEXT))
+    driver.stop(StopRequest(context=CONTEXT))
 
 
 def test_no_credentials_is_said_as_that(server: FakeEC2Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,19 +157,19 @@ def test_no_credentials_is_said_as_that(server: FakeEC2Server, monkeypatch: pyte
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     driver = backend(server)
     with pytest.raises(PermissionDenied, match="give the driver credentials"):
-        driver.call(START)
+        driver.start(START)
 
 
 def test_a_role_that_may_not_be_assumed_is_said_as_that(server: FakeEC2Server, impatient: None) -> None:
     driver = backend(server, role_arn=ROLE, sts_endpoint="http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="look at the options region and endpoint"):
-        driver.call(START)
+        driver.start(START)
 
 
 def test_credentials_of_another_region_are_not_accepted(server: FakeEC2Server) -> None:
     driver = AwsEbsBackend({"region": "us-test-9", "endpoint": server.url})
     with pytest.raises(PermissionDenied, match="Credential should be scoped to a valid region"):
-        driver.call(START)
+        driver.start(START)
 
 
 def test_an_endpoint_that_nobody_serves_is_unavailable_and_heals(server: FakeEC2Server, impatient: None) -> None:
@@ -174,7 +177,7 @@ def test_an_endpoint_that_nobody_serves_is_unavailable_and_heals(server: FakeEC2
         probe.bind(("127.0.0.1", 0))
         driver = AwsEbsBackend({"region": REGION, "endpoint": f"http://127.0.0.1:{probe.getsockname()[1]}"})
         with pytest.raises(Unavailable, match="look at the options region and endpoint"):
-            driver.call(START)
+            driver.start(START)
 
 
 def test_an_answer_that_is_no_xml_is_no_answer(impatient: None) -> None:
@@ -192,17 +195,17 @@ def test_an_answer_that_is_no_xml_is_no_answer(impatient: None) -> None:
         thread.start()
         driver = AwsEbsBackend({"region": REGION, "endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}"})
         with pytest.raises(Unavailable):
-            driver.call(START)
-        driver.call(StopRequest(context=CONTEXT))
+            driver.start(START)
+        driver.stop(StopRequest(context=CONTEXT))
         thread.join(10)
 
 
 def test_a_connection_that_dies_while_idle_is_tried_again_by_the_sdk(server: FakeEC2Server) -> None:
     driver = backend(server)
-    driver.call(START)
+    driver.start(START)
     server.fake.faults.add(Fault(action="DescribeAvailabilityZones", kind=FaultKind.CLOSE))
-    assert driver.call(START) == Done()
-    driver.call(StopRequest(context=CONTEXT))
+    assert driver.start(START) == Done()
+    driver.stop(StopRequest(context=CONTEXT))
 
 
 def test_a_refused_action_is_decoded_over_http_too(server: FakeEC2Server) -> None:
@@ -213,19 +216,19 @@ def test_a_refused_action_is_decoded_over_http_too(server: FakeEC2Server) -> Non
     server.fake.faults.add(fault)
     driver = backend(server)
     with pytest.raises(PermissionDenied, match="user/test may not ec2:DescribeAvailabilityZones"):
-        driver.call(START)
+        driver.start(START)
     assert server.fake.calls["sts:DecodeAuthorizationMessage"] == 1
-    driver.call(StopRequest(context=CONTEXT))
+    driver.stop(StopRequest(context=CONTEXT))
 
 
 def test_the_sdk_repeats_a_call_at_most_once(server: FakeEC2Server) -> None:
     server.fake.faults.add(Fault(action="DescribeVolumes", kind=FaultKind.REFUSE, code="InternalError", times=9))
     driver = backend(server)
-    driver.call(START)
+    driver.start(START)
     with pytest.raises(Unavailable):
-        driver.call(demand())
+        driver.provision(demand())
     assert server.fake.calls["DescribeVolumes"] == 2
-    driver.call(StopRequest(context=CONTEXT))
+    driver.stop(StopRequest(context=CONTEXT))
 
 
 def test_boto3_is_imported_when_a_driver_connects_and_not_before() -> None:

@@ -66,9 +66,9 @@ def backend(monkeypatch: pytest.MonkeyPatch, fake: FakeEC2, clock: Hurried) -> I
     with FakeEC2Server(fake) as server:
         options = {"region": "eu-test-1", "endpoint": server.url, "mutations_per_second": 1000}
         driver = AwsEbsBackend(options, connect_to=api.connect, clock=clock)
-        driver.call(StartRequest(context=CONTEXT))
+        driver.start(StartRequest(context=CONTEXT))
         yield driver
-        driver.call(StopRequest(context=CONTEXT))
+        driver.stop(StopRequest(context=CONTEXT))
 
 
 def finish(clock: Hurried, hook: Callable[[Any], Any], request: Any) -> Any:

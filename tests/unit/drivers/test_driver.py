@@ -101,7 +101,7 @@ def test_a_right_result_comes_back_as_it_is(kit: Any) -> None:
 )
 def test_a_wrong_result_is_an_unknown_outcome_that_names_plugin_and_hook(kit: Any, answer: Any, message: str) -> None:
     with pytest.raises(OutcomeUnknown) as unknown:
-        answering(kit, answer).provision(kit.demand())
+        answering(kit, answer).call(kit.demand())
     assert str(unknown.value).startswith("hook provision of backend memory ")
     assert message in str(unknown.value)
     assert not unknown.value.nothing_done
@@ -109,20 +109,20 @@ def test_a_wrong_result_is_an_unknown_outcome_that_names_plugin_and_hook(kit: An
 
 def test_a_class_returned_instead_of_an_instance_is_told_apart(kit: Any) -> None:
     with pytest.raises(OutcomeUnknown, match="returned the class Done or InProgress itself, expected an instance"):
-        answering(kit, Done, "delete").delete(DeleteRequest(context=kit.context, volume=kit.volume()))
+        answering(kit, Done, "delete").call(DeleteRequest(context=kit.context, volume=kit.volume()))
 
 
 def test_a_coroutine_that_slipped_through_is_closed_and_reported(kit: Any) -> None:
     async def later() -> None: ...
 
     with pytest.raises(OutcomeUnknown, match="returned coroutine, expected Asset"):
-        answering(kit, later()).provision(kit.demand())
+        answering(kit, later()).call(kit.demand())
 
 
 def test_errors_of_the_contract_pass_unchanged(kit: Any) -> None:
     error = Throttled("slow down", code="Throttling", retry_after=9)
     with pytest.raises(Throttled) as raised:
-        answering(kit, error).provision(kit.demand())
+        answering(kit, error).call(kit.demand())
     assert raised.value is error
 
 
@@ -132,7 +132,7 @@ def test_any_other_exception_is_an_unknown_outcome_in_one_line(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(OutcomeUnknown) as unknown:
-        answering(kit, error).provision(kit.demand())
+        answering(kit, error).call(kit.demand())
     assert f"hook provision of backend memory raised {type(error).__name__}: " in str(unknown.value)
     assert unknown.value.__cause__ is None
     records = [r for r in caplog.records if r.exc_info]
@@ -141,7 +141,7 @@ def test_any_other_exception_is_an_unknown_outcome_in_one_line(
 
 def test_an_interrupt_is_not_swallowed(kit: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        answering(kit, KeyboardInterrupt()).provision(kit.demand())
+        answering(kit, KeyboardInterrupt()).call(kit.demand())
 
 
 def test_owns_answers_yes_or_no_or_is_broken(kit: Any) -> None:
@@ -153,7 +153,7 @@ def test_owns_answers_yes_or_no_or_is_broken(kit: Any) -> None:
     assert driver.call(request("/elsewhere")) is False
     for answer in (None, 1, ValueError("x")):
         with pytest.raises(PluginError, match="hook owns of backend memory"):
-            answering(kit, answer, "owns").owns(request("/memory/a"))
+            answering(kit, answer, "owns").call(request("/memory/a"))
 
 
 def test_an_optional_hook_that_is_missing_is_unsupported(kit: Any) -> None:
@@ -234,7 +234,7 @@ def test_an_extension_sees_the_real_result_of_a_backend(kit: Any) -> None:
 def test_one_extension_wraps_several_drivers(kit: Any) -> None:
     (watcher,) = extensions(kit, Recorder)
     for name in ("a.example.com", "b.example.com"):
-        build_driver(name, kit.backend(kit.Memory), {}, [watcher]).provision(kit.demand(name))
+        build_driver(name, kit.backend(kit.Memory), {}, [watcher]).call(kit.demand(name))
     assert [name for name, _ in watcher.instance.seen] == ["a.example.com", "b.example.com"]
 
 
@@ -307,7 +307,7 @@ def listed(**fields: Any) -> ListedAsset:
 )
 def test_a_page_of_a_listing_is_checked_as_a_whole(kit: Any, page: AssetPage, message: str) -> None:
     with pytest.raises(OutcomeUnknown, match=message):
-        answering(kit, page, "list_assets").list_assets(ListRequest(context=kit.context))
+        answering(kit, page, "list_assets").call(ListRequest(context=kit.context))
 
 
 class Broken(Exception):

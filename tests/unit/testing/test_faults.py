@@ -64,8 +64,8 @@ def test_it_is_a_backend_with_the_hooks_of_the_wrapped_one() -> None:
 def test_without_a_script_everything_goes_through() -> None:
     backend = FaultyBackend(MemoryBackend())
     driver = driver_of(backend)
-    assert isinstance(driver.provision(DEMAND), Asset)
-    assert driver.start(StartRequest(context=CONTEXT)) == Done()
+    assert isinstance(driver.call(DEMAND), Asset)
+    assert driver.call(StartRequest(context=CONTEXT)) == Done()
     assert [(call.hook, call.number, call.error) for call in backend.calls][-2:] == [
         ("provision", 1, None),
         ("start", 1, None),
@@ -79,15 +79,15 @@ def test_faults_come_at_their_calls() -> None:
     )
     driver = driver_of(backend)
     with pytest.raises(Throttled):
-        driver.provision(DEMAND)
+        driver.call(DEMAND)
     assert made(backend) == 0
-    assert isinstance(driver.provision(DEMAND), Asset)
+    assert isinstance(driver.call(DEMAND), Asset)
     with pytest.raises(OutcomeUnknown, match="the answer was lost"):
-        driver.provision(DEMAND)
+        driver.call(DEMAND)
     question = FindRequest(context=CONTEXT, name="pvc-u1", owner=OWNER)
-    assert isinstance(driver.find(question), Asset)
+    assert isinstance(driver.call(question), Asset)
     with pytest.raises(OutcomeUnknown, match="returned None"):
-        driver.find(question)
+        driver.call(question)
     assert [type(error).__name__ for error in backend.errors("provision")] == ["Throttled", "TimeoutError"]
 
 
@@ -144,11 +144,11 @@ def test_a_slow_call_takes_its_time() -> None:
 def test_a_fault_can_be_added_for_the_next_call() -> None:
     backend = FaultyBackend(MemoryBackend())
     driver = driver_of(backend)
-    driver.provision(DEMAND)
+    driver.call(DEMAND)
     backend.fail("provision", FailBefore(Throttled("slow down")))
     with pytest.raises(Throttled):
-        driver.provision(DEMAND)
-    driver.provision(DEMAND)
+        driver.call(DEMAND)
+    driver.call(DEMAND)
 
 
 def test_a_script_for_what_is_no_hook_or_call_is_refused() -> None:
