@@ -1,4 +1,4 @@
-"""How docstrings and defaults become Markdown."""
+"""How docstrings, defaults and parameter schemas become Markdown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import re
 import typing
 from collections.abc import Collection
 from enum import Enum
+
+from volplane.drivers.parameter_text import entries
+from volplane.schemas import ParameterSchema
 
 MARK = "<!-- Written by tools/reference.py from the code; change it there, then `make docs`. -->"
 BAR = "\\|"
@@ -89,3 +92,15 @@ def split(paragraph: str) -> tuple[str, list[tuple[list[str], str]]]:
 def one_line(docstring: str | None) -> str:
     """A docstring on one line."""
     return " ".join(re.sub(r"^- ", "", prose(docstring or ""), flags=re.MULTILINE).split())
+
+
+def parameter_table(schema: ParameterSchema) -> str:
+    """The parameters of a schema as a Markdown table; "None." if there are none."""
+    if not schema.parameters:
+        return "None.\n"
+    lines = ["| name | value | default | |", "|---|---|---|---|"]
+    for entry in entries(schema):
+        value = re.sub(r"(?<=that matches )(.*)", r"`\1`", entry.value)
+        cells = (f"`{entry.name}`", value, f"`{entry.default}`" if entry.default else "", entry.doc)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,5 +1,6 @@
-"""Requests of hooks: one frozen value a call, filled by volplane. Fields are added, never changed; a backend reads what
-it needs. Sizes are bytes, durations seconds.
+"""Requests of hooks: one frozen value per call, filled by volplane.
+
+Later versions add fields and change none. Sizes are bytes, durations seconds.
 """
 
 from __future__ import annotations
@@ -55,24 +56,24 @@ __all__ = [
     "VolumeIdentity",
 ]
 
+
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What every call carries besides its demand."""
+    """The part that all requests have."""
 
     driver: str
     """Name of the driver, as in the configuration and in the class's `provisioner`."""
     cluster_id: str
-    """Which cluster calls: `clusterId` of the configuration, else the uid of namespace kube-system."""
+    """The calling cluster: `clusterId` of the configuration, else the uid of namespace kube-system."""
     generation: int = 1
-    """Which asset of the claim's intent, from 1; rises only once the former one is proven absent or has finally
-    failed."""
+    """Number of the asset of the claim's intent, from 1. It rises once the asset before is proven absent or failed."""
     attempt: int = 1
-    """Which try of this operation it is, from 1: one more than have failed in a row, as far as this process knows."""
+    """Number of this attempt, from 1: one more than the failures in a row that this process knows of."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """What the last `InProgress` of this operation returned, else empty."""
+    """`state` of the last `InProgress` of this operation, else empty."""
     timeout: float = 120.0
     """Seconds this call may take, from the driver's `timeout`; after that its outcome counts as unknown."""
     fence: str = ""
@@ -83,7 +84,7 @@ class Context:
     )
     """Logger that already knows driver, operation and object."""
     cancelled: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
-    """True once nobody waits for this call any more: stop at the next safe place."""
+    """True once the caller has stopped waiting: stop at the next safe point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class ClaimIdentity:
     name: str
     """`metadata.name` of the claim."""
     uid: str
-    """`metadata.uid` of the claim, which is never used again."""
+    """`metadata.uid` of the claim, unique for ever."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """`metadata.labels` of the claim."""
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -113,14 +114,14 @@ class ClaimIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeIdentity:
-    """A volume whose asset is to be worked on."""
+    """A volume whose asset the call is about."""
 
     name: str
     """`metadata.name` of the PersistentVolume; `pvc-<claim uid>` for those that volplane made."""
     uid: str
     """`metadata.uid` of the PersistentVolume; empty for an asset that never became one."""
     handle: str
-    """As the backend returned it (annotation `volplane.dev/handle`); for static volumes what stands in the source:
+    """As the backend returned it (annotation `volplane.dev/handle`); for static volumes taken from the source:
     `volumeHandle`, path, or server and path."""
     source: VolumeSource
     """The volume's source as it is now."""
@@ -159,13 +160,13 @@ class ProvisionRequest(HookRequest[Asset | InProgress]):
 
     hook: ClassVar[str] = "provision"
     name: str
-    """`pvc-<claim uid>`, at most 63 characters; the same in every try."""
+    """`pvc-<claim uid>`, at most 63 characters; the same in every attempt."""
     capacity_bytes: int
     """At least so many bytes: the claim's `resources.requests.storage`, rounded up."""
     owner: Ownership
     """The marks to put on the asset, with its generation."""
     claim: ClaimIdentity
-    """Whom it is for; for names and tags that people read."""
+    """The claim it is for, for names and tags that people read."""
     limit_bytes: int | None = None
     """At most so many bytes; None = any. Claims cannot ask for it, so that the controllers leave it None."""
     access_modes: tuple[AccessMode, ...] = (AccessMode.READ_WRITE_ONCE,)
@@ -184,7 +185,7 @@ class ProvisionRequest(HookRequest[Asset | InProgress]):
     """The node of the pod that waits (WaitForFirstConsumer), as the scheduler chose it; None = no pod waits, or the
     node is gone."""
     mount_options: tuple[str, ...] = ()
-    """`mountOptions` of the class, for backends that check them; they stand on the volume whatever the backend does."""
+    """`mountOptions` of the class, for backends that check them; volplane writes them to the volume itself."""
     source_snapshot: str | None = None
     """Handle of the snapshot to begin with; None = empty. The controllers refuse claims with a data source as yet."""
     source_volume: str | None = None
@@ -218,16 +219,16 @@ class DeleteRequest(HookRequest[Done | InProgress]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnsRequest(HookRequest[bool]):
-    """Is this source mine? Asked for volumes that people made; must not touch the storage."""
+    """Does the source of this static volume belong to the driver? Must not access the storage."""
 
     hook: ClassVar[str] = "owns"
     source: VolumeSource
-    """As it stands in the volume's spec, unchecked."""
+    """As in the volume's spec, unchecked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecycleRequest(HookRequest[PodScrub | Erased | InProgress]):
-    """How shall the contents of this released volume be erased?"""
+    """Erase the contents of this released volume, or return how a pod shall erase them."""
 
     hook: ClassVar[str] = "recycle"
     volume: VolumeIdentity
@@ -242,9 +243,9 @@ class AttachRequest(HookRequest[Attachment | InProgress]):
     volume: VolumeIdentity
     """Whose asset."""
     node: NodeIdentity
-    """Where it shall be usable."""
+    """The node to attach it to."""
     read_only: bool = False
-    """Nobody will write there."""
+    """Whether it is attached for reading only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +256,7 @@ class DetachRequest(HookRequest[Done | InProgress]):
     volume: VolumeIdentity
     """Whose asset."""
     node: NodeIdentity
-    """From where; it may be gone."""
+    """The node to detach it from; it may not exist any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,20 +294,20 @@ class ListRequest(HookRequest[AssetPage]):
 class AdoptRequest(HookRequest[Done]):
     """Take over the asset of this volume from another cluster: replace the marks `former` by those of `volume.owner`.
 
-    A person asked for it, after a restore. An asset that carries the new marks already is `Done`. Refuse
+    Requested by a person after a restore. An asset that has the new marks already is `Done`. Refuse
     (`AlreadyExists`) one that carries neither.
     """
 
     hook: ClassVar[str] = "adopt"
     volume: VolumeIdentity
-    """Whose asset, with the marks that it shall carry."""
+    """Whose asset; `owner` has the new marks."""
     former: Ownership
-    """The marks that it carries now, as `list_assets` told them."""
+    """The present marks, as `list_assets` returned them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRequest(HookRequest[Capacity]):
-    """How much room is in the segment for assets with these parameters?"""
+    """Return the free capacity of the segment for assets with these parameters."""
 
     hook: ClassVar[str] = "get_capacity"
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -330,7 +331,7 @@ class SnapshotRequest(HookRequest[Snapshot | InProgress]):
 
     hook: ClassVar[str] = "create_snapshot"
     name: str
-    """The same in every try."""
+    """The same in every attempt."""
     volume: VolumeIdentity
     """Of which asset."""
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -348,7 +349,7 @@ class DeleteSnapshotRequest(HookRequest[Done | InProgress]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest(HookRequest[Done]):
-    """Sent once before any other hook but `describe`: open connections, check the root."""
+    """Start the driver. Sent before any other hook but `describe`, and again after a failure."""
 
     hook: ClassVar[str] = "start"
     node_name: str | None = None
@@ -357,14 +358,14 @@ class StartRequest(HookRequest[Done]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest(HookRequest[Done]):
-    """Sent once when the driver goes; no hook runs any more."""
+    """Stop the driver. Sent once, when no other hook runs any more."""
 
     hook: ClassVar[str] = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest(HookRequest[Done]):
-    """Is the storage there and usable? Return `Done` or raise `Unavailable` with what to do."""
+    """Check that the storage can be used. Return `Done`, or raise `Unavailable` with what to do."""
 
     hook: ClassVar[str] = "probe"
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from volplane.binding.matching import Demand, capacity_of, demand_of, held_by, reference_is, refers_to, refusal
-from volplane.controller.actions import Action, EventRecord, Patch, Wait
+from volplane.controller.actions import Action, EventRecord, Patch, Wait, warning
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
@@ -56,10 +56,6 @@ class Bind(msgspec.Struct, frozen=True):
 
 class Unmatched(msgspec.Struct, frozen=True):
     """No volume fits; it may be provisioned."""
-
-
-def _warn(claim: Claim, reason: str, message: str) -> EventRecord:
-    return EventRecord(CLAIMS, claim, "Warning", reason, message)
 
 
 def decide_unbound(claim: Claim, volumes: VolumeView, *, delayed: bool) -> Bind | Unmatched | Action:
@@ -108,22 +104,22 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
         return _pending(claim, f'volume "{name}", which the claim names, does not exist')
     if volume.annotation(names.INTENT) is not None:
         message = f'volume "{name}" is being scrubbed'
-        return _pending(claim, message, _warn(claim, "FailedBinding", message))
+        return _pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
     reference = volume.spec.claim_ref
     if reference is None:
         why = refusal(volume, claim)
         if not why:
             return Bind(volume)
         message = f'Cannot bind to requested volume "{name}": {why}'
-        return _pending(claim, message, _warn(claim, "VolumeMismatch", message))
+        return _pending(claim, message, warning(CLAIMS, claim, "VolumeMismatch", message))
     if reference_is(reference, claim):
         return Bind(volume)
     message = f'volume "{name}" already bound to a different claim.'
-    told = _warn(claim, "FailedBinding", message)
+    event = warning(CLAIMS, claim, "FailedBinding", message)
     if claim.annotation(names.BOUND_BY_CONTROLLER) is not None:
         # The controller chose this volume: a half of a bind is missing, and what the status says may still be so.
-        return Wait(reason=message, events=(told,))
-    return _pending(claim, message, told)
+        return Wait(reason=message, events=(event,))
+    return _pending(claim, message, event)
 
 
 def _pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
@@ -168,7 +164,7 @@ def _bind_again(claim: Claim, volume: Volume) -> Bind | Action:
 
 
 def _lost(claim: Claim, reason: str, message: str) -> Action:
-    return reset_claim_step(claim, "Lost", events=(_warn(claim, reason, message),)) or Wait(reason=message)
+    return reset_claim_step(claim, "Lost", events=(warning(CLAIMS, claim, reason, message),)) or Wait(reason=message)
 
 
 # --- the writes ---------------------------------------------------------------------------------------------------
@@ -211,7 +207,7 @@ def _reference_step(claim: Claim, volume: Volume) -> Patch | None:
 def volume_phase_step(
     volume: Volume, phase: str, message: str = "", *, events: tuple[EventRecord, ...] = ()
 ) -> Patch | None:
-    """Write the phase and its message unless they are there already: a failure for another reason says the new one."""
+    """Write the phase and its message unless they are there already: a failure for another reason is written again."""
     if volume.status.phase == phase and message in ("", volume.status.message):
         return None
     body = {"status": {"phase": phase, "message": message or None, "reason": None}}
@@ -281,9 +277,9 @@ def reset_claim_step(claim: Claim, phase: str, *, events: tuple[EventRecord, ...
         status["currentVolumeAttributesClassName"] = None
     if not status:
         return None
-    told = events if "phase" in status else ()
+    recorded = events if "phase" in status else ()
     return Patch(
-        kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=f"status {phase}", events=told
+        kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=f"status {phase}", events=recorded
     )
 
 

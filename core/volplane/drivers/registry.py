@@ -34,8 +34,7 @@ OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
 
 _ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
-"""Hooks that no operation excludes by its asset. While one hangs it is not called again; `start` and `probe` see to
-that themselves."""
+"""Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
 
 
 R = TypeVar("R")
@@ -53,7 +52,7 @@ Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
 
 
 async def no_secrets(_secrets: Mapping[str, Secret]) -> None:
-    """Without a cluster to read from, only what the environment and files hold can be revealed."""
+    """Read nothing: without a cluster, only secrets in the environment and in files can be revealed."""
 
 
 class CallHook(Protocol):
@@ -137,7 +136,7 @@ class DriverRegistry:
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
-        """Whose a static volume's source is, as far as it is known. Calls no hook; `identify` does."""
+        """The owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
         doubts += [
             f"driver {name} may own it but is {entry.state}"
@@ -147,7 +146,7 @@ class DriverRegistry:
         return self._owners.lookup(source, self._possible_owners(), doubts)
 
     def forget_source(self, source: VolumeSource) -> None:
-        """Drop what drivers said about the source: its volume is gone."""
+        """Drop the drivers' answers about the source: its volume is gone."""
         self._owners.forget_source(source)
 
     def _possible_owners(self) -> tuple[DriverView, ...]:
@@ -220,9 +219,9 @@ class DriverRegistry:
         return result
 
     async def identify(self, source: VolumeSource) -> None:
-        """Ask the usable drivers whose a static volume's source is; `owner_of` knows it afterwards.
+        """Ask the usable drivers which of them owns a static volume's source; `owner_of` knows it afterwards.
 
-        Raises BackendError or PluginError of a driver that cannot tell, where the owner is not known without it.
+        Raises the BackendError or PluginError of a driver that failed, if the owner is not known without its answer.
         """
         await self._owners.identify(source, self._possible_owners())
 
@@ -239,20 +238,16 @@ class DriverRegistry:
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 
     def presume_started(self) -> None:
-        """Take every driver for usable without starting it; for a process that only reads, and calls no hook."""
+        """Treat every driver as started, in a process that only reads and calls no hook."""
         for entry in self._entries.values():
             entry.state = DriverState.READY
 
     async def start_all(self) -> None:
-        """Call `start` of every driver, all at once, and wait for all. A driver whose `start` fails is unavailable
-        until `keep` has started it.
-        """
+        """Start all drivers at once and wait. One whose `start` fails is unavailable until `keep` starts it."""
         await self._each(self._start, self._entries.values())
 
     async def keep(self) -> None:
-        """Start every driver that has not been started, all at once; start what is unavailable again (`backoff`); probe
-        the others every 30 s. Runs until cancelled.
-        """
+        """Start all drivers, retry with `DRIVER_NOT_STARTED`, probe ready ones every 30 s. Runs until cancelled."""
         await self._each(self._keep_one, self._entries.values())
 
     async def started(self, within: float) -> None:

@@ -1,4 +1,4 @@
-"""Writes a line of JSON for every call of a hook that changes something, with its outcome and how long it took."""
+"""Writes a line of JSON for every call of a hook that changes something, with outcome and duration."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ LOGGED: Final = (
 
 
 class CallLog:
-    """One line a call: when, which driver and hook, on what, for how many seconds, and how it ended.
+    """Appends one line per call to a file.
 
     Fields: time (RFC 3339, UTC), driver, hook, asset, claim, node, seconds, outcome ("ok" or the error's class), result
-    (its type), code and message of an error. Parameters and options are never written. A log that cannot be written
-    is reported once and harms no call. The file is opened for every line, so it may be rotated at any time.
+    (its type), code and message of an error. Parameters and options are never written. If the file cannot be written,
+    a warning is logged once and the call goes on. The file is opened for every line, so it may be rotated.
     """
 
     options_schema: ClassVar[ParameterSchema] = ParameterSchema(

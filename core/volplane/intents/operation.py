@@ -15,7 +15,7 @@ from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Recorder, Run
 from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, OperationError
-from volplane.intents.record import can_never_be_bound, outlived
+from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.intents.requests import context_of, owner_of_claim
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
@@ -101,7 +101,7 @@ class OperationDeps:
         if claim is None:
             return live
         bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
-        never = can_never_be_bound(live, claim) and outlived(live, claim, self.cluster.sealer)
+        never = can_never_be_bound(live, claim) and has_newer_intent(live, claim, self.cluster.sealer)
         return live if claim.uid != reference.uid or bound_elsewhere or never else None
 
     # Hooks.

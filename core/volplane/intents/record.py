@@ -27,15 +27,15 @@ from volplane.state.progress import Discarded, Discarding
 from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer
 
 __all__ = [
+    "after_deleted_volume",
     "allowed_segments",
     "can_never_be_bound",
     "choose_segment",
     "discard",
     "discard_begun",
     "driver_of_class",
+    "has_newer_intent",
     "holds_asset",
-    "outlive",
-    "outlived",
     "presumed_intent",
     "provisioning_failed",
     "record_intent",
@@ -232,7 +232,7 @@ def can_never_be_bound(volume: Volume, claim: Claim) -> bool:
     return volume.terminating and volume.status.phase != "Bound" and not pointed
 
 
-def outlived(volume: Volume, claim: Claim, sealer: Sealer) -> bool:
+def has_newer_intent(volume: Volume, claim: Claim, sealer: Sealer) -> bool:
     """Whether the claim's intent leads to another asset than this volume's, which may go then."""
     if volume.name != volume_name_of(claim) or volume.annotation(names.PROVISIONED_BY) is None:
         return True
@@ -241,9 +241,9 @@ def outlived(volume: Volume, claim: Claim, sealer: Sealer) -> bool:
     return held and intent is not None and intent.generation > _generation_of(volume)
 
 
-def outlive(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
+def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
     """The next action for a claim whose volume `can_never_be_bound`."""
-    if outlived(volume, claim, cluster.sealer):
+    if has_newer_intent(volume, claim, cluster.sealer):
         return Wait(
             reason=f'volume "{volume.name}" was deleted before it was bound; when it is gone another one is made'
         )

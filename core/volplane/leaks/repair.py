@@ -128,7 +128,7 @@ class LeakRepair:
 
 
 class _Look:
-    """What a live look at the claims and volumes said of a driver's orphans."""
+    """The result of a live look at the claims and volumes for a driver's orphans."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()

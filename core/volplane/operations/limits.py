@@ -16,7 +16,9 @@ __all__ = ["UNLIMITED", "DriverLimits", "DriverQueue", "TokenBucket"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverLimits:
-    """concurrency: operations that run at once. rate: operations started per second; None: any number. timeout: seconds
+    """How much a driver does at once.
+
+    concurrency: operations that run at once. rate: operations started per second; None: any number. timeout: seconds
     that a hook may take.
     """
 

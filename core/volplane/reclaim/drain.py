@@ -1,4 +1,4 @@
-"""Leaving a cluster: what our finalizers hold, and the writes that let it go with its asset kept. Pure.
+"""Leaving a cluster: what our finalizers hold, and the writes that release it with its asset kept. Pure.
 
 Deleting instead is the running controllers' work: once a claim is deleted, they settle its intent, release its volume,
 delete the asset and let both go.
@@ -35,21 +35,21 @@ class Held:
     why: str
 
 
-class _Told(msgspec.Struct):
+class _Named(msgspec.Struct):
     driver: str = ""
 
 
 class _Sealed(msgspec.Struct):
-    intent: _Told
+    intent: _Named
 
 
 def driver_of_claim(claim: Claim) -> str:
-    """Which driver the claim says it is in work with. Not proven by its seal: good for selecting, not for acting."""
+    """The driver that the claim names. Its seal is not checked: good for selecting, not for acting."""
     try:
-        told = msgspec.json.decode(claim.annotation(names.INTENT) or "", type=_Sealed).intent.driver
+        name = msgspec.json.decode(claim.annotation(names.INTENT) or "", type=_Sealed).intent.driver
     except msgspec.MsgspecError:
-        told = ""
-    return told or claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER) or ""
+        name = ""
+    return name or claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER) or ""
 
 
 def held_volumes(volumes: Iterable[Volume], driver: str = "") -> Iterator[tuple[Volume, Held]]:
@@ -97,7 +97,7 @@ def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Cla
 
 
 def release_volume(volume: Volume) -> Patch:
-    """Let the volume go and keep its asset: nobody will delete it from now on, and the policy says so."""
+    """Release the volume and keep its asset: the finalizer goes, and the policy becomes Retain."""
     kept = [name for name in volume.metadata.finalizers or () if name != names.RECLAIM_FINALIZER]
     metadata: dict[str, Any] = {"finalizers": kept or None}
     if volume.annotation(names.INTENT) is not None:

@@ -103,7 +103,7 @@ class RecycleOperation(_VolumeOperation):
 
     def __call__(self, run: Run) -> Work:
         volume, driver = self._deps.volume(run), self._deps.driver(run)
-        # A scrub that begins anew has a new record: what is answered to this one then is seen by nobody.
+        # A scrub that begins anew has a new record: an answer to this one is lost then.
         progress = self._deps.cluster.progress.track_volume(run.uid)
         return lambda: self._recycle(run, volume, driver, progress)
 

@@ -87,7 +87,7 @@ def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, rea
     scrubbing = volume is not None and volume.annotation(names.INTENT) is not None
     wanted = pod_name(volume) if volume is not None and scrubbing else ""
     for pod in cluster.pods.by_index("scrubs", key):
-        # What is going away holds up nothing but the end of what it may still have mounted.
+        # A terminating pod delays only the deletion of the volume that it may still have mounted.
         holds_up = not pod.terminating or (volume is not None and volume.terminating)
         if pod.namespace == cluster.settings.namespace and pod.name != wanted and holds_up:
             if not pod.terminating and not reads.has(VOLUMES, key):
@@ -209,13 +209,13 @@ def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, reads: LiveRead
 
 
 def _why_failed(pod: Pod) -> str:
-    """The pod's own words: its message, else what its container said at the end."""
-    said = [pod.status.reason, pod.status.message]
+    """The message of the pod, else that of its container's termination."""
+    texts = [pod.status.reason, pod.status.message]
     for status in pod.status.container_statuses or ():
         ended = status.state.terminated if status.state is not None else None
         if ended:
-            said.append(str(ended.get("message") or ended.get("reason") or ""))
-    text = ": ".join(part.strip() for part in said if part and part.strip())
+            texts.append(str(ended.get("message") or ended.get("reason") or ""))
+    text = ": ".join(part.strip() for part in texts if part and part.strip())
     return (text or "pod failed, pod.Status.Message unknown")[:900]
 
 
