@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import inspect
 import logging
+import typing
 import weakref
 from typing import Any
 
@@ -18,6 +18,7 @@ from volplane import (
     BackendSpec,
     Declined,
     Done,
+    HookRequest,
     InProgress,
     ListedAsset,
     Throttled,
@@ -60,11 +61,13 @@ def asset(**fields: Any) -> Asset:
     return dataclasses.replace(Asset(handle="h", source=source, capacity_bytes=1), **fields)
 
 
-def test_there_is_a_method_and_a_result_type_for_every_hook() -> None:
+def test_every_hook_has_a_request_that_names_what_it_returns() -> None:
     assert set(RESULTS) == HOOKS
-    for hook in HOOKS:
-        ours, spec = inspect.signature(getattr(Driver, hook)), inspect.signature(getattr(BackendSpec, hook))
-        assert str(ours) == str(spec)
+    for request in HookRequest.__subclasses__():
+        hints = typing.get_type_hints(getattr(BackendSpec, request.hook))
+        assert hints["request"] is request
+        returned = hints["return"]
+        assert RESULTS[request.hook] == (typing.get_args(returned) or (returned,))
 
 
 def test_a_right_result_comes_back_as_it_is(kit: Any) -> None:

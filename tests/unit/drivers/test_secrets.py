@@ -313,9 +313,9 @@ def test_a_driver_does_not_start_without_its_secret(
 ) -> None:
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(Unavailable, match=rf"^option password: environment variable {VARIABLE} is not set$"):
-        filer[0].start(START)
+        filer[0].call(START)
     monkeypatch.setenv(VARIABLE, "there")
-    filer[0].start(START)
+    filer[0].call(START)
 
 
 def test_an_extension_may_have_secrets_too_and_is_named(kit: Any, tmp_path: Path) -> None:

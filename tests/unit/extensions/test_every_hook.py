@@ -225,7 +225,7 @@ def test_our_backends_work_within_all_of_them_and_not_behind_their_back(backend:
     assert logged(tmp_path) == [("provision", "ok"), ("find", "ok")]
 
     declining = driver_around(factory, *shipped(tmp_path, DryRun), **options)
-    declining.start(StartRequest(context=FIELDS["context"]))
+    declining.call(StartRequest(context=FIELDS["context"]))
     with pytest.raises(Declined, match="dry run: would make pvc-2"):
-        declining.provision(dataclasses.replace(demand, name="pvc-2"))
+        declining.call(dataclasses.replace(demand, name="pvc-2"))
     assert {each.name for each in driver.call(request_of("list_assets")).assets} == {"pvc-1"}

@@ -94,7 +94,7 @@ def test_faults_come_at_their_calls() -> None:
 def test_a_lost_answer_has_its_effect() -> None:
     backend = FaultyBackend(MemoryBackend(), {"provision": [FailAfter()]})
     with pytest.raises(OutcomeUnknown):
-        driver_of(backend).provision(DEMAND)
+        driver_of(backend).call(DEMAND)
     assert made(backend) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_lost_answer_has_its_effect() -> None:
 def test_a_wrong_answer_may_have_its_effect(effect: bool, count: int) -> None:
     backend = FaultyBackend(MemoryBackend(), {"provision": [Answer("done", effect=effect)]})
     with pytest.raises(OutcomeUnknown, match="returned str, expected Asset or InProgress"):
-        driver_of(backend).provision(DEMAND)
+        driver_of(backend).call(DEMAND)
     assert made(backend) == count
 
 
@@ -118,7 +118,7 @@ def test_a_call_may_be_delivered_twice() -> None:
             seen.append("called")
 
     backend = FaultyBackend(Counting(), {"provision": [Twice()]})
-    assert isinstance(driver_of(backend).provision(DEMAND), Asset)
+    assert isinstance(driver_of(backend).call(DEMAND), Asset)
     assert seen == ["called", "pvc-u1", "called"]
     assert [call.hook for call in backend.calls].count("provision") == 1
 
@@ -126,7 +126,7 @@ def test_a_call_may_be_delivered_twice() -> None:
 def test_a_call_hangs_until_it_is_released() -> None:
     backend = FaultyBackend(MemoryBackend(), {"provision": [Hang()]})
     answers: list[Asset | InProgress] = []
-    thread = threading.Thread(target=lambda: answers.append(driver_of(backend).provision(DEMAND)))
+    thread = threading.Thread(target=lambda: answers.append(driver_of(backend).call(DEMAND)))
     thread.start()
     thread.join(0.05)
     assert thread.is_alive()
@@ -138,7 +138,7 @@ def test_a_call_hangs_until_it_is_released() -> None:
 
 def test_a_slow_call_takes_its_time() -> None:
     backend = FaultyBackend(MemoryBackend(), {"provision": [Slow(before=0.001, after=0.001)]})
-    assert isinstance(driver_of(backend).provision(DEMAND), Asset)
+    assert isinstance(driver_of(backend).call(DEMAND), Asset)
 
 
 def test_a_fault_can_be_added_for_the_next_call() -> None:
