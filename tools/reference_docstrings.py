@@ -20,7 +20,7 @@ LONGEST_DEFAULT = 60
 
 
 def default_of(row: dataclasses.Field[typing.Any], source: ast.expr | None) -> str:
-    """The default of a field: its value, or the source where that is easier to read."""
+    """The default of a field: its value, or its source code if that is shorter to read."""
     if row.default is not dataclasses.MISSING:
         value = row.default
     elif row.default_factory is not dataclasses.MISSING:
@@ -35,7 +35,7 @@ def default_of(row: dataclasses.Field[typing.Any], source: ast.expr | None) -> s
 
 
 def spelled(source: ast.expr) -> str:
-    """The source of a default; of `field(default_factory=...)` what it makes."""
+    """The source code of a default, or the factory of `field(default_factory=...)`."""
     if isinstance(source, ast.Call) and ast.unparse(source.func) == "field":
         made = source.keywords[0].value
         if source.keywords[0].arg == "default_factory":
@@ -45,7 +45,7 @@ def spelled(source: ast.expr) -> str:
 
 
 def plain(value: object) -> str:
-    """A default as an author would write it."""
+    """A default as Python code."""
     if isinstance(value, Enum):
         return repr(value.value)
     if isinstance(value, (tuple, frozenset)):
@@ -74,7 +74,7 @@ def without_items(docstring: str, elsewhere: Collection[str]) -> str:
 
 
 def items_of(docstring: str) -> dict[str, str]:
-    """What a docstring says in sentences of the form `name: meaning.`, by name."""
+    """Name -> meaning, from sentences of the form `name: meaning.` in a docstring."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     found = [item for paragraph in paragraphs for item in split(paragraph)[1]]
     return {name: meaning[:1].upper() + meaning[1:] for names, meaning in found for name in names}
