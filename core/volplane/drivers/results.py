@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, get_args
 
+from volplane import requests
 from volplane.assets import Asset, AssetPage, InProgress, ListedAsset, Ownership, VolumeSource
 from volplane.requests import HookRequest
 
@@ -17,7 +18,8 @@ LONGEST_STATE: Final = 4096
 
 RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
     request.hook: get_args(result) or (result,)
-    for request in HookRequest.__subclasses__()
+    for request in map(vars(requests).get, requests.__all__)
+    if isinstance(request, type) and issubclass(request, HookRequest) and request is not HookRequest
     for result in get_args(vars(request)["__orig_bases__"][0])
 }
 """Hook -> the types that it may return, as its request names them."""
