@@ -54,7 +54,7 @@ __all__ = ["Parts", "build"]
 class Parts:
     """What a control plane is built from. All parts belong to one event loop.
 
-    executor: runs the hooks; the caller closes it. fence: returns uid, term and holder of the Lease, for hooks.
+    executor: runs the hooks; the caller closes it. fence: returns epoch and holder of the Lease, for hooks.
     node_name: the node whose local storage this process serves; None = the whole cluster. refresh: reads the Kubernetes
     Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of runners and reflectors.
     lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.

@@ -8,9 +8,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
-from volplane.assets import AccessMode, Ownership, Segment, VolumeMode, VolumeSource
+from volplane.assets import (
+    Absent,
+    AccessMode,
+    Asset,
+    AssetPage,
+    Attachment,
+    Capacity,
+    Done,
+    Erased,
+    InProgress,
+    Ownership,
+    PodScrub,
+    Segment,
+    Snapshot,
+    VolumeMode,
+    VolumeSource,
+)
+from volplane.schemas import DriverInfo
 
 __all__ = [
     "AdoptRequest",
@@ -24,6 +41,7 @@ __all__ = [
     "DetachRequest",
     "ExpandRequest",
     "FindRequest",
+    "HookRequest",
     "ListRequest",
     "ModifyRequest",
     "NodeIdentity",
@@ -37,6 +55,9 @@ __all__ = [
     "ValidateRequest",
     "VolumeIdentity",
 ]
+
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +85,15 @@ class Context:
     """Logger that already knows driver, operation and object."""
     cancelled: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
     """True once the caller has stopped waiting: stop at the next safe point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookRequest(Generic[R]):
+    """What all requests have in common. R: what the hook may return."""
+
+    hook: ClassVar[str]
+    """Name of the hook that gets it."""
+    context: Context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +155,10 @@ class NodeIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvisionRequest:
+class ProvisionRequest(HookRequest[Asset | InProgress]):
     """Make the asset `name`, or return the one that exists and answers an equal demand."""
 
-    context: Context
+    hook: ClassVar[str] = "provision"
     name: str
     """`pvc-<claim uid>`, at most 63 characters; the same in every attempt."""
     capacity_bytes: int
@@ -163,10 +193,10 @@ class ProvisionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindRequest:
+class FindRequest(HookRequest[Asset | Absent]):
     """Look for the asset that a `provision` with this name and owner may have made."""
 
-    context: Context
+    hook: ClassVar[str] = "find"
     name: str
     """As in that request."""
     owner: Ownership
@@ -179,37 +209,37 @@ class FindRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRequest:
+class DeleteRequest(HookRequest[Done | InProgress]):
     """Destroy the asset of this volume. Refuse (`AlreadyExists`) what carries another owner's marks."""
 
-    context: Context
+    hook: ClassVar[str] = "delete"
     volume: VolumeIdentity
     """Whose asset; read live before the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnsRequest:
+class OwnsRequest(HookRequest[bool]):
     """Does the source of this static volume belong to the driver? Must not access the storage."""
 
-    context: Context
+    hook: ClassVar[str] = "owns"
     source: VolumeSource
     """As in the volume's spec, unchecked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecycleRequest:
+class RecycleRequest(HookRequest[PodScrub | Erased | InProgress]):
     """Erase the contents of this released volume, or return how a pod shall erase them."""
 
-    context: Context
+    hook: ClassVar[str] = "recycle"
     volume: VolumeIdentity
     """Whose asset; read live before the call, and bound to no living claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttachRequest:
+class AttachRequest(HookRequest[Attachment | InProgress]):
     """Make the asset usable on the node."""
 
-    context: Context
+    hook: ClassVar[str] = "attach"
     volume: VolumeIdentity
     """Whose asset."""
     node: NodeIdentity
@@ -219,10 +249,10 @@ class AttachRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DetachRequest:
+class DetachRequest(HookRequest[Done | InProgress]):
     """Undo `attach`; an asset that is not attached there is `Done`."""
 
-    context: Context
+    hook: ClassVar[str] = "detach"
     volume: VolumeIdentity
     """Whose asset."""
     node: NodeIdentity
@@ -230,10 +260,10 @@ class DetachRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpandRequest:
+class ExpandRequest(HookRequest[Asset | InProgress]):
     """Grow the asset to at least `capacity_bytes`; one that is large enough is returned as it is."""
 
-    context: Context
+    hook: ClassVar[str] = "expand"
     volume: VolumeIdentity
     """Whose asset, with its present size."""
     capacity_bytes: int
@@ -241,10 +271,10 @@ class ExpandRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModifyRequest:
+class ModifyRequest(HookRequest[Done | InProgress]):
     """Change mutable parameters of the asset."""
 
-    context: Context
+    hook: ClassVar[str] = "modify"
     volume: VolumeIdentity
     """Whose asset."""
     parameters: Mapping[str, str]
@@ -252,23 +282,23 @@ class ModifyRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListRequest:
+class ListRequest(HookRequest[AssetPage]):
     """A page of all assets in the driver's reach, foreign ones included."""
 
-    context: Context
+    hook: ClassVar[str] = "list_assets"
     page: str | None = None
     """`next_page` of the page before; None for the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptRequest:
+class AdoptRequest(HookRequest[Done]):
     """Take over the asset of this volume from another cluster: replace the marks `former` by those of `volume.owner`.
 
     Requested by a person after a restore. An asset that has the new marks already is `Done`. Refuse
     (`AlreadyExists`) one that carries neither.
     """
 
-    context: Context
+    hook: ClassVar[str] = "adopt"
     volume: VolumeIdentity
     """Whose asset; `owner` has the new marks."""
     former: Ownership
@@ -276,10 +306,10 @@ class AdoptRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityRequest:
+class CapacityRequest(HookRequest[Capacity]):
     """Return the free capacity of the segment for assets with these parameters."""
 
-    context: Context
+    hook: ClassVar[str] = "get_capacity"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """The class's, checked and typed."""
     segment: Segment | None = None
@@ -287,19 +317,19 @@ class CapacityRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValidateRequest:
+class ValidateRequest(HookRequest[Done]):
     """Check parameters beyond what the schema can say. Raise `InvalidArgument` naming key and value."""
 
-    context: Context
+    hook: ClassVar[str] = "validate"
     parameters: Mapping[str, Any]
     """The class's, checked and typed by the schema of `describe`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRequest:
+class SnapshotRequest(HookRequest[Snapshot | InProgress]):
     """Make the snapshot `name` of the asset, or return the one that exists."""
 
-    context: Context
+    hook: ClassVar[str] = "create_snapshot"
     name: str
     """The same in every attempt."""
     volume: VolumeIdentity
@@ -309,39 +339,39 @@ class SnapshotRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteSnapshotRequest:
+class DeleteSnapshotRequest(HookRequest[Done | InProgress]):
     """Destroy the snapshot; one that is gone is `Done`."""
 
-    context: Context
+    hook: ClassVar[str] = "delete_snapshot"
     handle: str
     """As `create_snapshot` returned it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRequest:
+class StartRequest(HookRequest[Done]):
     """Start the driver. Sent before any other hook but `describe`, and again after a failure."""
 
-    context: Context
+    hook: ClassVar[str] = "start"
     node_name: str | None = None
     """`--node-name` of the process, for drivers of local storage; None = it serves the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequest:
+class StopRequest(HookRequest[Done]):
     """Stop the driver. Sent once, when no other hook runs any more."""
 
-    context: Context
+    hook: ClassVar[str] = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeRequest:
+class ProbeRequest(HookRequest[Done]):
     """Check that the storage can be used. Return `Done`, or raise `Unavailable` with what to do."""
 
-    context: Context
+    hook: ClassVar[str] = "probe"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeRequest:
+class DescribeRequest(HookRequest[DriverInfo]):
     """Ask for the `DriverInfo`."""
 
-    context: Context
+    hook: ClassVar[str] = "describe"

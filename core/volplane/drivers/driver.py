@@ -1,7 +1,4 @@
-"""A driver: one configured backend behind typed methods. No other module uses pluggy, or sees its untyped values."""
-
-# mypy: disable-error-code="no-any-return"
-# pluggy returns Any; `_call` checks its type at run time.
+"""A driver: one configured backend behind a typed call. No other module uses pluggy, or sees its untyped values."""
 
 from __future__ import annotations
 
@@ -10,56 +7,34 @@ import logging
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pluggy
 
-from volplane.assets import (
-    Absent,
-    Asset,
-    AssetPage,
-    Attachment,
-    Capacity,
-    Done,
-    Erased,
-    InProgress,
-    PodScrub,
-    Snapshot,
-)
+from volplane.assets import Done
 from volplane.drivers.contract import HOOKS, Plugin
 from volplane.drivers.results import result_flaw
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
-from volplane.requests import (
-    AdoptRequest,
-    AttachRequest,
-    CapacityRequest,
-    Context,
-    DeleteRequest,
-    DeleteSnapshotRequest,
-    DescribeRequest,
-    DetachRequest,
-    ExpandRequest,
-    FindRequest,
-    ListRequest,
-    ModifyRequest,
-    OwnsRequest,
-    ProbeRequest,
-    ProvisionRequest,
-    RecycleRequest,
-    SnapshotRequest,
-    StartRequest,
-    StopRequest,
-    ValidateRequest,
-)
-from volplane.schemas import DriverInfo, ParameterSchema
+from volplane.requests import Context, DescribeRequest, HookRequest
+from volplane.schemas import ParameterSchema
 from volplane.secret import Secret, redacted
 
 __all__ = ["Driver", "Extension"]
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
+NOT_IMPLEMENTED: Final[Mapping[str, Any]] = {
+    "owns": False,
+    "validate": Done(),
+    "start": Done(),
+    "stop": Done(),
+    "probe": Done(),
+}
+"""What a hook gives that a backend need not implement: it owns no static volumes, and there is nothing to do."""
 _HARMLESS: Final = frozenset({"describe", "owns"})
 """Hooks that touch no storage: their outcome is never unknown, and a wrong result is an error of the plugin."""
 
@@ -77,11 +52,8 @@ class Extension:
 
 
 class Driver:
-    """The typed methods of one backend instance and the extensions around it.
+    """One backend instance and the extensions around it, with one typed method that calls any hook.
 
-    Every method calls the hook of its name in the caller's thread. It returns a result that was checked, or raises
-    BackendError: that of the hook, `OutcomeUnknown` for any other exception and for a result of a wrong type
-    (`PluginError` for describe and owns), `Unsupported` for an optional hook that the backend does not implement.
     Checks of the plugin itself are made by `volplane.drivers.loading`, which makes drivers.
     """
 
@@ -120,7 +92,7 @@ class Driver:
         self.view = DriverView(
             name=name,
             backend=plugin.name,
-            info=self.describe(DescribeRequest(context=Context(driver=name, cluster_id=""))),
+            info=self.call(DescribeRequest(context=Context(driver=name, cluster_id=""))),
             hooks=self._implemented,
             options=options or ParameterSchema(),
         )
@@ -132,79 +104,34 @@ class Driver:
         """Whether the backend implements this hook."""
         return hook in self._implemented
 
-    def describe(self, request: DescribeRequest) -> DriverInfo:
-        return self._call("describe", request)
+    def call(self, request: HookRequest[R]) -> R:
+        """Call the hook of this request in the caller's thread.
 
-    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
-        return self._call("provision", request)
+        A hook of `NOT_IMPLEMENTED` that the backend does not implement gives what stands there. Raises BackendError:
+        what the hook raised of it, `OutcomeUnknown` for any other exception and for a result of a wrong type
+        (`PluginError` for describe and owns), `Unsupported` for a hook that is not implemented, and `Unavailable`, at
+        `start`, if a secret of the options cannot be read.
+        """
+        hook = request.hook
+        if hook == "start":
+            self._reveal_secrets()
+        result: R
+        if not self.supports(hook):
+            if hook not in NOT_IMPLEMENTED:
+                raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
+            result = NOT_IMPLEMENTED[hook]
+            return result
+        result = self._call(hook, request)
+        return result
 
-    def delete(self, request: DeleteRequest) -> Done | InProgress:
-        return self._call("delete", request)
-
-    def find(self, request: FindRequest) -> Asset | Absent:
-        return self._call("find", request)
-
-    def owns(self, request: OwnsRequest) -> bool:
-        """False if the backend does not implement it: no static volume is its own."""
-        return self.supports("owns") and self._call("owns", request)
-
-    def recycle(self, request: RecycleRequest) -> PodScrub | Erased | InProgress:
-        return self._call("recycle", request)
-
-    def attach(self, request: AttachRequest) -> Attachment | InProgress:
-        return self._call("attach", request)
-
-    def detach(self, request: DetachRequest) -> Done | InProgress:
-        return self._call("detach", request)
-
-    def expand(self, request: ExpandRequest) -> Asset | InProgress:
-        return self._call("expand", request)
-
-    def modify(self, request: ModifyRequest) -> Done | InProgress:
-        return self._call("modify", request)
-
-    def list_assets(self, request: ListRequest) -> AssetPage:
-        return self._call("list_assets", request)
-
-    def adopt(self, request: AdoptRequest) -> Done:
-        return self._call("adopt", request)
-
-    def get_capacity(self, request: CapacityRequest) -> Capacity:
-        return self._call("get_capacity", request)
-
-    def validate(self, request: ValidateRequest) -> Done:
-        """Done if the backend does not implement it."""
-        return self._optional("validate", request)
-
-    def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
-        return self._call("create_snapshot", request)
-
-    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
-        return self._call("delete_snapshot", request)
-
-    def start(self, request: StartRequest) -> Done:
-        """Done if the backend does not implement it. Unavailable, too, if a secret of the options cannot be read."""
+    def _reveal_secrets(self) -> None:
         for option, secret in self.secrets.items():
             try:
                 secret.reveal()
             except Unavailable as error:
                 raise Unavailable(f"{option}: {error}") from None
-        return self._optional("start", request)
-
-    def stop(self, request: StopRequest) -> Done:
-        """Done if the backend does not implement it."""
-        return self._optional("stop", request)
-
-    def probe(self, request: ProbeRequest) -> Done:
-        """Done if the backend does not implement it."""
-        return self._optional("probe", request)
-
-    def _optional(self, hook: str, request: object) -> Done:
-        return self._call(hook, request) if self.supports(hook) else Done()
 
     def _call(self, hook: str, request: object) -> Any:
-        if not self.supports(hook):
-            raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
         try:
             result = getattr(self._hooks.hook, hook)(request=request)
         except BackendError as error:

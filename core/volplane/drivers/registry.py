@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from volplane.assets import InProgress, VolumeSource
 from volplane.backoff import DRIVER_NOT_STARTED
@@ -21,10 +21,10 @@ from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, st
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError, Unavailable
 from volplane.operations import DriverLimits
-from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
+from volplane.requests import Context, HookRequest, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
-__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "HookRequest", "Refresh", "call_hook", "no_secrets"]
+__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "Refresh", "call_hook", "no_secrets"]
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +37,7 @@ _ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "st
 """Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
 
 
-class HookRequest(Protocol):
-    """A request of a hook: a dataclass with a context."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def context(self) -> Context: ...
-
-
-Q = TypeVar("Q", bound=HookRequest)
-T = TypeVar("T")
+R = TypeVar("R")
 
 
 class DriverMetrics(Protocol):
@@ -68,12 +58,12 @@ async def no_secrets(_secrets: Mapping[str, Secret]) -> None:
 class CallHook(Protocol):
     """Calls a hook in a driver's thread."""
 
-    def __call__(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, /) -> T: ...
+    def __call__(self, driver: Driver, request: HookRequest[R], /) -> R: ...
 
 
-def call_hook(driver: Driver, hook: Callable[[Driver, Q], T], request: Q, /) -> T:
+def call_hook(driver: Driver, request: HookRequest[R], /) -> R:
     """Call the hook and nothing else."""
-    return hook(driver, request)
+    return driver.call(request)
 
 
 @dataclass(slots=True, eq=False)
@@ -192,19 +182,18 @@ class DriverRegistry:
     async def call(
         self,
         driver: DriverView,
-        hook: Callable[[Driver, Q], T],
-        request: Q,
+        request: HookRequest[R],
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - a hook cannot be cancelled
-    ) -> T:
-        """Call a hook in the driver's own threads: `await drivers.call(driver, Driver.provision, request)`.
+    ) -> R:
+        """Call the hook of this request in the driver's own threads.
 
         timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the
-        caller has stopped waiting. Raises what the method of `Driver` raises, OutcomeUnknown after the timeout (see
+        caller has stopped waiting. Raises what `Driver.call` raises, OutcomeUnknown after the timeout (see
         `HookExecutor`), and KeyError for a driver that is not in this registry.
         """
         facade = self._entries[driver.name].driver
-        self._refuse_second_hang(driver.name, hook.__name__)
+        self._refuse_second_hang(driver.name, request.hook)
         seconds = self.limits(driver.name).timeout if timeout is None else timeout
         abandoned = threading.Event()
         context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
@@ -215,9 +204,9 @@ class DriverRegistry:
             with logs.bound(driver=driver.name):
                 result = await self._executor.call(
                     driver.name,
-                    lambda: self._call_hook(facade, hook, complete),
+                    lambda: self._call_hook(facade, complete),
                     seconds,
-                    what=hook.__name__,
+                    what=request.hook,
                     abandoned=abandoned,
                 )
             outcome = "in_progress" if isinstance(result, InProgress) else "ok"
@@ -226,7 +215,7 @@ class DriverRegistry:
             raise
         finally:
             if self._metrics is not None:
-                self._metrics.hook_ended(driver.name, hook.__name__, clock() - began, outcome)
+                self._metrics.hook_ended(driver.name, request.hook, clock() - began, outcome)
         return result
 
     async def identify(self, source: VolumeSource) -> None:
@@ -239,7 +228,7 @@ class DriverRegistry:
     async def _ask_owns(self, name: str, source: VolumeSource) -> bool:
         entry = self._entries[name]
         request = OwnsRequest(context=self._context(entry), source=source)
-        return await self.call(entry.driver.view, Driver.owns, request, timeout=OWNS_TIMEOUT)
+        return await self.call(entry.driver.view, request, timeout=OWNS_TIMEOUT)
 
     def _refuse_second_hang(self, driver: str, hook: str) -> None:
         """A hook about the driver as a whole that hangs costs it one thread. Raises Unavailable."""
@@ -296,7 +285,7 @@ class DriverRegistry:
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         try:
             await self._refresh(entry.driver.secrets)
-            await self.call(entry.driver.view, Driver.start, request, timeout=START_TIMEOUT)
+            await self.call(entry.driver.view, request, timeout=START_TIMEOUT)
         except (BackendError, PluginError) as error:
             self._turn(entry, DriverState.UNAVAILABLE, f"start failed: {error}")
         else:
@@ -323,9 +312,7 @@ class DriverRegistry:
             return
         try:
             await self._refresh(entry.driver.secrets)
-            await self.call(
-                entry.driver.view, Driver.probe, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT
-            )
+            await self.call(entry.driver.view, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             if not entry.error:
                 log.warning("driver %s is not healthy: %s", entry.driver.name, error)
@@ -338,9 +325,7 @@ class DriverRegistry:
     async def _stop(self, entry: _Entry) -> None:
         self._turn(entry, DriverState.STOPPED, "")
         try:
-            await self.call(
-                entry.driver.view, Driver.stop, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT
-            )
+            await self.call(entry.driver.view, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             log.warning("driver %s did not stop cleanly: %s", entry.driver.name, error)
 

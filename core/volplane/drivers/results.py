@@ -5,24 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, get_args
 
-from volplane.assets import (
-    Absent,
-    Asset,
-    AssetPage,
-    Attachment,
-    Capacity,
-    Done,
-    Erased,
-    InProgress,
-    ListedAsset,
-    Ownership,
-    PodScrub,
-    Snapshot,
-    VolumeSource,
-)
-from volplane.schemas import DriverInfo
+from volplane import requests
+from volplane.assets import Asset, AssetPage, InProgress, ListedAsset, Ownership, VolumeSource
+from volplane.requests import HookRequest
 
 __all__ = ["LONGEST_HANDLE", "LONGEST_STATE", "RESULTS", "result_flaw"]
 
@@ -30,26 +17,12 @@ LONGEST_HANDLE: Final = 1024
 LONGEST_STATE: Final = 4096
 
 RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
-    "describe": (DriverInfo,),
-    "provision": (Asset, InProgress),
-    "delete": (Done, InProgress),
-    "find": (Asset, Absent),
-    "owns": (bool,),
-    "recycle": (PodScrub, Erased, InProgress),
-    "attach": (Attachment, InProgress),
-    "detach": (Done, InProgress),
-    "expand": (Asset, InProgress),
-    "modify": (Done, InProgress),
-    "list_assets": (AssetPage,),
-    "adopt": (Done,),
-    "get_capacity": (Capacity,),
-    "validate": (Done,),
-    "create_snapshot": (Snapshot, InProgress),
-    "delete_snapshot": (Done, InProgress),
-    "start": (Done,),
-    "stop": (Done,),
-    "probe": (Done,),
+    request.hook: get_args(result) or (result,)
+    for request in map(vars(requests).get, requests.__all__)
+    if isinstance(request, type) and issubclass(request, HookRequest) and request is not HookRequest
+    for result in get_args(vars(request)["__orig_bases__"][0])
 }
+"""Hook -> the types that it may return, as its request names them."""
 
 
 def result_flaw(hook: str, result: object) -> str | None:

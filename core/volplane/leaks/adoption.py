@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from volplane.assets import ListedAsset, Ownership
 from volplane.controller.actions import Run
-from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, ConfigurationError, Unavailable, Unsupported, VolplaneError
 from volplane.intents.operation import OperationDeps
@@ -135,7 +134,7 @@ class Adoption:
             raise Unsupported(f"volume {live.name} was made by a person, not by driver {driver.name}")
         context = self._deps.context(driver, identity.owner.generation)
         request = AdoptRequest(context=context, volume=identity, former=adoptable.former)
-        await self._deps.hooks.call(driver, Driver.adopt, request)
+        await self._deps.hooks.call(driver, request)
         log.info("took %s over from cluster %s", adoptable.handle, adoptable.former.cluster_id)
         return f"carries the marks of cluster {self._cluster.settings.cluster_id}"
 

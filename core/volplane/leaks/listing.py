@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TypeVar
 
 from volplane.assets import ListedAsset
-from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.errors import OutcomeUnknown, VolplaneError
 from volplane.intents.operation import OperationDeps
@@ -34,7 +33,7 @@ async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[Li
     seen: set[str] = set()
     token: str | None = None
     while True:
-        page = await deps.hooks.call(driver, Driver.list_assets, ListRequest(context=context, page=token))
+        page = await deps.hooks.call(driver, ListRequest(context=context, page=token))
         for asset in page.assets:
             yield asset
         token = page.next_page

@@ -14,7 +14,6 @@ from typing import Any
 
 from volplane.assets import InProgress, ListedAsset, Ownership, VolumeSource
 from volplane.controller.actions import Run
-from volplane.drivers.driver import Driver
 from volplane.errors import ApiNotFound, OperationError, Unavailable, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.kube.kinds import VOLUMES
@@ -88,7 +87,7 @@ class LeakRepair:
         await self._refuse_wanted(finding, owner)
         context = self._deps.context(driver, owner.generation, self._states.get(run.name))
         request = DeleteRequest(context=context, volume=_identity(asset, owner))
-        result = await self._deps.hooks.call(driver, Driver.delete, request)
+        result = await self._deps.hooks.call(driver, request)
         if isinstance(result, InProgress):
             self._states[run.name] = dict(result.state)
             raise Again(after=result.retry_after)
