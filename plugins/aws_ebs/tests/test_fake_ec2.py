@@ -336,6 +336,7 @@ def test_changing_the_type_changes_what_belongs_to_it(account: Account) -> None:
 
 
 def test_snapshots_complete_and_are_restored(account: Account) -> None:
+    account.fake.behave(snapshot_interval=0.0)
     id_ = account.ready()
     first = account.ec2.create_snapshot(VolumeId=id_)["SnapshotId"]
     assert account.ec2.create_snapshot(VolumeId=id_)["SnapshotId"] != first, "no token: every call makes another"

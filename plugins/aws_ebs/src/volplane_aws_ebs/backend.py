@@ -55,6 +55,7 @@ from volplane_aws_ebs.parameters import LARGEST_GIB, PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import GIB, IN_TREE, asset_from, instance_id, new_source, volume_id_from
 from volplane_aws_ebs.settings import OPTIONS, Settings
 from volplane_aws_ebs.snapshots import Snapshotter
+from volplane_aws_ebs.state_waits import StateWaits
 
 __all__ = ["AwsEbsBackend"]
 
@@ -86,10 +87,11 @@ class AwsEbsBackend(BackendSpec):
         self._ec2 = Ec2(self._settings, AwsClient(self._settings, connect_to), clock)
         self._nodes: BoundedCache[str, str] = BoundedCache()
         fencing = self._fencing = Fencing(self._ec2)
-        self._provisioner = Provisioner(self._ec2)
-        self._deleter = Deleter(self._ec2, fencing, self._node_name, self._provisioner.volume_deleted)
-        self._attacher = Attacher(self._ec2, fencing, self._node_name)
-        self._modifier = Modifier(self._ec2, fencing)
+        waits = StateWaits(self._ec2, self._node_name)
+        self._provisioner = Provisioner(self._ec2, waits)
+        self._deleter = Deleter(self._ec2, fencing, waits, self._node_name, self._provisioner.volume_deleted)
+        self._attacher = Attacher(self._ec2, fencing, waits, self._node_name)
+        self._modifier = Modifier(self._ec2, fencing, waits)
         self._snapshotter = Snapshotter(self._ec2)
         self._zones: tuple[str, ...] = ()
         self._probed_at: float | None = None

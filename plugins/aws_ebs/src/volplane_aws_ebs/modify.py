@@ -25,6 +25,7 @@ from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs.ownership import Fencing
 from volplane_aws_ebs.parameters import VOLUME_TYPES, gib, iops_for
 from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from, volume_id
+from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.wishes import Change, Wishes
 
 __all__ = ["Modifier"]
@@ -38,9 +39,10 @@ _NUMBERS = {"iops": "Iops", "throughput": "Throughput"}
 class Modifier:
     """The hooks `expand` and `modify` of one driver. Safe for threads."""
 
-    def __init__(self, ec2: Ec2, fencing: Fencing) -> None:
+    def __init__(self, ec2: Ec2, fencing: Fencing, waits: StateWaits) -> None:
         self._ec2 = ec2
         self._fencing = fencing
+        self._waits = waits
         self._wishes = Wishes(ec2.clock)
         self._failed_since: BoundedCache[tuple[str, float], float] = BoundedCache()
         """By volume and start of its last modification: since when this process knows that it failed."""
@@ -72,7 +74,7 @@ class Modifier:
             return volume
         self._fencing.refuse_former_leader(volume, call)
         if volume.state == "creating":
-            raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=0.5))
+            self._waits.creating(volume, after=0.5)
         change, open_for = self._wishes.merged(id_, hook, own)
         last = self._ec2.modification(id_)
         if last is not None:

@@ -110,8 +110,9 @@ class Behaviour:
     kms_keys: ARN -> whether the caller may use the key. A volume under another key is deleted `vanish_seconds` after
     CreateVolume succeeded, as on EC2. encrypt_by_default: of the account. token_seconds: how long a client token is
     remembered. volume_quota, storage_quota_gib, snapshot_quota: of the account and region. modifications_per_day: in
-    any 24 hours. throttle: calls per action, absent = any number. allowed: actions that the caller may use, None = all.
-    access_keys: key ids that are known, None = any. max_results: items on a page at most.
+    any 24 hours. snapshot_interval: seconds between two snapshots of a volume. throttle: calls per action, absent = any
+    number. allowed: actions that the caller may use, None = all. access_keys: key ids that are known, None = any.
+    max_results: items on a page at most.
     """
 
     region: str = "eu-test-1"
@@ -131,6 +132,7 @@ class Behaviour:
     storage_quota_gib: int = 50_000_000
     snapshot_quota: int = 100_000
     modifications_per_day: int = 4
+    snapshot_interval: float = 15.0
     kms_keys: Mapping[str, bool] = field(default_factory=dict)
     encrypt_by_default: bool = False
     throttle: Mapping[str, Rate] = field(default_factory=dict)
