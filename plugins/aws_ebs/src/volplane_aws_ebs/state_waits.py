@@ -58,8 +58,8 @@ class StateWaits:
         seconds = self.seconds((volume.id, ""), "creating")
         if seconds > _STUCK_CREATING_SECONDS:
             raise Unavailable(
-                f"EC2 has been creating {volume.id} in {volume.zone} for {seconds / 60:.0f} minutes, which usually takes "
-                "seconds: look at the AWS Health Dashboard; volplane waits for it",
+                f"EC2 has been creating {volume.id} in {volume.zone} for {seconds / 60:.0f} minutes, which usually "
+                "takes seconds: look at the AWS Health Dashboard; volplane waits for it",
                 code="creating",
                 retry_after=_STUCK_CREATING_RETRY,
             )
