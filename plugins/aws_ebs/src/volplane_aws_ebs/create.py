@@ -30,6 +30,7 @@ from volplane_aws_ebs.errors import outcome_unknown, to_backend_error, volume_fa
 from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater, fence_number
 from volplane_aws_ebs.parameters import VolumeSpec, rendered_tags
 from volplane_aws_ebs.resources import Ec2Volume, asset_from, new_source
+from volplane_aws_ebs.settings import check_tag_count
 from volplane_aws_ebs.state_waits import StateWaits
 
 __all__ = ["Provisioner", "allowed_zones", "choose_zone"]
@@ -113,6 +114,7 @@ class Provisioner:
         Raises RetryLater, AwsError and the errors of the contract.
         """
         spec = VolumeSpec.of(request)
+        check_tag_count(self._ec2.settings.tags, spec.parameters.tags)
         zones = allowed_zones(request, self._ec2.settings.zone_label, region)
         creation = self._creation(request)
         creation.attempt = max(creation.attempt, _number(request.context.state.get("attempt")))
