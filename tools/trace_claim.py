@@ -44,6 +44,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "operations.operation",
         "requests",
         "state.indexes",
+        "state.records",
     ),
     "names": ("kube.names", "state.naming"),
     "parameters": ("drivers.parameters", "schemas", "secret"),

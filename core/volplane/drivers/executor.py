@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from volplane.errors import OutcomeUnknown, Unavailable
-from volplane.operations.limits import DriverLimits
-from volplane.operations.operation import hold_until
+from volplane.operations.operation import DriverLimits, hold_until
 
 __all__ = ["HookCall", "HookExecutor", "PendingCall", "ThreadExecutor", "all_overrun", "views_of"]
 

@@ -319,3 +319,25 @@ def test_a_node_object_that_is_gone_is_remembered_for_the_detach(region: Any) ->
     region.attach(asset, node)
     assert region.detach(asset, NodeIdentity(name=node.name)) == Done()
     assert region.fake.volumes[asset.handle].state == "available"
+
+
+def test_a_detachment_that_does_not_end_is_told_to_whoever_waits_for_it(region: Any) -> None:
+    asset = region.provision()
+    one, two = (region.node(region.fake.add_instance(), name) for name in ("worker-1", "worker-2"))
+    region.attach(asset, one)
+    (attachment,) = region.fake.volumes[asset.handle].attachments.values()
+    attachment.state = "detaching"
+    region.clock.advance(30.0)
+    begun = region.clock.now
+    with pytest.raises(AttachedElsewhere, match=r"attached to worker-1 .*detaching for 1\d\d s"):
+        region.attach(asset, two)
+    assert 120 < region.clock.now - begun < 150
+    with pytest.raises(VolumeInUse, match=r"detaching from worker-1 for 1\d\d s"):
+        region.attach(asset, one)
+    with pytest.raises(VolumeInUse, match=r"detaching from worker-1 for 1\d\d s"):
+        region.delete(asset)
+    with pytest.raises(VolumeInUse, match=r"detaching from worker-1 for 1\d\d s"):
+        region.detach(asset, one)
+    attachment.state = "attached"
+    region.clock.advance(60.0)
+    assert region.detach(asset, one) == Done(), "the next one is timed anew"

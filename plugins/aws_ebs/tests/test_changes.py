@@ -206,6 +206,17 @@ def test_growing_and_changing_a_volume_together_is_one_change(region: Any) -> No
     assert (volume.size, volume.iops, region.fake.calls["ModifyVolume"]) == (20, 4000, 1)
 
 
+def test_iops_that_only_the_new_size_allows_are_changed_with_it(region: Any) -> None:
+    asset = region.provision(size=2 * GIB)
+    together(
+        region,
+        (region.backend.modify, change(region, asset, iops="4000")),
+        (region.backend.expand, region.expansion(asset, 20 * GIB)),
+    )
+    volume = region.fake.volumes[asset.handle]
+    assert (volume.size, volume.iops, region.fake.calls["ModifyVolume"]) == (20, 4000, 1)
+
+
 def test_what_a_class_says_goes_before_iops_per_gib(region: Any) -> None:
     asset = region.provision(size=20 * GIB, parameters={"type": "io2", "iopsPerGB": 50})
     together(

@@ -23,8 +23,9 @@ from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import MODIFICATION_RETRY_SECONDS, to_backend_error
 from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs.ownership import Fencing
-from volplane_aws_ebs.parameters import VOLUME_TYPES, gib, iops_for
+from volplane_aws_ebs.parameters import VOLUME_TYPES, check_throughput, gib, iops_for
 from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from, volume_id
+from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.wishes import Change, Wishes
 
 __all__ = ["Modifier"]
@@ -38,9 +39,10 @@ _NUMBERS = {"iops": "Iops", "throughput": "Throughput"}
 class Modifier:
     """The hooks `expand` and `modify` of one driver. Safe for threads."""
 
-    def __init__(self, ec2: Ec2, fencing: Fencing) -> None:
+    def __init__(self, ec2: Ec2, fencing: Fencing, waits: StateWaits) -> None:
         self._ec2 = ec2
         self._fencing = fencing
+        self._waits = waits
         self._wishes = Wishes(ec2.clock)
         self._failed_since: BoundedCache[tuple[str, float], float] = BoundedCache()
         """By volume and start of its last modification: since when this process knows that it failed."""
@@ -54,7 +56,7 @@ class Modifier:
     def modify(self, request: ModifyRequest, call: HookCall) -> Done:
         """Raises RetryLater, AwsError and the errors of the contract."""
         wanted = _wanted(request.parameters)
-        self._modify_until(request.volume, "modify", lambda volume: _difference(volume, wanted), call)
+        self._modify_until(request.volume, "modify", lambda volume: _performance(volume, wanted), call)
         return Done()
 
     def _modify_until(
@@ -72,7 +74,7 @@ class Modifier:
             return volume
         self._fencing.refuse_former_leader(volume, call)
         if volume.state == "creating":
-            raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=0.5))
+            self._waits.creating(volume, after=0.5)
         change, open_for = self._wishes.merged(id_, hook, own)
         last = self._ec2.modification(id_)
         if last is not None:
@@ -159,6 +161,20 @@ def _wanted(parameters: Mapping[str, str]) -> dict[str, int | str]:
         else:
             raise InvalidArgument(f"unknown parameter {key!r}; what can be changed is type, iops and throughput")
     return wanted
+
+
+def _performance(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:
+    """As `_difference`. Raises InvalidArgument for a throughput that the IOPS do not allow.
+
+    Whether the size allows the IOPS is left to EC2, since the volume may grow in the same modification.
+    """
+    change = _difference(volume, wanted)
+    name = str(change.get("VolumeType", volume.volume_type))
+    if change and name in VOLUME_TYPES:
+        kept = (volume.iops, volume.throughput) if name == volume.volume_type else (None, None)
+        iops, throughput = change.get("Iops", kept[0]), change.get("Throughput", kept[1])
+        check_throughput(name, int(iops or 0) or None, int(throughput or 0) or None)
+    return change
 
 
 def _difference(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:

@@ -20,6 +20,7 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
         raise EC2Error("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
     if len(account.snapshots) >= account.behaviour.snapshot_quota:
         raise EC2Error("SnapshotLimitExceeded", "You have exceeded your snapshot limit.")
+    _refuse_soon_after(account, volume.id)
     number = account.number()
     snapshot = Snapshot(
         id=account.id("snap", number),
@@ -35,6 +36,17 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
     failure = account.failure
     account.later(account.behaviour.snapshot_seconds, lambda: _ended(snapshot, failure))
     return _output(account, snapshot)
+
+
+def _refuse_soon_after(account: AccountState, volume: str) -> None:
+    """SnapshotCreationPerVolumeRateExceeded (Amazon EC2 API reference, "Error codes for the Amazon EC2 API")."""
+    earliest = account.now - account.behaviour.snapshot_interval
+    if any(each.volume == volume and each.started > earliest for each in account.snapshots.values()):
+        raise EC2Error(
+            "SnapshotCreationPerVolumeRateExceeded",
+            "The maximum per volume CreateSnapshot request rate has been exceeded. Use an increasing or variable sleep "
+            "interval between requests.",
+        )
 
 
 def _ended(snapshot: Snapshot, failure: str | None) -> None:

@@ -126,7 +126,14 @@ def performance(
     low, high = volume_type.sizes
     if not low <= size <= high:
         raise invalid("size", size, f"Volume of type {name} must be between {low} and {high} GiB.")
-    return _iops(name, volume_type, size, iops), _throughput(name, volume_type, throughput)
+    iops, throughput = _iops(name, volume_type, size, iops), _throughput(name, volume_type, throughput)
+    if (throughput or 0) * volume_type.iops_per_mib > (iops or 0):
+        message = (
+            f"Throughput (MiBps) to iops ratio of {(throughput or 0) / (iops or 1):.6f} is too high; maximum is "
+            f"{1 / volume_type.iops_per_mib:.6f} MiBps per iops"
+        )
+        raise EC2Error("InvalidParameterValue", message)
+    return iops, throughput
 
 
 def _iops(name: str, volume_type: VolumeType, size: int, iops: int | None) -> int | None:
