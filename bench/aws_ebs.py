@@ -1,11 +1,11 @@
-"""Volumes of EBS made, attached, detached and deleted against a mocked EC2, and what that costs.
+"""The time and CPU to create, attach, detach and delete EBS volumes against a mocked EC2.
 
     python bench/aws_ebs.py [--volumes 1000] [--in-flight 100] [--threads 10] [--rate 5] [--burst 50] [--json]
 
-The mocked EC2 is a process of its own, reached over HTTP; every change of state takes 1.5 s there, and every call that
-changes something has a token bucket of `--rate` calls a second, `--burst` at once, as EC2 grants them. The driver is
-told the same rate and four fifths of the burst, as its defaults are to EC2's. It is called as volplane calls it: hooks
-in `--threads` threads, `InProgress` followed up later without one. Then the same calls are made with boto3 alone.
+The mocked EC2 is a process of its own, called over HTTP. Every change of state takes 1.5 s, and each mutating action
+has a token bucket of `--rate` calls a second with burst `--burst`, as in EC2. The driver is configured with the same
+rate and four fifths of the burst, the proportion of its defaults to EC2's. Hooks are called as volplane calls them: in
+`--threads` threads, and again after `InProgress`. Then the same calls are made with boto3 alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CHANGES = 4
 
 
 def serve(channel: multiprocessing.connection.Connection, nodes: int, rate: float, burst: float) -> None:
-    """Serve until told to stop; answer each question with what was counted so far."""
+    """Serve until the second message on the channel; answer the first one with the counted calls."""
     throttle = {
         action: Rate(burst=burst, per_second=rate) if limit.per_second < 20 else limit
         for action, limit in EC2_LIMITS.items()
@@ -78,7 +78,7 @@ def serve(channel: multiprocessing.connection.Connection, nodes: int, rate: floa
 
 @dataclass(slots=True)
 class Run:
-    """One run of all volumes. calls: of hooks, follow-ups included."""
+    """One run of all volumes. calls: hook calls, repetitions after `InProgress` included."""
 
     backend: AwsEbsBackend
     threads: ThreadPoolExecutor
@@ -89,7 +89,7 @@ class Run:
     lives: list[float] = field(default_factory=list)
 
     async def finish(self, hook: Callable[[Any], Any], request: Any) -> Any:
-        """Call until it is over. No thread is held while it is in progress."""
+        """Call the hook until it is done. No thread waits while it is in progress."""
         loop = asyncio.get_running_loop()
         while True:
             self.calls += 1
@@ -105,7 +105,7 @@ class Run:
             await asyncio.sleep(result.retry_after)
 
     async def life(self, number: int) -> None:
-        """Make a volume, attach it, detach it, delete it."""
+        """Create a volume, attach, detach and delete it."""
         began = time.monotonic()
         node, zone = self.nodes[number % len(self.nodes)], self.zones[number % len(self.nodes)]
         uid = f"00000000-0000-4000-8000-{number:012d}"
@@ -135,7 +135,7 @@ class Run:
         self.lives.append(time.monotonic() - began)
 
     async def all(self, volumes: int, in_flight: int) -> None:
-        """Every volume, so many at a time."""
+        """All volumes, `in_flight` at a time."""
         free = asyncio.Semaphore(in_flight)
 
         async def one(number: int) -> None:
@@ -153,10 +153,8 @@ class Run:
 def bare(
     url: str, nodes: Sequence[NodeIdentity], zones: Sequence[str], *, volumes: int, looks: int, threads: int
 ) -> float:
-    """CPU seconds of this process for as many calls of each kind, with boto3 and nothing else. looks:
-    DescribeVolumes.
-    """
-    import boto3  # noqa: PLC0415 - not before the driver has loaded it: both shall find it loaded
+    """CPU seconds of this process for the same number of calls, with boto3 alone. looks: DescribeVolumes calls."""
+    import boto3  # noqa: PLC0415 - after the driver, so that its import is not measured
     from botocore.config import Config  # noqa: PLC0415
 
     config = Config(retries={"mode": "standard", "total_max_attempts": 2}, max_pool_connections=32)
@@ -192,7 +190,7 @@ def bare(
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """Run it and count."""
+    """Start the mocked EC2, run, and return the figures."""
     os.environ.update(AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench", AWS_EC2_METADATA_DISABLED="true")
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
@@ -211,7 +209,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def drive(given: argparse.Namespace, url: str, instances: Sequence[tuple[str, str]], ours: Any) -> dict[str, Any]:
-    """The run proper."""
+    """Run the driver, then boto3 alone; returns the figures."""
     options = {
         "region": REGION,
         "endpoint": url,
@@ -259,7 +257,7 @@ def drive(given: argparse.Namespace, url: str, instances: Sequence[tuple[str, st
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the report; 1 if something was left over."""
+    """Print the report; returns 1 if a volume was left over."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--volumes", type=int, default=1000)
     parser.add_argument("--in-flight", type=int, default=100)

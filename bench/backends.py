@@ -1,4 +1,4 @@
-"""Backends that cost nothing, so that what is measured is everything but the backend."""
+"""Backends that take almost no time, so that only the controllers are measured."""
 
 from __future__ import annotations
 

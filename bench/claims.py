@@ -1,18 +1,17 @@
-"""Claims bound or provisioned per second, what each costs the controllers, and the share of what the server allows.
+"""Claims bound or provisioned per second, their CPU cost, and the share of what a bare client reaches.
 
     python -m bench.claims static 1000
     python -m bench.claims dynamic 10000 --runs 3 --json figures.json
     python -m bench.claims static 1000 --data
     python -m bench.claims static 1000 --write-ms 1
 
-Every process on its own, as in real life: `volplane apiserver --memory` (with --data one that has every write on disk
-before it answers, as a cluster's has; with --write-ms one whose writes cost so much more), the controllers
-(`--controllers all`) with a backend that only remembers, and this one, which creates the objects and watches the
-claims. All objects are created while the controllers are stopped. Then they go on; the time is that until the last
-claim is Bound, their CPU is that until they rest, events included. The floor is measured in the same way on a server of
-its own: the same objects, then a bare client sends the same writes with as many in flight, and no logic
-(`bench.floor`); of events as many as the controllers sent until the last claim was Bound. Both alternate `--runs`
-times; medians are told, and the share is the median of the shares of the pairs.
+Three processes: `volplane apiserver --memory` (--data: it answers a write after it is on disk, as etcd does;
+--write-ms: each write costs it so much more CPU), the controllers (`--controllers all`) with an in-memory backend, and
+this one, which creates the objects and watches the claims. All objects are created while the controllers are paused
+(SIGSTOP). After SIGCONT, time is measured until the last claim is Bound, and CPU until they are idle, events included.
+The floor is measured on a fresh server with the same objects: a bare client sends the same writes, with as many in
+flight (`bench.floor`), and as many events as the controllers sent until the last claim was Bound. Both alternate
+`--runs` times. Figures are medians; the share is the median of the pairs' shares.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import people, processes
+from bench import clients, processes
 from bench.objects import claim, claim_name, volume, volume_name
 
 from volplane.kube.client import Client
@@ -43,7 +42,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """Which API server. durable: every write is on disk before its answer. write_ms: see `bench.server`."""
+    """The API server. durable: a write is on disk before it is answered. write_ms: see `bench.server`."""
 
     durable: bool = False
     write_ms: float = 0.0
@@ -58,12 +57,12 @@ PLAIN = Server()
 
 
 async def _volumes(client: Client, count: int) -> None:
-    await people.each(count, lambda number: client.create(VOLUMES, volume(volume_name(number))))
+    await clients.each(count, lambda number: client.create(VOLUMES, volume(volume_name(number))))
 
 
 async def _claims(client: Client, kind: str, count: int) -> None:
     storage_class = "" if kind == "static" else "memory"
-    await people.each(count, lambda number: client.create(CLAIMS, claim(claim_name(number), storage_class)))
+    await clients.each(count, lambda number: client.create(CLAIMS, claim(claim_name(number), storage_class)))
 
 
 async def _ours(
@@ -71,13 +70,13 @@ async def _ours(
 ) -> dict[str, float]:
     if kind == "static":
         await _volumes(client, count)
-        await people.until_phase(client, "Available", count)
+        await clients.until_phase(client, "Available", count)
     else:
-        await people.create_class(client)
+        await clients.create_class(client)
     before, written = await asyncio.to_thread(run.quiet), run.writes()
     run.pause()
     await _claims(client, kind, count)
-    seen = people.Binding(client, count)
+    seen = clients.BoundClaims(client, count)
     watching = asyncio.create_task(seen.follow((await client.list(CLAIMS)).version))
     await asyncio.sleep(0.5)
     created = api.usage()
@@ -104,7 +103,7 @@ def ours(kind: str, count: int, *, server: Server = PLAIN) -> dict[str, float]:
     """One measurement of the controllers in fresh processes."""
 
     async def main(kubeconfig: Path, api: processes.Process, run: processes.Controller) -> dict[str, float]:
-        async with people.connected(kubeconfig) as client:
+        async with clients.connected(kubeconfig) as client:
             return await _ours(kind, count, client, api, run)
 
     with tempfile.TemporaryDirectory() as name:
@@ -114,24 +113,24 @@ def ours(kind: str, count: int, *, server: Server = PLAIN) -> dict[str, float]:
 
 
 async def _prepare_floor(kind: str, count: int, kubeconfig: Path) -> None:
-    async with people.connected(kubeconfig) as client:
+    async with clients.connected(kubeconfig) as client:
         if kind == "static":
             await _volumes(client, count)
             available = {"status": {"phase": "Available"}}
-            await people.each(
+            await clients.each(
                 count, lambda number: client.patch(VOLUMES, volume_name(number), available, subresource="status")
             )
         await _claims(client, kind, count)
 
 
 async def _observe(count: int, kubeconfig: Path, api: processes.Process, bare: processes.Process) -> dict[str, float]:
-    async with people.connected(kubeconfig) as client:
-        seen = people.Binding(client, count)
+    async with clients.connected(kubeconfig) as client:
+        seen = clients.BoundClaims(client, count)
         watching = asyncio.create_task(seen.follow((await client.list(CLAIMS)).version))
         await asyncio.sleep(0.5)
         created = api.usage()
         begun = time.perf_counter()
-        bare.tell("go")
+        bare.write("go")
         await watching
         took = max(seen.at.values()) - begun
         spent = json.loads(await asyncio.to_thread(bare.line))
@@ -144,7 +143,7 @@ async def _observe(count: int, kubeconfig: Path, api: processes.Process, bare: p
 
 
 def floor(kind: str, count: int, *, events: int = 0, server: Server = PLAIN) -> dict[str, float]:
-    """One measurement of the bare client in fresh processes. events: how many it sends besides the writes."""
+    """One measurement of the bare client in fresh processes. events: how many it sends, besides the writes."""
     with tempfile.TemporaryDirectory() as name:
         kubeconfig = Path(name) / KUBECONFIG
         with server.started(Path(name)) as api:
@@ -157,7 +156,7 @@ def floor(kind: str, count: int, *, events: int = 0, server: Server = PLAIN) -> 
 
 
 def measure(kind: str, count: int, runs: int, *, server: Server = PLAIN) -> list[dict[str, float]]:
-    """Controllers and floor in turn."""
+    """Measure controllers and floor alternately."""
     figures = []
     for _ in range(runs):
         pair = ours(kind, count, server=server)
@@ -168,7 +167,7 @@ def measure(kind: str, count: int, runs: int, *, server: Server = PLAIN) -> list
 
 
 def median_of(figures: list[dict[str, float]]) -> dict[str, float]:
-    """Each figure's median."""
+    """The median of each figure."""
     return {name: statistics.median(one[name] for one in figures) for name in figures[0]}
 
 

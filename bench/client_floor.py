@@ -1,9 +1,9 @@
-"""What a write, a cached object and an event of a watch cost this process.
+"""The CPU cost of a write, a cached object and a watch event.
 
-    python bench/client_floor.py [--objects 1000] [--rounds 3] [--kubeconfig FILE]
+    python -m bench.client_floor [--objects 1000] [--rounds 3] [--kubeconfig FILE]
 
-Without a kubeconfig it starts `volplane apiserver` beside itself. CPU is user + system time of this process alone; the
-server's is not in it. Decisions are trivial, so what is measured is transport, client, cache, queue and runner.
+Without a kubeconfig it starts `volplane apiserver`. CPU is user + system time of this process alone; the server
+is not included. Decisions are trivial, so only transport, client, cache, queue and runner are measured.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ import base64
 import gc
 import resource
 import ssl
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -28,6 +25,9 @@ from typing import Any
 import aiohttp
 import msgspec
 import yaml
+from bench.clients import IN_FLIGHT, each
+from bench.objects import bound_volume
+from bench.processes import server
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run, Settled
 from volplane.controller.metrics import Metrics
@@ -39,7 +39,6 @@ from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
 
-IN_FLIGHT = 50
 STEP = "bench.volplane.dev/step"
 SPEC = {
     "capacity": {"storage": "1Gi"},
@@ -52,7 +51,7 @@ SPEC = {
 
 @dataclass
 class Cost:
-    """CPU and wall time of something done `times` times."""
+    """CPU and wall seconds of `times` repetitions."""
 
     times: int
     cpu: float
@@ -63,7 +62,7 @@ class Cost:
 
 
 class _Silent:
-    """Nothing to record, nothing to start."""
+    """A recorder and dispatcher that does nothing."""
 
     def record(self, _: EventRecord) -> None: ...
 
@@ -72,28 +71,20 @@ class _Silent:
 
 
 async def measured(times: int, work: Callable[[], Awaitable[Any]]) -> Cost:
-    """The cost of `work`, which does something so many times."""
+    """The cost of `work`, which repeats something `times` times."""
     gc.collect()
     cpu, wall = time.process_time(), time.monotonic()
     await work()
     return Cost(times, time.process_time() - cpu, time.monotonic() - wall)
 
 
-async def each(names: list[str], call: Callable[[str], Awaitable[Any]]) -> None:
+async def each_of(names: list[str], call: Callable[[str], Awaitable[object]]) -> None:
     """Call for all names, IN_FLIGHT at a time."""
-    waiting = iter(names)
-
-    async def worker() -> None:
-        for name in waiting:
-            await call(name)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(IN_FLIGHT):
-            group.create_task(worker())
+    await each(len(names), lambda number: call(names[number]))
 
 
 async def bare(kubeconfig: Path, names: list[str], target: str) -> None:
-    """The floor: one patch per volume, bytes out and bytes in, over aiohttp as it comes."""
+    """The floor: one patch per volume with aiohttp alone; bodies are not decoded."""
     config = yaml.safe_load(await asyncio.to_thread(kubeconfig.read_text))
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
@@ -106,7 +97,7 @@ async def bare(kubeconfig: Path, names: list[str], target: str) -> None:
             async with session.patch(url, data=body, headers=headers) as answer:
                 await answer.read()
 
-        await each(names, patch)
+        await each_of(names, patch)
 
 
 async def through_runner(client: Client, cache: Cache[Volume], names: list[str], target: str) -> None:
@@ -143,22 +134,22 @@ async def through_runner(client: Client, cache: Cache[Volume], names: list[str],
 
 
 async def measure(kubeconfig: Path, objects: int, rounds: int) -> None:
-    """Run everything and print it."""
+    """Measure and print everything."""
     client = Client(await HttpTransport.connect(kubeconfig), metrics=Metrics())
     names = [f"bench-{number:06}" for number in range(objects)]
     print(f"{objects} volumes, {IN_FLIGHT} in flight; this process only")
     try:
         created = await measured(
             objects,
-            lambda: each(names, lambda n: client.create(VOLUMES, VOLUMES.body(metadata={"name": n}, spec=SPEC))),
+            lambda: each_of(names, lambda n: client.create(VOLUMES, VOLUMES.body(metadata={"name": n}, spec=SPEC))),
         )
         print(f"create                        {created}")
         for number in range(rounds):
             cost = await measured(objects, lambda: bare(kubeconfig, names, f"floor-{number}"))  # noqa: B023
-            print(f"patch, aiohttp and no more    {cost}")
+            print(f"patch, aiohttp alone          {cost}")
         for number in range(rounds):
             body = {"metadata": {"annotations": {STEP: f"bare-{number}"}}}
-            cost = await measured(objects, lambda: each(names, lambda n: client.patch(VOLUMES, n, body)))  # noqa: B023
+            cost = await measured(objects, lambda: each_of(names, lambda n: client.patch(VOLUMES, n, body)))  # noqa: B023
             print(f"patch, client alone           {cost}")
         cache: Cache[Volume] = Cache(VOLUMES, {"claim": _claim_of})
         for volume in (await client.list(VOLUMES)).items:
@@ -169,8 +160,8 @@ async def measure(kubeconfig: Path, objects: int, rounds: int) -> None:
             print(f"patch, decided by a runner    {cost}")
         print(f"watch, per event of a patch   {await watch_cost(client, names)}")
     finally:
-        await each(names, lambda n: client.patch(VOLUMES, n, {"metadata": {"finalizers": None}}))
-        await each(names, lambda n: client.delete(VOLUMES, n))
+        await each_of(names, lambda n: client.patch(VOLUMES, n, {"metadata": {"finalizers": None}}))
+        await each_of(names, lambda n: client.delete(VOLUMES, n))
         await client.close()
 
 
@@ -203,61 +194,15 @@ def memory(count: int = 20_000) -> float:
     gc.collect()
     before = _resident()
     for number in range(count):
-        cache.observe(decoder.decode(_typical(number)))
+        cache.observe(decoder.decode(_encoded(number)))
     gc.collect()
     return (_resident() - before) / count
 
 
-def _typical(number: int) -> bytes:
-    return msgspec.json.encode(
-        {
-            "metadata": {
-                "name": f"pvc-0f5a1b6e-3c7d-4a55-9a3e-{number:012d}",
-                "uid": f"c0ffee00-1111-4222-8333-{number:012d}",
-                "resourceVersion": str(1_000_000 + number),
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-                "annotations": {
-                    "pv.kubernetes.io/provisioned-by": "hostpath.volplane.dev",
-                    "pv.kubernetes.io/bound-by-controller": "yes",
-                    "volplane.dev/handle": f"handle-{number}",
-                    "volplane.dev/driver": "hostpath.volplane.dev",
-                    "volplane.dev/schema-version": "1",
-                },
-                "finalizers": ["kubernetes.io/pv-protection", "volplane.dev/reclaim"],
-                "managedFields": [{"manager": "volplane", "operation": "Update", "fieldsV1": {"f:spec": {}}}],
-            },
-            "spec": {
-                **SPEC,
-                "hostPath": None,
-                "local": {"path": f"/var/lib/volplane/volumes/pvc-{number}"},
-                "volumeMode": "Filesystem",
-                "claimRef": {
-                    "kind": "PersistentVolumeClaim",
-                    "apiVersion": "v1",
-                    "namespace": f"team-{number % 50}",
-                    "name": f"data-{number}",
-                    "uid": f"deadbeef-1111-4222-8333-{number:012d}",
-                    "resourceVersion": str(900_000 + number),
-                },
-                "nodeAffinity": {
-                    "required": {
-                        "nodeSelectorTerms": [
-                            {
-                                "matchExpressions": [
-                                    {
-                                        "key": "kubernetes.io/hostname",
-                                        "operator": "In",
-                                        "values": [f"node-{number % 9}"],
-                                    }
-                                ]
-                            }
-                        ]
-                    }
-                },
-            },
-            "status": {"phase": "Bound"},
-        }
-    )
+def _encoded(number: int) -> bytes:
+    volume = bound_volume(number)
+    volume["metadata"]["resourceVersion"] = str(1_000_000 + number)
+    return msgspec.json.encode(volume)
 
 
 def _resident() -> int:
@@ -265,47 +210,17 @@ def _resident() -> int:
     return int(fields[1]) * resource.getpagesize()
 
 
-@asynccontextmanager
-async def server(kubeconfig: Path | None) -> AsyncIterator[Path]:
-    """The kubeconfig given, or that of a server started for this."""
-    if kubeconfig is not None:
-        yield kubeconfig
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "kubeconfig"
-        command = [
-            sys.executable,
-            "-m",
-            "volplane",
-            "apiserver",
-            "--memory",
-            "--port",
-            "0",
-            "--kubeconfig-out",
-            str(path),
-        ]
-        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
-        try:
-            while not path.exists():
-                if process.returncode is not None:
-                    raise SystemExit("volplane apiserver did not start")
-                await asyncio.sleep(0.1)
-            yield path
-        finally:
-            process.terminate()
-            await process.wait()
-
-
-async def main(options: argparse.Namespace) -> None:
-    async with server(options.kubeconfig) as kubeconfig:
-        await measure(kubeconfig, options.objects, options.rounds)
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--objects", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kubeconfig", type=Path)
     chosen = parser.parse_args()
     print(f"memory: {memory() / 1000:.2f} KB per cached volume, index included")
-    asyncio.run(main(chosen))
+    if chosen.kubeconfig is not None:
+        asyncio.run(measure(chosen.kubeconfig, chosen.objects, chosen.rounds))
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            started = Path(directory) / "kubeconfig"
+            with server(started):
+                asyncio.run(measure(started, chosen.objects, chosen.rounds))

@@ -1,8 +1,8 @@
-"""The controllers of `volplane run --controllers all --no-leader-elect` with backends that only remember.
+"""The controllers of `volplane run --controllers all --no-leader-elect` with the backends of `bench.backends`.
 
 python -m bench.controller KUBECONFIG [--driver NAME=BACKEND ...] [--timeout SECONDS]
 
-Prints the address of its HTTP face. Without --driver: `memory.volplane.dev=memory`. See `bench.backends`.
+Prints the URL of its HTTP endpoints. Without --driver: `memory.volplane.dev=memory`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.backends import PLUGINS
 from bench.objects import DRIVER
 
 from volplane.cli.framework import eventloop
-from volplane.cli.framework.serving import HttpAddress, serving
+from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
@@ -42,7 +42,7 @@ async def _run(kubeconfig: Path, drivers: tuple[DriverSettings, ...], stop: asyn
         metrics=metrics,
         plugins=GivenPlugins(PLUGINS),
     )
-    async with serving(HttpAddress("127.0.0.1", 0), process) as url:
+    async with serve_endpoints(HttpAddress("127.0.0.1", 0), process) as url:
         print(url, flush=True)
         await process.run(stop)
     await transport.close()

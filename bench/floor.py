@@ -1,10 +1,10 @@
-"""A bare client: the writes of a bind or of a provisioning with no logic, no cache and no watch.
+"""A bare client: the writes of binding or provisioning without logic, cache or watch.
 
 python -m bench.floor static|dynamic COUNT KUBECONFIG [--events N]
 
-The objects exist already, named as in `bench.objects`. It prints `ready`, waits for a line, sends, and prints its wall
-and CPU seconds as JSON. Bodies are prepared before; of the answers only the status is looked at. The writes are those
-that the controllers send, less their preconditions, over the same transport; the first N claims get an event each.
+The objects exist already, named as in `bench.objects`. It prints `ready`, waits for a line on stdin, sends, and prints
+its wall and CPU seconds as JSON. Bodies are prepared before; only the status of answers is read. The writes are those
+of the controllers without preconditions, over the same transport; the first N claims get an event each.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def event(number: int, uid: str) -> Write:
 
 
 class BareClient:
-    """Our transport and no more."""
+    """A client that is only our transport."""
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport

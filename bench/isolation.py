@@ -1,13 +1,13 @@
-"""Whether one driver, object or volume that misbehaves delays the others: latencies from creation to Bound.
+"""Whether a failing driver, or a busy object, delays the others: latencies from creation to Bound.
 
     python -m bench.isolation hanging|storm|recycles|failing|burst [--runs 3]
 
-A stream of claims of four healthy drivers arrives at a fixed rate, undisturbed first, then disturbed:
-hanging: 100 claims of a driver whose `provision` never returns. failing: 10,000 claims of one whose `provision` always
-fails, each of which was tried once. burst: the same while all those are tried for the first time. storm: somebody
-patches the labels of 20 claims without a pause while they are bound, again and again; undisturbed, the same patches go
-to objects that nobody watches. recycles: 100 released volumes are scrubbed at once by pods that end in 50 ms. Told are
-median and 99th percentile of both, and the ratio of the latter.
+Claims of four healthy drivers arrive at a fixed rate, first undisturbed, then disturbed:
+hanging: 100 claims of a driver whose `provision` never returns. failing: 10,000 claims of a driver whose `provision`
+always fails, after each has failed once. burst: the same, during the first attempts. storm: a client patches the labels
+of 20 claims at a time without pause while they are bound; in the undisturbed part the same patches go to ConfigMaps,
+which no controller watches. recycles: 100 released volumes are scrubbed at once by pods that end after 50 ms. The
+report has median and 99th percentile of both parts, and the ratio of the 99th percentiles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import people, processes
+from bench import clients, processes
 from bench.objects import claim, volume
 
 from volplane.errors import ApiError
@@ -45,10 +45,10 @@ Disturb = Callable[[Client], AsyncIterator[None]]
 
 
 async def _stream(client: Client, prefix: str) -> list[float]:
-    """Latencies in seconds, ascending, of claims that arrive at a fixed rate, whatever becomes of those before."""
+    """Latencies in seconds, ascending, of claims that are created at a fixed rate."""
     count = int(RATE * SECONDS)
     begun: dict[str, float] = {}
-    seen = people.Binding(client, count, prefix=prefix)
+    seen = clients.BoundClaims(client, count, prefix=prefix)
     watching = asyncio.create_task(seen.follow((await client.list(CLAIMS, namespace="default")).version))
 
     async def create(number: int) -> None:
@@ -72,7 +72,7 @@ async def _nothing(_: Client) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _claims_of(client: Client, storage_class: str, count: int) -> AsyncIterator[None]:
-    await people.each(count, lambda n: client.create(CLAIMS, claim(f"{storage_class}-{n:06}", storage_class)))
+    await clients.each(count, lambda n: client.create(CLAIMS, claim(f"{storage_class}-{n:06}", storage_class)))
     await asyncio.sleep(2.0)
     yield
 
@@ -103,7 +103,7 @@ async def _burst(client: Client) -> AsyncIterator[None]:
 
 
 async def _patching(client: Client, make: Callable[[str], Awaitable[Any]], kind: Kind[Any], victim: int) -> None:
-    """Without a pause, on one new object after the other."""
+    """Patch one new object after the other, 20 times each, until cancelled."""
     turn = 0
     while True:
         name = f"victim-{victim}-{turn}"
@@ -145,7 +145,7 @@ async def _storm_elsewhere(client: Client) -> AsyncIterator[None]:
 
 
 async def _end_pods(client: Client, ended: dict[str, str]) -> None:
-    """What a node does with scrubber pods, without scrubbing."""
+    """End scrubber pods after 50 ms, as a node would that has nothing to scrub. ended: pod uid -> name."""
 
     async def end(pod: Pod) -> None:
         await asyncio.sleep(0.05)
@@ -166,21 +166,21 @@ async def _end_pods(client: Client, ended: dict[str, str]) -> None:
 @asynccontextmanager
 async def _recycles(client: Client) -> AsyncIterator[None]:
     count = 100
-    await people.each(count, lambda n: client.create(VOLUMES, volume(f"volume-{n:06}", "Recycle")))
-    await people.each(count, lambda n: client.create(CLAIMS, claim(f"static-{n:06}")))
-    await people.until_phase(client, "Bound", count)
+    await clients.each(count, lambda n: client.create(VOLUMES, volume(f"volume-{n:06}", "Recycle")))
+    await clients.each(count, lambda n: client.create(CLAIMS, claim(f"static-{n:06}")))
+    await clients.until_phase(client, "Bound", count)
     ended: dict[str, str] = {}
     node = asyncio.create_task(_end_pods(client, ended))
     begun = time.perf_counter()
 
     async def scrubbed() -> float:
-        await people.until_phase(client, "Available", count)
+        await clients.until_phase(client, "Available", count)
         return time.perf_counter() - begun
 
-    await people.each(count, lambda n: client.delete(CLAIMS, f"default/static-{n:06}"))
-    again = asyncio.create_task(scrubbed())
+    await clients.each(count, lambda n: client.delete(CLAIMS, f"default/static-{n:06}"))
+    scrubbing = asyncio.create_task(scrubbed())
     yield
-    print(f"  {count} volumes were scrubbed within {await again:.1f} s by {len(set(ended.values()))} pods")
+    print(f"  {count} volumes were scrubbed within {await scrubbing:.1f} s by {len(set(ended.values()))} pods")
     node.cancel()
     await asyncio.wait([node])
 
@@ -197,9 +197,9 @@ SCENARIOS: dict[str, tuple[Any, Any]] = {
 
 async def _compare(client: Client, scenario: str) -> tuple[list[float], list[float]]:
     for number, driver in enumerate(HEALTHY):
-        await people.create_class(client, f"class-{number}", driver)
-    await people.create_class(client, "hanging", HANGING)
-    await people.create_class(client, "failing", FAILING)
+        await clients.create_class(client, f"class-{number}", driver)
+    await clients.create_class(client, "hanging", HANGING)
+    await clients.create_class(client, "failing", FAILING)
     calm, disturbed = SCENARIOS[scenario]
     await _stream(client, "warm")
     async with calm(client):
@@ -215,7 +215,7 @@ def measure(scenario: str) -> dict[str, float]:
     options = [text for driver in drivers for text in ("--driver", driver)]
 
     async def main(kubeconfig: Path) -> tuple[list[float], list[float]]:
-        async with people.connected(kubeconfig) as client:
+        async with clients.connected(kubeconfig) as client:
             return await _compare(client, scenario)
 
     with tempfile.TemporaryDirectory() as name:
@@ -223,8 +223,8 @@ def measure(scenario: str) -> dict[str, float]:
         with processes.server(kubeconfig), processes.controller(kubeconfig, *options, "--timeout", "5") as run:
             undisturbed, disturbed = asyncio.run(main(kubeconfig))
             memory = run.usage().memory
-    told = {"calm": undisturbed, "rough": disturbed}
-    figures = {f"{which}_p{part}_ms": _percentile(values, part) for which, values in told.items() for part in (50, 99)}
+    parts = {"calm": undisturbed, "rough": disturbed}
+    figures = {f"{which}_p{part}_ms": _percentile(values, part) for which, values in parts.items() for part in (50, 99)}
     return {**figures, "ratio": figures["rough_p99_ms"] / figures["calm_p99_ms"], "memory_mib": memory / 2**20}
 
 

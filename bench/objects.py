@@ -1,4 +1,4 @@
-"""The objects that the benchmarks create: small ones to work on, and typical ones to fill a cluster with."""
+"""The objects of the benchmarks: small ones that are measured, realistic ones that fill a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 DRIVER = "memory.volplane.dev"
 NAMESPACE = "default"
 FILLED_CLASS = "filled"
-"""Class of the objects a server is filled with, so that nothing that is measured may take them."""
+"""Class of the objects that fill a server; measured claims have another, so they cannot bind them."""
 TIME = "2026-01-01T00:00:00Z"
 
 
@@ -34,7 +34,7 @@ def volume_name(number: int) -> str:
 
 
 def claim(name: str, storage_class: str = "") -> dict[str, Any]:
-    """A claim of 1 GiB. "": of no class, for static volumes."""
+    """A claim of 1 GiB. storage_class: "" = no class, for static volumes."""
     spec = {
         "storageClassName": storage_class,
         "accessModes": ["ReadWriteOnce"],
@@ -64,7 +64,7 @@ def free_volume(number: int) -> dict[str, Any]:
             "creationTimestamp": TIME,
             "finalizers": ["kubernetes.io/pv-protection"],
         },
-        # The server adds what is left out at a create only, and takes any later difference for a change.
+        # Defaults are explicit: the store is filled without the admission that adds them.
         "spec": {**spec, "volumeMode": "Filesystem", "hostPath": {**spec["hostPath"], "type": ""}},
         "status": {"phase": "Available"},
     }
@@ -75,7 +75,7 @@ def _namespace_of(number: int) -> str:
 
 
 def _fields(manager: str, **fields: Any) -> dict[str, Any]:
-    """What a real server notes about each writer; nobody reads it, everybody transports it."""
+    """An entry of managedFields: no controller reads it, but every list and watch transports it."""
     return {
         "manager": manager,
         "operation": "Update",

@@ -1,4 +1,4 @@
-"""A plot as SVG text: lines over a logarithmic axis, each with its budget. Readable on light and dark pages."""
+"""A line plot as SVG text, with a logarithmic x axis and budgets. Readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GREY = "#808080"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line. points: (x > 0, y >= 0), ascending in x; budget: what y may be at most, drawn dashed."""
+    """One line. points: (x > 0, y >= 0), ascending in x. budget: maximum of y, drawn dashed."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -39,7 +39,7 @@ class _Scale:
 
 
 def svg(title: str, x_name: str, y_name: str, lines: Sequence[Line], *, note: str = "") -> str:
-    """The whole file. note: one line below, for machine and date."""
+    """The content of the SVG file. note: a line at the bottom, for machine and date."""
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for y in (*(y for _, y in line.points), line.budget or 0.0)]
     step = _step(max(ys))
@@ -58,7 +58,7 @@ def svg(title: str, x_name: str, y_name: str, lines: Sequence[Line], *, note: st
 
 
 def _step(highest: float) -> float:
-    """A round distance between grid lines, four to eight of them."""
+    """A round distance of grid lines, so that there are four to eight."""
     rough = (highest or 1.0) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     return next(power * times for times in (1, 2, 5, 10) if power * times >= rough)

@@ -1,4 +1,4 @@
-"""The processes of a measurement, each on its own as in real life: API server, controller, bare client."""
+"""The processes of a measurement: API server, controllers, bare client."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 START_SECONDS = 120.0
 QUIET_SHARE = 0.03
-"""Of a core: a process below it has nothing left to do."""
+"""Share of a core below which a process counts as idle."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process used so far: CPU seconds (user and system), and its resident bytes now and at most."""
+    """What a process has used: CPU seconds (user and system), resident bytes now and their maximum."""
 
     cpu: float
     memory: int
@@ -42,7 +42,7 @@ class Usage:
 
 
 class Process:
-    """A child that says on its standard output, line by line, what others need to know."""
+    """A child process that is controlled by lines on stdin and stdout."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self._popen = popen
@@ -52,19 +52,20 @@ class Process:
         return Usage.of(self.pid)
 
     def line(self, seconds: float = START_SECONDS) -> str:
-        """The next line it prints. Ends the benchmark if it ends instead, or says nothing."""
+        """The next line of its stdout. Raises SystemExit if it ends, or prints nothing in time."""
         out = self._popen.stdout
-        if out is None or not select.select([out], [], [], seconds)[0] or not (said := out.readline()):
-            raise SystemExit(f"{self._popen.args!r} did not say what was expected within {seconds:g} s")
-        return said.decode().strip()
+        if out is None or not select.select([out], [], [], seconds)[0] or not (printed := out.readline()):
+            raise SystemExit(f"{self._popen.args!r} printed nothing within {seconds:g} s")
+        return printed.decode().strip()
 
-    def tell(self, text: str) -> None:
+    def write(self, text: str) -> None:
+        """Write a line to its stdin."""
         if self._popen.stdin is not None:
             self._popen.stdin.write(text.encode() + b"\n")
             self._popen.stdin.flush()
 
     def wait_for(self, path: Path, seconds: float = START_SECONDS) -> None:
-        """Return once it wrote the file."""
+        """Return once the file exists. Raises SystemExit if the process ends, or does not write it in time."""
         end = time.monotonic() + seconds
         while not path.exists():
             if self._popen.poll() is not None or time.monotonic() > end:
@@ -72,14 +73,14 @@ class Process:
             time.sleep(0.02)
 
     def pause(self) -> None:
-        """Stop it where it is: it uses nothing until `resume`."""
+        """Stop it with SIGSTOP until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def quiet(self, seconds: float = 120.0) -> Usage:
-        """What it has used once it has nothing left to do."""
+        """Wait until it is idle; returns what it has used. Raises SystemExit if it stays busy."""
         before, end = self.usage(), time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(0.5)
@@ -87,16 +88,16 @@ class Process:
             if now.cpu - before.cpu <= 0.5 * QUIET_SHARE:
                 return now
             before = now
-        raise SystemExit(f"{self._popen.args!r} does not come to rest")
+        raise SystemExit(f"{self._popen.args!r} does not become idle")
 
 
 class Controller(Process):
-    """The controllers, with the address under which they tell about themselves."""
+    """The controllers. url: of their HTTP endpoints."""
 
     url = ""
 
     def metrics(self) -> dict[str, float]:
-        """Every sample of /metrics by name and labels, as written there."""
+        """Samples of /metrics: name with labels -> value."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return {
@@ -111,7 +112,7 @@ class Controller(Process):
             return False
 
     def writes(self) -> tuple[int, int]:
-        """(writes of objects, writes of events) that it sent so far, by its own count."""
+        """(writes of objects, writes of events) sent so far, from its own metrics."""
         objects = events = 0.0
         for sample, value in self.metrics().items():
             if not sample.startswith("rest_client_requests_total{"):
@@ -127,7 +128,7 @@ class Controller(Process):
 
 @contextmanager
 def child(*command: str, kind: type[Process] = Process) -> Iterator[Any]:
-    """Run a Python program until the block ends; SIGTERM, and SIGKILL for what does not heed it."""
+    """Run a Python program until the block ends; then SIGTERM, and SIGKILL after 15 s."""
     popen = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         yield kind(popen)
@@ -175,13 +176,13 @@ def controller(kubeconfig: Path, *options: str, wait: bool = True) -> Iterator[C
 
 
 def load() -> str:
-    """How busy the machine is besides."""
+    """The load average of this machine, as a text."""
     one, five, _ = os.getloadavg()
     return f"load average {one:.1f} (1 min), {five:.1f} (5 min)"
 
 
 def machine() -> str:
-    """What this was measured on."""
+    """Processor and Python version of this machine, as a text."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -192,14 +193,14 @@ def machine() -> str:
 
 
 def report(title: str, rows: dict[str, Any]) -> None:
-    """Print figures for people."""
+    """Print figures as a table."""
     print(title)
     for name, value in rows.items():
         print(f"  {name:44} {value:>12,.3f}" if isinstance(value, float) else f"  {name:44} {value:>12}")
 
 
 def keep(path: Path | None, content: Any) -> None:
-    """Keep figures for scripts."""
+    """Write figures as JSON, if a path is given."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n")

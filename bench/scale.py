@@ -1,13 +1,12 @@
-"""Whether many objects make each one dearer: cost per claim, memory per object, time to sync, CPU at rest.
+"""How costs grow with the number of objects: CPU per claim, memory per object, time to sync, CPU when idle.
 
     python -m bench.scale curve [--sizes 1000,3000,10000,30000,100000] [--runs 3] [--json FILE] [--plot FILE.svg]
     python -m bench.scale sync [--pairs 100000]
     python -m bench.scale idle [--pairs 10000] [--seconds 30]
 
-curve: controller CPU per claim while so many objects are there already (two fifths each bound volumes and their claims,
-one fifth free volumes of the class that is asked for). sync: from the start of the process until it is ready, and its
-memory per object once it rests, less what it needs without objects. idle: its CPU while nothing happens.
-Objects are of the size that a cluster's have (see `bench.objects`).
+curve: controller CPU per claim in a cluster with that many objects (two fifths bound volumes, two fifths their claims,
+one fifth free volumes of the requested class). sync: seconds from process start to ready, and memory per object when
+idle, less the memory without objects. idle: CPU while nothing changes. Objects have realistic sizes (`bench.objects`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import people, processes
+from bench import clients, processes
 from bench.claims import BUDGETS
 from bench.objects import claim, claim_name
 from bench.plot import Line, svg
@@ -44,13 +43,13 @@ def _cluster(pairs: int, volumes: int = 0) -> Iterator[tuple[Path, processes.Pro
 
 
 async def _cost(client: Client, run: processes.Controller, kind: str, count: int, prefix: str) -> float:
-    """Controller CPU per claim, ms, from created claims to rest."""
+    """Controller CPU per claim in ms, from the created claims until the controllers are idle."""
     storage_class = "" if kind == "static" else "memory"
     names = [f"{prefix}-{claim_name(number)}" for number in range(count)]
     before = await asyncio.to_thread(run.quiet)
     run.pause()
-    await people.each(count, lambda number: client.create(CLAIMS, claim(names[number], storage_class)))
-    seen = people.Binding(client, count, prefix=prefix)
+    await clients.each(count, lambda number: client.create(CLAIMS, claim(names[number], storage_class)))
+    seen = clients.BoundClaims(client, count, prefix=prefix)
     watching = asyncio.create_task(seen.follow((await client.list(CLAIMS, namespace="default")).version))
     run.resume()
     await watching
@@ -60,9 +59,9 @@ async def _cost(client: Client, run: processes.Controller, kind: str, count: int
 
 def _point(size: int) -> dict[str, float]:
     async def main(kubeconfig: Path, run: processes.Controller) -> dict[str, float]:
-        async with people.connected(kubeconfig) as client:
-            await people.create_class(client)
-            # Connections, with their handshakes, are there before anything is measured.
+        async with clients.connected(kubeconfig) as client:
+            await clients.create_class(client)
+            # The first claims open connections; they are not measured.
             await _cost(client, run, "dynamic", WARMING, "warm")
             return {kind: await _cost(client, run, kind, CLAIMS_MEASURED, kind) for kind in ("static", "dynamic")}
 
@@ -75,7 +74,7 @@ def _point(size: int) -> dict[str, float]:
 
 
 def curve(sizes: list[int], runs: int) -> list[dict[str, float]]:
-    """Points of all sizes in turn, `runs` times; the median of each."""
+    """Measure all sizes in turn, `runs` times; returns the medians."""
     points: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for _ in range(runs):
         for size in sizes:
@@ -87,13 +86,13 @@ def curve(sizes: list[int], runs: int) -> list[dict[str, float]]:
 
 
 def _empty() -> int:
-    """Resident bytes of controllers that know no object."""
+    """Resident bytes of the controllers in an empty cluster."""
     with _cluster(0) as (kubeconfig, _), processes.controller(kubeconfig) as run:
         return run.quiet().memory
 
 
 def sync(pairs: int) -> dict[str, float]:
-    """How long the controllers take to know so many volumes and claims, and what they keep."""
+    """How long the controllers take to list this many volumes and claims, and the memory of their caches."""
     empty = _empty()
     with _cluster(pairs) as (kubeconfig, api):
         server = api.usage().cpu

@@ -1,9 +1,9 @@
-"""`volplane apiserver --memory` that holds many objects from its first moment, or is as dear as another one.
+"""`volplane apiserver --memory` that starts with many objects, or whose writes cost extra CPU.
 
 python -m bench.server KUBECONFIG [--pairs N] [--volumes N] [--write-ms MS]
 
-pairs: bound volumes with their claims, as a cluster holds them. volumes: free static ones of 1 GiB and no class.
-write-ms: CPU that every write costs besides, in threads of their own as in a server that uses all cores.
+pairs: bound volumes with their claims, as in a real cluster. volumes: free static ones of 1 GiB and no class.
+write-ms: extra CPU per write, spent in threads, as in a server that uses all cores.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def _fill(store: Store, pairs: int, volumes: int) -> None:
 
 
 def _burn(rounds: int) -> None:
-    """Use CPU without the interpreter's lock."""
+    """Use CPU while the interpreter's lock is released."""
     hashlib.pbkdf2_hmac("sha256", b"bench", b"volplane", rounds)
 
 
 def _rounds(seconds: float) -> int:
-    """How often to hash for so many CPU seconds on this machine."""
+    """Number of hash rounds that take this many CPU seconds on this machine."""
     sample = 100_000
     begun = time.thread_time()
     _burn(sample)
     return max(1, round(sample * seconds / (time.thread_time() - begun)))
 
 
-def _make_dear(server: ApiServer, seconds: float) -> None:
+def _add_cost(server: ApiServer, seconds: float) -> None:
     plain, rounds, threads = server.answer, _rounds(seconds), ThreadPoolExecutor(8)
 
     async def answer(method: str, path: str, query: Any, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -71,7 +71,7 @@ async def _serve(kubeconfig: Path, pairs: int, volumes: int, write_ms: float, st
     async with embedded_server(settings, history=HISTORY) as embedded:
         _fill(embedded.server.store, pairs, volumes)
         if write_ms:
-            _make_dear(embedded.server, write_ms / 1000)
+            _add_cost(embedded.server, write_ms / 1000)
         ready.rename(kubeconfig)
         await stop.wait()
 

@@ -1,20 +1,18 @@
 """Ports of servers that must be known before the server listens."""
 
-import itertools
-import os
+import random
 import socket
 
-_numbers = itertools.count()
+_chance = random.SystemRandom()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 where nobody listens.
+    """A port of 127.0.0.1 where nobody listens, by chance, so that tests in other processes hardly get the same.
 
-    Another process gets others: they follow from the process id, and lie below those that Linux gives out by itself
-    (from 32768), so that nobody is given one between this look and its use.
+    It is below those that Linux gives out by itself (from 32768): nobody is given it between this look and its use.
     """
     while True:
-        port = 10_000 + os.getpid() % 200 * 100 + next(_numbers) % 100
+        port = _chance.randrange(10_000, 32_000)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -91,7 +91,7 @@ def reachable() -> list[type[BaseModel]]:
     return sorted(found, key=definition_name)
 
 
-def says(facts: typing.Container[str], short: str, field: str) -> bool:
+def holds(facts: typing.Container[str], short: str, field: str) -> bool:
     return f"{short}.{field}" in facts or field in facts
 
 
@@ -117,13 +117,13 @@ def type_of(annotation: Any, short: str, field: str) -> str:
 
 def scalar(annotation: Any, short: str, field: str) -> str:
     if annotation is str:
-        return "quantity" if says(QUANTITIES, short, field) else "str"
+        return "quantity" if holds(QUANTITIES, short, field) else "str"
     if annotation is bool:
         return "bool"
     if annotation is int:
-        return "i64" if says(INT64, short, field) else "i32"
+        return "i64" if holds(INT64, short, field) else "i32"
     if annotation is datetime:
-        return "micro-time" if says(MICRO_TIMES, short, field) else "time"
+        return "micro-time" if holds(MICRO_TIMES, short, field) else "time"
     if annotation is Any or annotation is object:
         return "any"
     raise TypeError(f"{short}.{field}: {annotation!r} has no notation yet")
@@ -131,11 +131,11 @@ def scalar(annotation: Any, short: str, field: str) -> str:
 
 def marks(kind: str, short: str, field: str, *, required: bool) -> list[str]:
     found = []
-    empty_text = kind == "str" and (required or says(KEPT_WHEN_EMPTY, short, field))
+    empty_text = kind == "str" and (required or holds(KEPT_WHEN_EMPTY, short, field))
     if empty_text or (required and kind[0] in "[{"):
         found.append("keep")
-    zero = kind in {"bool", "i32", "i64"} and says(ZERO_DROPPED, short, field)
-    if zero and not required and not says(KEPT_WHEN_EMPTY, short, field):
+    zero = kind in {"bool", "i32", "i64"} and holds(ZERO_DROPPED, short, field)
+    if zero and not required and not holds(KEPT_WHEN_EMPTY, short, field):
         found.append("drop")
     path = f"{short}.{field}"
     if path in MERGE_KEYS:

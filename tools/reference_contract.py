@@ -31,17 +31,17 @@ SHARED = (
 
 
 def names_of_hooks() -> list[Name]:
-    """What the page about hooks defines: every name that authors import, but for the errors."""
+    """The names on the page about hooks: all that authors import, except errors."""
     return [name for name in exported("volplane") if not is_error(getattr(volplane, name.name))]
 
 
 def names_of_errors() -> list[Name]:
-    """What the page about errors defines."""
+    """The names on the page about errors."""
     return exported("volplane.errors")
 
 
 def hooks_page(index: Index) -> Iterator[str]:
-    """Every hook with its request and its results, and every other type that an author meets."""
+    """Every hook with its request and results, and every other public type."""
     hooks = [(name, member) for name, member in vars(BackendSpec).items() if is_hook(name, member)]
     yield "# Hooks\n"
     yield MARK + "\n"
@@ -109,7 +109,7 @@ def results_of(hook: Hook) -> tuple[type, ...]:
 
 
 def errors_page() -> Iterator[str]:
-    """Every public error, and what it makes volplane do."""
+    """Every public error, and how volplane reacts to it."""
     kinds = [member for name, member in vars(errors).items() if name in errors.__all__ and is_error(member)]
     yield "# Errors\n"
     yield MARK + "\n"
@@ -152,5 +152,5 @@ it forgets the claim. A backend that is certain passes `nothing_done=True`."""
 
 
 def is_error(member: object) -> bool:
-    """Whether this is one of the tree."""
+    """Whether this is a public error."""
     return isinstance(member, type) and issubclass(member, errors.VolplaneError)

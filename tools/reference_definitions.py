@@ -45,7 +45,7 @@ class Index:
         return [name for name, place in self._pages.items() if place == page]
 
     def link(self, name: Name, page: str) -> str:
-        """Where a link on `page` leads."""
+        """The target of a link on `page`."""
         if name not in self._pages:
             raise SystemExit(f"a signature on {page} names {name}, which no page of the reference defines")
         place = self._pages[name]
@@ -71,7 +71,7 @@ class Index:
 def definition_of(
     name: Name, page: str, index: Index, *, level: int, constructed: bool = True, methods: bool = True
 ) -> Iterator[str]:
-    """A heading, the contract, and what it consists of. constructed: the reader makes instances of it."""
+    """Heading, contract and members. constructed: readers create instances of it."""
     statement = definition(name)
     subject = getattr(importlib.import_module(name.module), name.name)
     yield f"\n{'#' * level} {name.name}\n"
@@ -116,7 +116,7 @@ def call(name: Name, function: Function, page: str, index: Index, *, shown: str 
 
 
 def methods_listed(name: Name, kind: ast.ClassDef, page: str, index: Index) -> Iterator[str]:
-    """What an instance offers, one line each, in the order of the source."""
+    """Public methods and properties, one line each, in source order."""
     lines = []
     for member in methods_of(kind):
         text = one_line(ast.get_docstring(member))
@@ -129,7 +129,7 @@ def methods_listed(name: Name, kind: ast.ClassDef, page: str, index: Index) -> I
 
 
 def attributes(name: Name, kind: ast.ClassDef, page: str, index: Index) -> Iterator[str]:
-    """Attributes that say what they are, one line each."""
+    """Documented attributes, one line each."""
     lines = []
     for attribute, annotation, note in attributes_of(kind):
         names = [each for each in names_in(name.module, annotation) if each != name]

@@ -1,4 +1,4 @@
-"""How docstrings and defaults become Markdown."""
+"""How docstrings, defaults and parameter schemas become Markdown."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import typing
 from collections.abc import Collection
 from enum import Enum
 
+from volplane.drivers.parameter_text import entries
+from volplane.schemas import ParameterSchema
+
 MARK = "<!-- Written by tools/reference.py from the code; change it there, then `make docs`. -->"
 BAR = "\\|"
 ITEM = re.compile(r"(?:(?<=\.)\s+|^)([a-z_]\w*(?:, \w+)*): ", re.MULTILINE)
@@ -17,7 +20,7 @@ LONGEST_DEFAULT = 60
 
 
 def default_of(row: dataclasses.Field[typing.Any], source: ast.expr | None) -> str:
-    """The default of a field: its value, or the source where that is easier to read."""
+    """The default of a field: its value, or its source code if that is shorter to read."""
     if row.default is not dataclasses.MISSING:
         value = row.default
     elif row.default_factory is not dataclasses.MISSING:
@@ -32,7 +35,7 @@ def default_of(row: dataclasses.Field[typing.Any], source: ast.expr | None) -> s
 
 
 def spelled(source: ast.expr) -> str:
-    """The source of a default; of `field(default_factory=...)` what it makes."""
+    """The source code of a default, or the factory of `field(default_factory=...)`."""
     if isinstance(source, ast.Call) and ast.unparse(source.func) == "field":
         made = source.keywords[0].value
         if source.keywords[0].arg == "default_factory":
@@ -42,7 +45,7 @@ def spelled(source: ast.expr) -> str:
 
 
 def plain(value: object) -> str:
-    """A default as an author would write it."""
+    """A default as Python code."""
     if isinstance(value, Enum):
         return repr(value.value)
     if isinstance(value, (tuple, frozenset)):
@@ -71,7 +74,7 @@ def without_items(docstring: str, elsewhere: Collection[str]) -> str:
 
 
 def items_of(docstring: str) -> dict[str, str]:
-    """What a docstring says in sentences of the form `name: meaning.`, by name."""
+    """Name -> meaning, from sentences of the form `name: meaning.` in a docstring."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     found = [item for paragraph in paragraphs for item in split(paragraph)[1]]
     return {name: meaning[:1].upper() + meaning[1:] for names, meaning in found for name in names}
@@ -89,3 +92,15 @@ def split(paragraph: str) -> tuple[str, list[tuple[list[str], str]]]:
 def one_line(docstring: str | None) -> str:
     """A docstring on one line."""
     return " ".join(re.sub(r"^- ", "", prose(docstring or ""), flags=re.MULTILINE).split())
+
+
+def parameter_table(schema: ParameterSchema) -> str:
+    """The parameters of a schema as a Markdown table; "None." if there are none."""
+    if not schema.parameters:
+        return "None.\n"
+    lines = ["| name | value | default | |", "|---|---|---|---|"]
+    for entry in entries(schema):
+        value = re.sub(r"(?<=that matches )(.*)", r"`\1`", entry.value)
+        cells = (f"`{entry.name}`", value, f"`{entry.default}`" if entry.default else "", entry.doc)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -59,7 +59,7 @@ def kit_page(page: str, index: Index) -> Iterator[str]:
 
 
 def conformance_page(index: Index) -> Iterator[str]:
-    """Every rule of the conformance suite, and what the suite may be told of a backend."""
+    """The rules of the conformance suite, and the settings that a backend's tests may pass to it."""
     fixed = sum(not rule.waivable for rule in RULES)
     yield "# Conformance\n"
     yield MARK + "\n"

@@ -172,7 +172,7 @@ def types_of(statement: Definition, *, constructed: bool) -> Iterator[ast.expr]:
 def names_in(module: str, annotation: ast.expr) -> list[Name]:
     """The names of ours in a type, in their order."""
     found: list[Name] = []
-    for node in ast.walk(annotation):
+    for node in sorted(ast.walk(annotation), key=lambda each: getattr(each, "col_offset", -1)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
             found += names_in(module, ast.parse(node.value, mode="eval").body)
         elif isinstance(node, ast.Name) and (name := resolve(module, node.id)) and name not in found:

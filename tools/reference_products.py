@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import typer.main
 import typer.testing
-from tools.reference_docstrings import MARK, contract
+from tools.reference_docstrings import MARK, contract, parameter_table
 
 from volplane.cli import main as frame
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.loading import build_driver, options_schema
-from volplane.drivers.reference import markdown
 
 WIDTH = 100
 
@@ -35,10 +34,10 @@ def backend_page(name: str) -> Iterator[str]:
     yield contract(plugin.factory) + "\n"
     yield "## Options of a driver\n"
     yield "In the configuration file, by the operator.\n"
-    yield markdown(options)
+    yield parameter_table(options)
     yield "## Parameters of a class\n"
     yield "In `parameters` of a StorageClass. Names are compared without regard to case.\n"
-    yield markdown(driver.view.info.parameters)
+    yield parameter_table(driver.view.info.parameters)
 
 
 def metrics_page() -> Iterator[str]:
@@ -66,7 +65,7 @@ They come with volplane and are around every driver once the configuration names
     for name in ("call_log", "dry_run", "quota"):
         plugin = InstalledPlugins().load("extension", name)
         yield f"\n## {name}\n\n{contract(inspect.getmodule(plugin.factory))}\n\n{contract(plugin.factory)}\n"
-        yield markdown(options_schema(plugin))
+        yield parameter_table(options_schema(plugin))
 
 
 def commands_page() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the client models do not say about the API's Go types, and the schemas of the API server need.
+"""Facts about the API's Go types that the schemas of the API server need and the client models lack.
 
 Keys are `Definition.field` or, where a field means the same everywhere, `field` alone.
 """

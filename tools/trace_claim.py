@@ -2,10 +2,9 @@
 
 python -m tools.trace_claim          print the files and functions in the order in which they were first called
 
-A claim of a class with the hostpath backend is made on a cluster in this process, and every call of a function of core
-is noted that is part of its way: in the reflectors, in the workers of the runner of claims, in the operation on the
-claim, in the hooks, and in callbacks of the event loop. docs/explanation/architecture.md describes that way; a test
-compares the two.
+Creates a claim of a class with the hostpath backend in a cluster in this process, and records the calls of functions of
+core that serve it: in reflectors, workers of the runner of claims, the operation on the claim, hooks, and callbacks of
+the event loop. docs/explanation/architecture.md describes these calls; a test compares the two.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "operations.operation",
         "requests",
         "state.indexes",
+        "state.records",
     ),
     "names": ("kube.names", "state.naming"),
     "parameters": ("drivers.parameters", "schemas", "secret"),
@@ -55,17 +55,17 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
     "other duties": ("assembly._Wiring._forget_source", "protection"),
 }
-"""What a reader need not open to follow a claim: subject -> packages, modules and functions of core."""
+"""What is left out because nobody needs it to follow a claim: subject -> packages, modules, functions of core."""
 
 
 @dataclass(slots=True)
 class Trace:
-    """What was called. Functions are named `path of the file`, `qualified name`."""
+    """The recorded calls. A function is (path of its file, qualified name)."""
 
     functions: dict[tuple[str, str], None] = field(default_factory=dict)
     """In the order of their first call."""
     upward: dict[tuple[tuple[str, str], tuple[str, str]], None] = field(default_factory=dict)
-    """Calls (caller, callee) of a function in a higher layer: those of listeners, handlers and requeues."""
+    """Calls (caller, callee) into a higher layer, as listeners, handlers and requeues make them."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Trace:
 
 
 class Tracer:
-    """A profile function (see `sys.setprofile`) that notes the calls of core on the claim's way."""
+    """A profile function (see `sys.setprofile`) that records calls of core functions that serve the claim."""
 
     def __init__(self) -> None:
         self.trace = Trace()
@@ -82,7 +82,7 @@ class Tracer:
         self._layers = dict(layers())
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
-        """Note a call."""
+        """Record a call."""
         if event != "call" or (called := self._function(frame.f_code)) is None or not on_the_way():
             return
         self.trace.functions.setdefault(called)
@@ -109,7 +109,7 @@ class Tracer:
 
 
 def named(code: CodeType) -> tuple[str, str] | None:
-    """File and qualified name of a function of core; None for what is elsewhere or left out."""
+    """File and qualified name of a function of core; None if it is elsewhere or left out."""
     path = Path(code.co_filename)
     if not path.is_relative_to(CORE):
         return None
@@ -144,7 +144,7 @@ def layers() -> Iterator[tuple[str, int]]:
 
 
 def trace_claim() -> Trace:
-    """Make the claim, and wait until it is Bound."""
+    """Create the claim, and wait until it is Bound."""
     tracer = Tracer()
 
     async def main() -> None:
@@ -167,7 +167,7 @@ def trace_claim() -> Trace:
 
 
 def main() -> None:
-    """Print what was found."""
+    """Print files and functions."""
     trace = trace_claim()
     for number, path in enumerate(trace.files, 1):
         print(f"{number:2} {path}: {', '.join(name for file, name in trace.functions if file == path)}")

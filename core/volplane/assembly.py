@@ -1,12 +1,12 @@
 """The wiring: `build` is the only function that makes a control plane.
 
-The process, the read-only plane, the testing kit and the simulation call it with other parts. Nothing here decides
-anything, and nothing else knows which parts there are.
+The process, the read-only control plane, the testing kit and the simulation call it, each with its own parts. Nothing
+here decides anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -20,7 +20,6 @@ from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets
 from volplane.drivers.status import LoadedDrivers
-from volplane.errors import ConfigurationError
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
@@ -44,40 +43,21 @@ from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
 from volplane.reconcile.volumes import VolumeReconciler, promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
-from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
+from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
 from volplane.state.naming import volume_source
 from volplane.state.records import Sealer
 
-__all__ = ["ALL_CONTROLLERS", "CONTROLLERS_BESIDE", "Parts", "build", "parse_controllers"]
-
-ALL_CONTROLLERS = ("binder", "provisioner", "reclaimer", "protection")
-CONTROLLERS_BESIDE = ("provisioner", "reclaimer")
-"""What runs beside a stock kube-controller-manager."""
-
-
-def parse_controllers(text: str) -> frozenset[str]:
-    """The value of `--controllers`: names separated by commas, or `all`. Raises ConfigurationError."""
-    chosen = [name.strip() for name in text.split(",") if name.strip()]
-    if chosen == ["all"]:
-        return frozenset(ALL_CONTROLLERS)
-    for name in chosen:
-        if name not in ALL_CONTROLLERS:
-            known = ", ".join(ALL_CONTROLLERS)
-            raise ConfigurationError(f'--controllers: "{name}" is no controller; valid are {known}, or all alone')
-    if not chosen:
-        raise ConfigurationError(f"--controllers is empty; name some of {', '.join(ALL_CONTROLLERS)}, or all")
-    return frozenset(chosen)
+__all__ = ["Parts", "build"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a control plane is built from. Each part belongs to the one event loop that runs the plane.
+    """What a control plane is built from. All parts belong to one event loop.
 
-    executor: where hooks run; whoever made it closes it. fence: names the lease, its holder and its term, under which
-    hooks run. node_name: of the one node whose storage this process reaches; None = not bound to a node. refresh: reads
-    the Kubernetes Secrets of drivers anew. call_hook: what an executor's thread does to call a hook. metrics: where
-    runners and reflectors count; lifecycle_metrics: where it is counted what becomes of claims, volumes, hooks and
-    leaks.
+    executor: runs the hooks; the caller closes it. fence: returns epoch and holder of the Lease, for hooks.
+    node_name: the node whose local storage this process serves; None = the whole cluster. refresh: reads the Kubernetes
+    Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of runners and reflectors.
+    lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
     """
 
     client: Client
@@ -96,12 +76,12 @@ class Parts:
 
 
 def build(settings: Settings, parts: Parts) -> ControlPlane:
-    """Make a control plane that has the duties of `settings`. It reads and writes nothing until it is run."""
+    """Make a control plane with the controllers of `settings`. It reads and writes nothing until it is run."""
     return _Wiring(settings, parts).plane()
 
 
 class _Wiring:
-    """The parts that more than one step of the wiring needs."""
+    """Holds the parts that several steps of the wiring need."""
 
     def __init__(self, settings: Settings, parts: Parts) -> None:
         self._settings = settings
@@ -136,19 +116,12 @@ class _Wiring:
         if parts.lifecycle_metrics is not None:
             claims, volumes = self._state.claims, self._state.volumes
             self._measured = MeasuredHooks(self._drivers, claims, volumes, parts.lifecycle_metrics)
-        self._caches: Mapping[str, Cache[Any]] = {
-            cache.kind.plural: cache
-            for cache in (
-                self._state.claims,
-                self._state.volumes,
-                self._state.classes,
-                self._state.pods,
-                self._state.nodes,
-            )
-        }
+        state = self._state
+        caches: tuple[Cache[Any], ...] = (state.claims, state.volumes, state.classes, state.pods, state.nodes)
+        self._caches = {cache.kind.plural: cache for cache in caches}
 
     def plane(self) -> ControlPlane:
-        """Build what remains, in the order in which one part needs another."""
+        """Build the rest, each part after those that it needs."""
         runners = self._runners()
         deps = self._operations(runners.volumes)
         EventHandlers(self._state, runners.claims, runners.volumes, self._registry.forget).subscribe()
@@ -277,17 +250,10 @@ class _Wiring:
         volumes = self._runner(
             "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes), state.volumes
         )
-        wakeups = ProtectionHandlers(
-            claims=claims,
-            volumes=volumes,
-            known=state.claims,
-            live=live,
-            claims_of_pod=claims_of_pod,
-            monotonic=parts.clock.monotonic,
-        )
-        state.claims.subscribe(wakeups.claim_changed)
-        state.volumes.subscribe(wakeups.volume_changed)
-        state.pods.subscribe(wakeups.pod_changed)
+        handlers = ProtectionHandlers(protection, claims=claims, volumes=volumes)
+        state.claims.subscribe(handlers.claim_changed)
+        state.volumes.subscribe(handlers.volume_changed)
+        state.pods.subscribe(handlers.pod_changed)
         return Runners(claims=runners.claims, volumes=runners.volumes, protection=(claims, volumes))
 
     # --- what is counted -----------------------------------------------------------------------------------------

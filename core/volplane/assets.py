@@ -28,8 +28,7 @@ __all__ = [
 
 
 Segment = Mapping[str, str]
-"""A place in the topology: node label keys and values that all hold there, e.g. {"topology.kubernetes.io/zone":
-"a"}."""
+"""A topology segment: label keys and values that its nodes have, such as {"topology.kubernetes.io/zone": "a"}."""
 
 
 class AccessMode(StrEnum):
@@ -50,24 +49,22 @@ class VolumeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeSource:
-    """Where a PersistentVolume points."""
+    """The source of a PersistentVolume."""
 
     kind: str
     """The key of its spec: "local", "hostPath", "nfs", "csi", …"""
     fields: Mapping[str, Any]
-    """What stands there, as in the API; JSON values."""
+    """The fields of that key, as in the API: JSON values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The marks that every asset we make must carry, and that `find`, `delete` and `list_assets` compare. Filled by
-    volplane, kept and given back by the backend.
-    """
+    """The marks of an asset. volplane fills them, the backend stores them; `find`, `delete`, `list_assets` compare."""
 
     cluster_id: str
     """Which cluster owns it."""
     claim_uid: str
-    """For which claim it was made."""
+    """`metadata.uid` of the claim it was made for."""
     volume_name: str
     """The PersistentVolume, `pvc-<claim uid>`."""
     generation: int = 1
@@ -81,9 +78,9 @@ class Asset:
     handle: str
     """The backend's id, 1 to 1,024 characters, stable for ever."""
     source: VolumeSource
-    """What the PersistentVolume will point at."""
+    """The source of the PersistentVolume."""
     capacity_bytes: int
-    """What it really holds, at least what was asked; becomes `spec.capacity.storage`."""
+    """Its real size, at least what was requested; becomes `spec.capacity.storage`."""
     node_affinity: tuple[Segment, ...] = ()
     """Segments from which it can be reached, any of them; empty = from everywhere."""
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -92,24 +89,24 @@ class Asset:
     mount_options: tuple[str, ...] = ()
     """Added to those of the class."""
     gid: int | None = None
-    """Supplemental group of the files (annotation `pv.beta.kubernetes.io/gid`); None = nobody needs one."""
+    """Supplemental group for pods (annotation `pv.beta.kubernetes.io/gid`); None = none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It is so now, whether this call did it or an earlier one."""
+    """The requested state is reached, by this call or an earlier one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProgress:
-    """Started, and no thread needs to wait for it: the same call comes again."""
+    """Started and not finished: volplane makes the same call again, and no thread waits meanwhile."""
 
     retry_after: float
-    """Seconds until then."""
+    """Seconds until that call."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """Comes back in `context.state`, also after a crash: JSON values, at most 4 KiB, never secrets. It is kept in an
-    annotation of the claim or volume, readable by whoever may read that, and on a claim sealed against changes. The
-    repair of a leak has no object to keep it on: there it is lost with the process."""
+    """Passed to that call in `context.state`, also after a crash: JSON values, at most 4 KiB, never secrets. It is
+    kept in an annotation of the claim or volume, readable by all who may read those, and on a claim sealed against
+    changes. The repair of a leak has no object to keep it on: there it is lost with the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +130,10 @@ class Erased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """The asset is attached to the node."""
+    """The asset is attached to the requested node."""
 
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Becomes `status.attachmentMetadata` of the VolumeAttachment: what the node plugin needs, never secrets."""
+    """Becomes `status.attachmentMetadata` of the VolumeAttachment, for the node plugin; never secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,17 +143,17 @@ class Snapshot:
     handle: str
     """The backend's id, stable for ever."""
     size_bytes: int
-    """How large an asset made of it must be at least."""
+    """Minimum size of an asset made from it."""
     ready: bool
-    """It can be used as a source."""
+    """Whether it can be used as a source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Room in a segment."""
+    """The free capacity of a segment."""
 
     available_bytes: int
-    """In all, for assets with these parameters."""
+    """In total, for assets with the requested parameters."""
     maximum_volume_bytes: int | None = None
     """The largest single asset; None = not more limited than `available_bytes`."""
 
@@ -168,18 +165,18 @@ class ListedAsset:
     handle: str
     """As `provision` returned it."""
     name: str
-    """As people would look for it: the name that it was made under, else whatever the backend calls it."""
+    """The name that it was made with, else the backend's name for it; for people."""
     capacity_bytes: int
-    """What it holds."""
+    """Its size."""
     owner: Ownership | None
-    """Its marks; None for what carries none, or marks that cannot be read (foreign)."""
+    """Its marks; None if it has none, or unreadable ones (a foreign asset)."""
     created_at: float | None = None
-    """Unix time of creation where the backend knows it."""
+    """Unix time of creation; None if the backend does not know it."""
     attached_to: tuple[str, ...] = ()
     """Names of the nodes, or ids of the instances, to which it is attached now."""
     source: VolumeSource | None = None
-    """As a PersistentVolume would point at it. Needed where the handle is no part of the source: what a person has made
-    a volume of is then known not to be an orphan."""
+    """The source that a PersistentVolume of it would have. Required if the handle is not part of the source, so that
+    an asset of a static volume is not taken for an orphan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,4 +186,4 @@ class AssetPage:
     assets: tuple[ListedAsset, ...]
     """In any order."""
     next_page: str | None = None
-    """Comes back in the next request; None on the last page."""
+    """Passed to the next request; None on the last page."""

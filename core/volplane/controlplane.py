@@ -1,4 +1,4 @@
-"""The control plane of one process: its caches, drivers, operations and runners, and what can be asked of them.
+"""The control plane of one process: caches, drivers, operations and runners, and queries about their state.
 
 `volplane.assembly.build` makes it. Nothing here decides anything.
 """
@@ -30,12 +30,12 @@ __all__ = ["ControlPlane", "Runners"]
 
 ENQUEUED_AT_ONCE = 500
 ENQUEUE_PAUSE = 0.1
-"""Seconds between so many objects of a resync: 5,000 a second, a seventh of a core."""
+"""Seconds between batches of a resync: 5,000 objects a second, about a seventh of a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runners:
-    """The controllers. protection: those of the in-use finalizers, if this process runs them."""
+    """The controllers. protection: of the in-use finalizers; empty if this process does not run them."""
 
     claims: Runner
     volumes: Runner
@@ -47,11 +47,11 @@ class Runners:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ControlPlane:
-    """Everything that one term of leadership runs. Belongs to one event loop.
+    """What one term of leadership runs. Belongs to one event loop.
 
-    caches: by the plural of their kind. reflectors: one for each cache, and for what is only copied. leak_check,
-    leak_repair, adoption: run only where the process runs them. executor: of the hooks; who runs the plane closes it.
-    close: takes back what was counted of the caches.
+    caches: by the plural of their kind. reflectors: one per cache, and one for pod events where we scrub. leak_check,
+    leak_repair, adoption: run only if the process runs them. executor: of the hooks; the caller closes it. close: ends
+    the metrics of the caches.
     """
 
     settings: Settings
@@ -84,7 +84,7 @@ class ControlPlane:
         return all(cache.synced for cache in self.caches.values())
 
     async def wait_synced(self) -> None:
-        """Return once every cache is."""
+        """Return once every cache is synced."""
         for cache in self.caches.values():
             await cache.wait_synced()
 
@@ -94,11 +94,11 @@ class ControlPlane:
         return all(runner.idle for runner in self.runners) and not self.operations.snapshot()
 
     def reason(self, runner: str, key: str) -> str:
-        """Why the runner ("claims", "volumes") last left this key waiting, or ""."""
+        """Why the runner ("claims", "volumes") last left this key waiting; "" if it did not."""
         return next((each.reasons.get(key, "") for each in self.runners if each.name == runner), "")
 
     async def resync(self) -> None:
-        """Decide about every object once more, some at a time, so that nothing that happens meanwhile waits for it."""
+        """Queue all claims and volumes, in batches, so that changes made meanwhile do not wait behind them."""
         for runner, cache in ((self.runners.claims, self.claims), (self.runners.volumes, self.volumes)):
             for number, key in enumerate(cache.keys(), 1):
                 runner.enqueue(key)
@@ -106,7 +106,7 @@ class ControlPlane:
                     await asyncio.sleep(ENQUEUE_PAUSE)
 
     def driver_changed(self, name: str) -> None:
-        """A driver came or went: decide about whatever may be its own."""
+        """Queue the objects that may belong to a driver which has become usable or unusable."""
         served = [item.name for item in self.state.classes.values() if item.provisioner == name]
         for class_name in served:
             for claim in self.claims.by_index("unbound", class_name):
@@ -119,23 +119,23 @@ class ControlPlane:
                 self.runners.volumes.enqueue(volume.key)
 
     def reasons(self) -> Mapping[str, Mapping[str, str]]:
-        """Why keys wait, by runner."""
+        """Runner -> key -> why the key waits."""
         return {runner.name: dict(runner.reasons) for runner in self.runners}
 
     def explain(self, key: str) -> Explanation:
-        """Why the claim is where it is, and what happens next."""
+        """Why the claim `namespace/name` is in its state, and what happens next."""
         operations = self.operations.snapshot()
         return explain_claim(key, self.state, operations, now=self.clock.monotonic())
 
     async def read_once(self) -> None:
-        """Fill the caches without following what changes, for who only wants to look. Raises ApiError."""
+        """List every cache once without a watch. Raises ApiError."""
         for cache in self.caches.values():
             listing = await self.client.list(cache.kind)
             cache.replace(listing.items, listing.version, keep=listing.unreadable)
             cache.mark_synced()
 
     async def run(self) -> None:
-        """Follow the API server and decide until `stop` or cancelled. Drivers are started and kept by the caller."""
+        """Run reflectors and runners until `stop` or cancelled. The caller runs `drivers.keep`."""
         async with asyncio.TaskGroup() as group:
             reflecting = [group.create_task(reflector.run()) for reflector in self.reflectors]
             working = [group.create_task(runner.run(), name=runner.name) for runner in self.runners]
@@ -153,6 +153,6 @@ class ControlPlane:
         return tuple(f"{each.kind.plural} cannot be read: {each.failing}" for each in followed if each.failing)
 
     def stop(self) -> None:
-        """Finish the step that each worker is at, then end `run`."""
+        """Let each worker finish its current step, then end `run`."""
         for runner in self.runners:
             runner.stop()

@@ -1,4 +1,4 @@
-"""One tree of errors. The class decides what volplane does next; the text is for people; `code` is the backend's own.
+"""All exceptions of volplane. The class decides what happens next, the text is for people, `code` is the backend's.
 
 | class | nothing was made | next try | CSI gRPC code |
 |---|---|---|---|
@@ -15,8 +15,8 @@
 | `Declined` | yes | after `retry_after` | ABORTED |
 | anything else, a timeout | unknown | back-off | UNKNOWN |
 
-"Unknown" means that an asset may exist: volplane looks (`find`) or repeats the same call before it forgets the claim.
-A backend that is certain passes `nothing_done=True`.
+"Unknown" means that an asset may exist: volplane calls `find`, or repeats the call, before it gives the claim up. A
+backend that is certain passes `nothing_done=True`. Codes: google.rpc.Code, as in the errors of the CSI specification.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ __all__ = [
 
 
 class VolplaneError(Exception):
-    """Root of everything that volplane raises on purpose."""
+    """Base class of all exceptions that volplane raises on purpose."""
 
 
 class ConfigurationError(VolplaneError):
-    """Options, flags or files that cannot be used; the message names key, value and what would be right."""
+    """An option, flag or file that cannot be used. The message names key, value and what is expected."""
 
 
 class PluginError(VolplaneError):
-    """A backend or extension that cannot be loaded; the message names plugin, hook and argument."""
+    """A backend or extension that breaks the contract. The message names plugin, hook and argument."""
 
 
 # --- errors of backends -----------------------------------------------------------------------------------------
@@ -82,8 +82,9 @@ class BackendError(VolplaneError):
     message: for people, as one sentence without a trailing dot; reaches the claim or volume as an event.
     code: the backend's own code, for example "VolumeLimitExceeded".
     retry_after: seconds until the next call; None leaves it to the policy of the class.
-    nothing_done: the backend is certain that this and earlier calls of the operation left nothing behind. As an
-    attribute it also holds for classes that prove it of their own call; `nothing_left` is the backend's word alone.
+    nothing_done: the backend is certain that neither this nor an earlier call of the operation left anything behind.
+    The attribute `nothing_done` is also true for classes that prove it for their own call; `nothing_left` is the
+    argument alone.
     """
 
     retry: RetryPolicy = RetryPolicy.BACKOFF
@@ -94,7 +95,7 @@ class BackendError(VolplaneError):
         self, message: str, *, code: str | None = None, retry_after: float | None = None, nothing_done: bool = False
     ) -> None:
         super().__init__(message)
-        # A file name may hold bytes that are no UTF-8: then no event and no log could be written.
+        # File names may contain bytes that are no UTF-8, which events and logs cannot hold.
         self.message = str(message).encode("utf-8", "backslashreplace").decode()
         self.code = code
         self.retry_after = retry_after
@@ -106,7 +107,7 @@ class BackendError(VolplaneError):
 
 
 class InvalidArgument(BackendError):
-    """The request can never succeed as it stands: a bad parameter, an impossible size."""
+    """The request cannot succeed unchanged: a bad parameter, an impossible size."""
 
     retry = RetryPolicy.SLOW
     proves_nothing_done = True
@@ -114,7 +115,7 @@ class InvalidArgument(BackendError):
 
 
 class AlreadyExists(BackendError):
-    """An asset of this name exists and answers another demand, or belongs to somebody else."""
+    """An asset of this name exists with other properties, or another owner."""
 
     retry = RetryPolicy.SLOW
     proves_nothing_done = True
@@ -122,7 +123,7 @@ class AlreadyExists(BackendError):
 
 
 class Unsupported(BackendError):
-    """This backend cannot do it, for this kind of volume or at all."""
+    """The backend does not implement this, for this kind of volume or at all."""
 
     retry = RetryPolicy.SLOW
     proves_nothing_done = True
@@ -130,7 +131,7 @@ class Unsupported(BackendError):
 
 
 class NotFound(BackendError):
-    """Something the call needs is gone. `delete` of what is gone is not an error: return `Done`."""
+    """Something that the call needs does not exist. `delete` of an asset that is gone returns `Done` instead."""
 
     grpc_code = "NOT_FOUND"
 
@@ -152,7 +153,7 @@ class AttachedElsewhere(BackendError):
 
 
 class ResourceExhausted(BackendError):
-    """No room: quota, capacity, stock. `scope` names what is full; `reschedule` asks for another node or zone."""
+    """Quota, capacity or stock is used up. scope: what is full. reschedule: another node or zone may have room."""
 
     grpc_code = "RESOURCE_EXHAUSTED"
 
@@ -172,7 +173,7 @@ class ResourceExhausted(BackendError):
 
 
 class Throttled(BackendError):
-    """The backend asks for fewer calls."""
+    """The backend limits the rate of calls."""
 
     grpc_code = "UNAVAILABLE"
 
@@ -185,20 +186,20 @@ class PermissionDenied(BackendError):
 
 
 class Unavailable(BackendError):
-    """The backend cannot be reached, or its storage is not there (an unmounted disk)."""
+    """The backend cannot be reached, or its storage is missing (an unmounted disk)."""
 
     grpc_code = "UNAVAILABLE"
 
 
 class Declined(BackendError):
-    """An extension prevented the call before it reached the backend."""
+    """An extension refused the call before it reached the backend."""
 
     proves_nothing_done = True
     grpc_code = "ABORTED"
 
 
 class OutcomeUnknown(BackendError):
-    """The call ended without telling whether it took effect: a timeout, an unexpected exception, a bad result."""
+    """The call may have taken effect: a timeout, an unexpected exception, a bad result."""
 
 
 # --- errors of operations ---------------------------------------------------------------------------------------

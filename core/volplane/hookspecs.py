@@ -1,10 +1,10 @@
 """The contract between volplane and its plugins.
 
-A backend subclasses `BackendSpec` and marks what it implements with `@hookimpl`. Hooks are plain functions: they may
-block, they run in worker threads of their driver, several at once for different assets, never two for the same one
-(several where multi-attach is allowed). Each takes one frozen request and returns one frozen result; none returns None.
-
-What makes or destroys must be idempotent: any call may be repeated after a crash or a timeout, by another process too.
+A backend subclasses `BackendSpec` and marks the hooks that it implements with `@hookimpl`. Hooks are plain functions
+that may block. They run in worker threads of their driver: several at once for different assets, one at a time for the
+same asset (several where multi-attach is allowed). Each takes one frozen request and returns one frozen result, never
+None. Hooks that create or destroy must be idempotent: any call may be repeated after a crash or a timeout, also by
+another process.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ extensions alone: pluggy's `HookimplMarker`."""
 
 
 class BackendSpec:
-    """What a storage backend promises. One instance serves one driver.
+    """The base class of storage backends. One instance serves one driver.
 
-    The class, or any callable, stands in the entry point group `volplane.backends`; it is called with the driver's
+    An entry point of the group `volplane.backends` names the class, or another callable. It is called with the driver's
     options, checked and typed by `options_schema`.
     """
 
@@ -73,24 +73,24 @@ class BackendSpec:
     """The driver options in the configuration file."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """Keep the options. Do no I/O here: that is what `start` is for."""
+        """Keep the options. Do I/O in `start`, not here."""
 
     @hookspec(firstresult=True)
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        """Tell what this driver is and can. Must not touch the storage. Required."""
+        """Return what this driver is and supports. Must not access the storage. Required."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         """Make the asset called `request.name`. Required.
 
-        Idempotent by name: an equal demand returns the same asset, another demand raises `AlreadyExists`.
+        Idempotent by name: an equal request returns the same asset, a different one raises `AlreadyExists`.
         """
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def delete(self, request: DeleteRequest) -> Done | InProgress:
-        """Destroy the asset. What is gone is `Done`; what is in use raises `VolumeInUse`. Required."""
+        """Destroy the asset. Returns `Done` if it is gone already; raises `VolumeInUse` if it is in use. Required."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
@@ -100,26 +100,26 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def owns(self, request: OwnsRequest) -> bool:
-        """Say whether a volume that a person made belongs to this driver: a path under my root, my server, my driver.
+        """Return whether the source of a static volume belongs to this driver, such as a path below its root.
 
-        Asked about one source at a time. The answer is kept until the volume is gone or the driver starts anew. A
-        driver that takes longer than a second is not waited for where another driver owns the source.
+        Called for one source at a time. The answer is kept until the volume is gone or the driver is started again. If
+        a call takes longer than a second, volumes that another driver owns no longer wait for it.
         """
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def recycle(self, request: RecycleRequest) -> PodScrub | Erased | InProgress:
-        """Erase the contents, or say how a scrubber pod shall do it."""
+        """Erase the contents, or return how a scrubber pod shall erase them."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def attach(self, request: AttachRequest) -> Attachment | InProgress:
-        """Attach to the node. Already there = `Attachment`; on another node raises `AttachedElsewhere`."""
+        """Attach to the node; idempotent. Raises `AttachedElsewhere` if it is attached to another node."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def detach(self, request: DetachRequest) -> Done | InProgress:
-        """Detach from the node. Not attached there, or no such asset or node = `Done`."""
+        """Detach from the node. Returns `Done` also if it is not attached there, or asset or node do not exist."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
@@ -139,12 +139,12 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def adopt(self, request: AdoptRequest) -> Done:
-        """Put this cluster's marks on an asset that carries those of the cluster it was restored from."""
+        """Replace the marks of a former cluster on the asset by those of this cluster."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def get_capacity(self, request: CapacityRequest) -> Capacity:
-        """Tell how much room there is."""
+        """Return the free capacity."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
@@ -164,7 +164,7 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def start(self, request: StartRequest) -> Done:
-        """Open what the driver needs. An error keeps the driver unavailable; `start` is then tried again."""
+        """Open what the driver needs. After an error the driver is unavailable, and `start` is called again."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
@@ -174,5 +174,5 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def probe(self, request: ProbeRequest) -> Done:
-        """Say whether the storage can be used now; asked every 30 s for /readyz and metrics."""
+        """Check that the storage can be used now; called every 30 s, for /readyz and metrics."""
         raise AssertionError(request)

@@ -1,8 +1,4 @@
-"""One controller process from start to end: drivers, election, plane, and an orderly stop.
-
-`volplane run` gives it a client over HTTP, `volplane dev` one in the same process, benchmarks and tests plugins of
-their own.
-"""
+"""One controller process from start to end: drivers, leader election, control plane, and an orderly stop."""
 
 from __future__ import annotations
 
@@ -17,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
-from volplane.assembly import ALL_CONTROLLERS, Parts, build
+from volplane.assembly import Parts, build
 from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
-from volplane.controller.config import Configuration
+from volplane.controller.config import ALL_CONTROLLERS, Configuration
 from volplane.controller.leader import Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane
@@ -44,24 +40,25 @@ __all__ = ["LEASE", "ControllerProcess", "Options"]
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 9.0
-"""Of the 10 s that a stop may take."""
+"""Less than the 10 s within which the process promises to end after SIGTERM."""
 STEP_SECONDS = 1.5
 DRAIN_SECONDS = 3.0
 HOOK_SECONDS = 1.5
 EVENT_SECONDS = 1.0
 START_SECONDS = 2.0
-"""How long the controllers wait for drivers to start, before they report those that have not."""
-COMPLAIN_SECONDS = 30.0
+"""Seconds that the controllers wait for drivers to start; then they report those that have not."""
+WARN_INTERVAL = 30.0
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a process takes part.
+    """The options of `volplane run` that are not in the configuration file.
 
-    controllers: see `volplane.assembly`. namespace: ours. leader_elect: wait for the lease before deciding anything.
-    identity: who holds the lease. resync: seconds between safety passes over all objects, 0 = never.
+    controllers: some of `ALL_CONTROLLERS`. namespace: of our Lease, sealing key and scrubber pods. leader_elect: work
+    only while holding the Lease. node_name: see `Parts`. identity: holder name in the Lease. resync: seconds between
+    passes over all objects, 0 = never.
     """
 
     controllers: frozenset[str] = frozenset(ALL_CONTROLLERS)
@@ -73,7 +70,7 @@ class Options:
 
 
 class ControllerProcess:
-    """Everything that runs, and what can be seen of it from outside."""
+    """Runs the control plane while it leads. The other methods report its state, for the HTTP endpoints."""
 
     def __init__(
         self,
@@ -85,7 +82,7 @@ class ControllerProcess:
         plugins: PluginSource | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """plugins: None = what is installed."""
+        """plugins: None = those that are installed. clock: None = the system's."""
         self.metrics = metrics
         self._client = client
         self._configuration = configuration
@@ -95,12 +92,12 @@ class ControllerProcess:
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._loaded = LoadedDrivers()
         self._plane: ControlPlane | None = None
-        self._planeing = asyncio.Event()
+        self._leading = asyncio.Event()
         self._elector: Elector | None = None
         self._trouble = ""
-        """Why the start does not go on."""
+        """Why `_prepare` is waiting; "" if it is not."""
 
-    # --- seen from outside --------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------
 
     @property
     def plane(self) -> ControlPlane | None:
@@ -108,7 +105,7 @@ class ControllerProcess:
         return self._plane
 
     async def leader(self) -> str:
-        """Who works: the holder of the lease, "" if nobody does. Raises ApiError."""
+        """The holder of the Lease, "" if it has none. Raises ApiError."""
         if not self._options.leader_elect or self._plane is not None:
             return self._options.identity
         try:
@@ -120,15 +117,15 @@ class ControllerProcess:
     async def wait_working(self) -> ControlPlane:
         """Return the controllers once this process leads and its caches are synced."""
         while self._plane is None:
-            await self._planeing.wait()
+            await self._leading.wait()
         await self._plane.wait_synced()
         return self._plane
 
     def unready(self) -> Sequence[str]:
-        """Why /readyz says no; empty = ready. A process that waits for the lease is ready to take over.
+        """Why /readyz answers 503; empty = ready. A process that waits for the Lease is ready.
 
-        A driver whose hooks all hang is a reason, because only a new process helps. One that is broken or unavailable
-        is none, as long as another can work.
+        A driver whose hooks all hang makes the process unready, because only a restart helps. A broken or unavailable
+        driver does not, as long as another one is healthy.
         """
         if self._plane is None:
             if trouble := self._trouble or (self._elector.failing if self._elector is not None else ""):
@@ -139,23 +136,23 @@ class ControllerProcess:
         if failing := self._plane.failing:
             return failing
         status = self.driver_status()
-        reasons = [_told(each) for each in status if each.hung]
+        reasons = [_problem(each) for each in status if each.hung]
         if status and not any(each.healthy for each in status):
             reasons.append("no driver can work")
         return reasons
 
     def details(self) -> Sequence[str]:
-        """What /readyz adds: every driver that cannot work now, and why."""
-        return [_told(each) for each in self.driver_status() if not each.healthy and not each.hung]
+        """More lines of /readyz: every driver that is not healthy, and why."""
+        return [_problem(each) for each in self.driver_status() if not each.healthy and not each.hung]
 
     def driver_status(self) -> tuple[DriverStatus, ...]:
-        """Every driver; while another process leads, those that could not be made."""
+        """Every driver; only the broken ones while another process leads."""
         if self._plane is not None:
             return self._plane.drivers.status()
         return tuple(status_of_broken(broken) for broken in self._loaded.broken)
 
     def exposition(self) -> bytes:
-        """The metrics, with what drivers and operations are just now."""
+        """The metrics in the text format of Prometheus, with the present state of drivers and operations."""
         self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
         if self._plane is not None:
             self.metrics.operations_running(self._plane.operations.counts())
@@ -167,7 +164,10 @@ class ControllerProcess:
     # --- running ------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set; then finish running steps and operations, tell what is left, give the lease back."""
+        """Run until `stop` is set; then finish running steps and operations, log what is left, release the Lease.
+
+        Raises ConfigurationError if the API server refuses what the start needs.
+        """
         loaded = await asyncio.to_thread(load_drivers, self._configuration, self._plugins or InstalledPlugins())
         self._loaded = loaded
         for broken in loaded.broken:
@@ -190,7 +190,7 @@ class ControllerProcess:
         await self._prepare()
 
         async def work(leadership: Leadership) -> None:
-            # Once more in each term: the namespace, and with it the key, may have been made anew.
+            # In each term again: the namespace with the sealing key may have been deleted and created anew.
             cluster_id, sealer = await self._prepare()
             await self._lead(loaded, cluster_id, sealer, leadership, stop)
 
@@ -215,9 +215,9 @@ class ControllerProcess:
         await self._elector.run(work)
 
     async def _prepare(self) -> tuple[str, Sealer]:
-        """Namespace, cluster id and key; waits until the API server answers. Raises ConfigurationError."""
+        """The cluster id and the sealing key. Waits while the API server is unavailable. Raises ConfigurationError."""
         loop = asyncio.get_running_loop()
-        complained = -math.inf
+        warned = -math.inf
         while True:
             try:
                 await ensure_namespace(self._client, self._options.namespace)
@@ -225,8 +225,8 @@ class ControllerProcess:
                 sealer = await ensure_sealer(self._client, self._options.namespace)
             except ApiUnavailable as error:
                 self._trouble = str(error)
-                if loop.time() >= complained + COMPLAIN_SECONDS:
-                    complained = loop.time()
+                if loop.time() >= warned + WARN_INTERVAL:
+                    warned = loop.time()
                     log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
                 await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
             except ApiError as error:
@@ -238,7 +238,7 @@ class ControllerProcess:
     async def _lead(
         self, loaded: LoadedDrivers, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event
     ) -> None:
-        """One term: build everything afresh, work until `stop` or the end of the lease, and leave in order."""
+        """One term of leadership: build a control plane, run it until `stop` or the end of the Lease, shut it down."""
         recorder = EventRecorder(
             self._client, instance=self._options.identity, now=self._clock.now, metrics=self.metrics
         )
@@ -248,7 +248,7 @@ class ControllerProcess:
             keeping = group.create_task(plane.drivers.keep(), name="drivers")
             await plane.drivers.started(within=START_SECONDS)
             self._plane = plane
-            self._planeing.set()
+            self._leading.set()
             resync = group.create_task(self._resync(plane), name="resync")
             leaks = group.create_task(plane.leak_check.run(), name="leak check")
             controllers = group.create_task(plane.run(), name="controllers")
@@ -256,7 +256,7 @@ class ControllerProcess:
                 await stop.wait()
             finally:
                 self._plane = None
-                self._planeing.clear()
+                self._leading.clear()
                 leaks.cancel()
                 plane.leak_check.forget()
                 plane.stop()
@@ -304,7 +304,7 @@ class ControllerProcess:
         return build(settings, parts)
 
     async def _resync(self, plane: ControlPlane) -> None:
-        """Decide about every object now and then. Nothing relies on it, so it is slow and jittered."""
+        """Queue all objects from time to time, in case an event was lost. Jitter: 10 %."""
         if not self._options.resync:
             return
         while True:
@@ -312,13 +312,13 @@ class ControllerProcess:
             await plane.resync()
 
 
-def _told(status: DriverStatus) -> str:
+def _problem(status: DriverStatus) -> str:
     state = "hung" if status.hung else status.state
     return f"driver {status.name} is {state}: {status.error}"
 
 
 def _refused_at_start(error: ApiError) -> ConfigurationError:
-    """What a person has to change."""
+    """The error for a person, who has to change credentials or rights."""
     if error.status == 401:
         return ConfigurationError(f"the API server does not accept these credentials (401): {error}")
     return ConfigurationError(
@@ -327,6 +327,6 @@ def _refused_at_start(error: ApiError) -> ConfigurationError:
 
 
 def _exit_hard() -> None:
-    """The lease is over and work goes on: only the end of the process is sure to stop it."""
+    """End the process: the Lease is lost, and running work cannot be stopped in another way."""
     log.critical("the lease is over and work did not stop in time; exiting at once")
     os._exit(1)

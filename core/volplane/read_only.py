@@ -1,6 +1,6 @@
-"""The decisions without the controllers: read a cluster once, decide, and do nothing.
+"""A control plane that reads a cluster once, decides and writes nothing.
 
-For `volplane explain` where no controller can be asked.
+`volplane explain` uses it when no controller answers.
 """
 
 from __future__ import annotations
@@ -36,22 +36,20 @@ NO_KEY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOnlyControlPlane:
-    """A plane whose caches were filled once and whose runners never run. doubts: what it could not see."""
+    """A control plane with caches filled once, whose runners never run. doubts: sentences on what is not known."""
 
     plane: ControlPlane
     doubts: tuple[str, ...]
 
     def explain(self, key: str) -> Explanation:
-        """What the controllers would say of the claim `namespace/name` if they had just started; needs the running
-        loop.
-        """
+        """Explain the claim `namespace/name` as controllers would that have just started. Needs a running loop."""
         return self.plane.explain(key)
 
 
 async def read_control_plane(
     client: Client, configuration: Configuration, options: Options, *, plugins: PluginSource | None = None
 ) -> ReadOnlyControlPlane:
-    """Read the cluster. No hook is called but `describe`, nothing is written. Raises ApiError, ConfigurationError."""
+    """Read the cluster. Calls no hook but `describe`, writes nothing. Raises ApiError, ConfigurationError."""
     loaded = await asyncio.to_thread(load_drivers, configuration, plugins or InstalledPlugins())
     doubts = [f"driver {broken.name} is not usable here: {broken.error}" for broken in loaded.broken]
     try:

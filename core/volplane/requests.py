@@ -1,5 +1,6 @@
-"""Requests of hooks: one frozen value a call, filled by volplane. Fields are added, never changed; a backend reads what
-it needs. Sizes are bytes, durations seconds.
+"""Requests of hooks: one frozen value per call, filled by volplane.
+
+Later versions add fields and change none. Sizes are bytes, durations seconds.
 """
 
 from __future__ import annotations
@@ -7,9 +8,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
-from volplane.assets import AccessMode, Ownership, Segment, VolumeMode, VolumeSource
+from volplane.assets import (
+    Absent,
+    AccessMode,
+    Asset,
+    AssetPage,
+    Attachment,
+    Capacity,
+    Done,
+    Erased,
+    InProgress,
+    Ownership,
+    PodScrub,
+    Segment,
+    Snapshot,
+    VolumeMode,
+    VolumeSource,
+)
+from volplane.schemas import DriverInfo
 
 __all__ = [
     "AdoptRequest",
@@ -23,6 +41,7 @@ __all__ = [
     "DetachRequest",
     "ExpandRequest",
     "FindRequest",
+    "HookRequest",
     "ListRequest",
     "ModifyRequest",
     "NodeIdentity",
@@ -38,21 +57,23 @@ __all__ = [
 ]
 
 
+R = TypeVar("R")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What every call carries besides its demand."""
+    """The part that all requests have."""
 
     driver: str
     """Name of the driver, as in the configuration and in the class's `provisioner`."""
     cluster_id: str
-    """Which cluster calls: `clusterId` of the configuration, else the uid of namespace kube-system."""
+    """The calling cluster: `clusterId` of the configuration, else the uid of namespace kube-system."""
     generation: int = 1
-    """Which asset of the claim's intent, from 1; rises only once the former one is proven absent or has finally
-    failed."""
+    """Number of the asset of the claim's intent, from 1. It rises once the asset before is proven absent or failed."""
     attempt: int = 1
-    """Which try of this operation it is, from 1: one more than have failed in a row, as far as this process knows."""
+    """Number of this attempt, from 1: one more than the failures in a row that this process knows of."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """What the last `InProgress` of this operation returned, else empty."""
+    """`state` of the last `InProgress` of this operation, else empty."""
     timeout: float = 120.0
     """Seconds this call may take, from the driver's `timeout`; after that its outcome counts as unknown."""
     fence: str = ""
@@ -63,7 +84,16 @@ class Context:
     )
     """Logger that already knows driver, operation and object."""
     cancelled: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
-    """True once nobody waits for this call any more: stop at the next safe place."""
+    """True once the caller has stopped waiting: stop at the next safe point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookRequest(Generic[R]):
+    """What all requests have in common. R: what the hook may return."""
+
+    hook: ClassVar[str]
+    """Name of the hook that gets it."""
+    context: Context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +105,7 @@ class ClaimIdentity:
     name: str
     """`metadata.name` of the claim."""
     uid: str
-    """`metadata.uid` of the claim, which is never used again."""
+    """`metadata.uid` of the claim, unique for ever."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """`metadata.labels` of the claim."""
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -84,14 +114,14 @@ class ClaimIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeIdentity:
-    """A volume whose asset is to be worked on."""
+    """A volume whose asset the call is about."""
 
     name: str
     """`metadata.name` of the PersistentVolume; `pvc-<claim uid>` for those that volplane made."""
     uid: str
     """`metadata.uid` of the PersistentVolume; empty for an asset that never became one."""
     handle: str
-    """As the backend returned it (annotation `volplane.dev/handle`); for static volumes what stands in the source:
+    """As the backend returned it (annotation `volplane.dev/handle`); for static volumes taken from the source:
     `volumeHandle`, path, or server and path."""
     source: VolumeSource
     """The volume's source as it is now."""
@@ -125,18 +155,18 @@ class NodeIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvisionRequest:
+class ProvisionRequest(HookRequest[Asset | InProgress]):
     """Make the asset `name`, or return the one that exists and answers an equal demand."""
 
-    context: Context
+    hook: ClassVar[str] = "provision"
     name: str
-    """`pvc-<claim uid>`, at most 63 characters; the same in every try."""
+    """`pvc-<claim uid>`, at most 63 characters; the same in every attempt."""
     capacity_bytes: int
     """At least so many bytes: the claim's `resources.requests.storage`, rounded up."""
     owner: Ownership
     """The marks to put on the asset, with its generation."""
     claim: ClaimIdentity
-    """Whom it is for; for names and tags that people read."""
+    """The claim it is for, for names and tags that people read."""
     limit_bytes: int | None = None
     """At most so many bytes; None = any. Claims cannot ask for it, so that the controllers leave it None."""
     access_modes: tuple[AccessMode, ...] = (AccessMode.READ_WRITE_ONCE,)
@@ -155,7 +185,7 @@ class ProvisionRequest:
     """The node of the pod that waits (WaitForFirstConsumer), as the scheduler chose it; None = no pod waits, or the
     node is gone."""
     mount_options: tuple[str, ...] = ()
-    """`mountOptions` of the class, for backends that check them; they stand on the volume whatever the backend does."""
+    """`mountOptions` of the class, for backends that check them; volplane writes them to the volume itself."""
     source_snapshot: str | None = None
     """Handle of the snapshot to begin with; None = empty. The controllers refuse claims with a data source as yet."""
     source_volume: str | None = None
@@ -163,10 +193,10 @@ class ProvisionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindRequest:
+class FindRequest(HookRequest[Asset | Absent]):
     """Look for the asset that a `provision` with this name and owner may have made."""
 
-    context: Context
+    hook: ClassVar[str] = "find"
     name: str
     """As in that request."""
     owner: Ownership
@@ -179,61 +209,61 @@ class FindRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRequest:
+class DeleteRequest(HookRequest[Done | InProgress]):
     """Destroy the asset of this volume. Refuse (`AlreadyExists`) what carries another owner's marks."""
 
-    context: Context
+    hook: ClassVar[str] = "delete"
     volume: VolumeIdentity
     """Whose asset; read live before the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnsRequest:
-    """Is this source mine? Asked for volumes that people made; must not touch the storage."""
+class OwnsRequest(HookRequest[bool]):
+    """Does the source of this static volume belong to the driver? Must not access the storage."""
 
-    context: Context
+    hook: ClassVar[str] = "owns"
     source: VolumeSource
-    """As it stands in the volume's spec, unchecked."""
+    """As in the volume's spec, unchecked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecycleRequest:
-    """How shall the contents of this released volume be erased?"""
+class RecycleRequest(HookRequest[PodScrub | Erased | InProgress]):
+    """Erase the contents of this released volume, or return how a pod shall erase them."""
 
-    context: Context
+    hook: ClassVar[str] = "recycle"
     volume: VolumeIdentity
     """Whose asset; read live before the call, and bound to no living claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttachRequest:
+class AttachRequest(HookRequest[Attachment | InProgress]):
     """Make the asset usable on the node."""
 
-    context: Context
+    hook: ClassVar[str] = "attach"
     volume: VolumeIdentity
     """Whose asset."""
     node: NodeIdentity
-    """Where it shall be usable."""
+    """The node to attach it to."""
     read_only: bool = False
-    """Nobody will write there."""
+    """Whether it is attached for reading only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DetachRequest:
+class DetachRequest(HookRequest[Done | InProgress]):
     """Undo `attach`; an asset that is not attached there is `Done`."""
 
-    context: Context
+    hook: ClassVar[str] = "detach"
     volume: VolumeIdentity
     """Whose asset."""
     node: NodeIdentity
-    """From where; it may be gone."""
+    """The node to detach it from; it may not exist any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpandRequest:
+class ExpandRequest(HookRequest[Asset | InProgress]):
     """Grow the asset to at least `capacity_bytes`; one that is large enough is returned as it is."""
 
-    context: Context
+    hook: ClassVar[str] = "expand"
     volume: VolumeIdentity
     """Whose asset, with its present size."""
     capacity_bytes: int
@@ -241,10 +271,10 @@ class ExpandRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModifyRequest:
+class ModifyRequest(HookRequest[Done | InProgress]):
     """Change mutable parameters of the asset."""
 
-    context: Context
+    hook: ClassVar[str] = "modify"
     volume: VolumeIdentity
     """Whose asset."""
     parameters: Mapping[str, str]
@@ -252,34 +282,34 @@ class ModifyRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListRequest:
+class ListRequest(HookRequest[AssetPage]):
     """A page of all assets in the driver's reach, foreign ones included."""
 
-    context: Context
+    hook: ClassVar[str] = "list_assets"
     page: str | None = None
     """`next_page` of the page before; None for the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptRequest:
+class AdoptRequest(HookRequest[Done]):
     """Take over the asset of this volume from another cluster: replace the marks `former` by those of `volume.owner`.
 
-    A person asked for it, after a restore. An asset that carries the new marks already is `Done`. Refuse
+    Requested by a person after a restore. An asset that has the new marks already is `Done`. Refuse
     (`AlreadyExists`) one that carries neither.
     """
 
-    context: Context
+    hook: ClassVar[str] = "adopt"
     volume: VolumeIdentity
-    """Whose asset, with the marks that it shall carry."""
+    """Whose asset; `owner` has the new marks."""
     former: Ownership
-    """The marks that it carries now, as `list_assets` told them."""
+    """The present marks, as `list_assets` returned them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityRequest:
-    """How much room is in the segment for assets with these parameters?"""
+class CapacityRequest(HookRequest[Capacity]):
+    """Return the free capacity of the segment for assets with these parameters."""
 
-    context: Context
+    hook: ClassVar[str] = "get_capacity"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """The class's, checked and typed."""
     segment: Segment | None = None
@@ -287,21 +317,21 @@ class CapacityRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValidateRequest:
+class ValidateRequest(HookRequest[Done]):
     """Check parameters beyond what the schema can say. Raise `InvalidArgument` naming key and value."""
 
-    context: Context
+    hook: ClassVar[str] = "validate"
     parameters: Mapping[str, Any]
     """The class's, checked and typed by the schema of `describe`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRequest:
+class SnapshotRequest(HookRequest[Snapshot | InProgress]):
     """Make the snapshot `name` of the asset, or return the one that exists."""
 
-    context: Context
+    hook: ClassVar[str] = "create_snapshot"
     name: str
-    """The same in every try."""
+    """The same in every attempt."""
     volume: VolumeIdentity
     """Of which asset."""
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -309,39 +339,39 @@ class SnapshotRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteSnapshotRequest:
+class DeleteSnapshotRequest(HookRequest[Done | InProgress]):
     """Destroy the snapshot; one that is gone is `Done`."""
 
-    context: Context
+    hook: ClassVar[str] = "delete_snapshot"
     handle: str
     """As `create_snapshot` returned it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRequest:
-    """Sent once before any other hook but `describe`: open connections, check the root."""
+class StartRequest(HookRequest[Done]):
+    """Start the driver. Sent before any other hook but `describe`, and again after a failure."""
 
-    context: Context
+    hook: ClassVar[str] = "start"
     node_name: str | None = None
     """`--node-name` of the process, for drivers of local storage; None = it serves the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequest:
-    """Sent once when the driver goes; no hook runs any more."""
+class StopRequest(HookRequest[Done]):
+    """Stop the driver. Sent once, when no other hook runs any more."""
 
-    context: Context
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeRequest:
-    """Is the storage there and usable? Return `Done` or raise `Unavailable` with what to do."""
-
-    context: Context
+    hook: ClassVar[str] = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeRequest:
+class ProbeRequest(HookRequest[Done]):
+    """Check that the storage can be used. Return `Done`, or raise `Unavailable` with what to do."""
+
+    hook: ClassVar[str] = "probe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeRequest(HookRequest[DriverInfo]):
     """Ask for the `DriverInfo`."""
 
-    context: Context
+    hook: ClassVar[str] = "describe"

@@ -80,7 +80,7 @@ class DriverInfo:
     version: str
     """Of the backend, for people."""
     parameters: ParameterSchema = field(default_factory=ParameterSchema)
-    """What classes may say."""
+    """The parameters of classes."""
     hookspec_version: int = HOOKSPEC_VERSION
     """Version of the contract that the backend is built for; a newer one than volplane's is refused."""
     topology_keys: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Secrets that options name and do not hold: where one is, what it is just now, and that nothing shows it.
+"""Secrets of driver options: a reference in the configuration, the value read when it is needed, and its redaction.
 
 An option of kind `ParameterKind.SECRET` holds a reference, one of
 
@@ -6,8 +6,8 @@ An option of kind `ParameterKind.SECRET` holds a reference, one of
     file:/PATH                      a file; a newline at its end is left out
     secret:NAMESPACE/NAME/KEY       a key of a Kubernetes Secret; a newline at its end is left out
 
-The backend gets a `Secret`, and reads it when it needs it. What it has read is left out of everything that this process
-logs and of every message and result of a hook, even where a backend is careless with it.
+The backend gets a `Secret` and calls `reveal`. Revealed values are replaced by `***` in all logs of this process and in
+messages of hooks; a result of a hook that contains one is refused.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from volplane.errors import Unavailable
 __all__ = ["HIDDEN", "Secret", "SecretPlace", "redacted"]
 
 HIDDEN: Final = "***"
-"""What stands where a secret stood."""
+"""Replaces a secret in logs and messages."""
 LONGEST: Final = 65_536
-"""Bytes of a file that is meant as a secret."""
+"""Characters of a file that holds a secret."""
 SHORTEST_HIDDEN: Final = 4
-"""Characters: to hide shorter texts would make every message illegible."""
+"""Characters; shorter secrets are not redacted, because they occur in ordinary words."""
 SHORTEST_LINE: Final = 8
-"""Characters of a line of a secret of several, such as a key file."""
+"""Characters; lines of a multi-line secret (a key file) that are as long are redacted too."""
 MOST_HIDDEN: Final = 1_000
+"""Texts that are redacted; the oldest is dropped first."""
 
 _PATTERNS: Final = (
     re.compile(r"(?P<place>env):(?P<where>[A-Za-z_][A-Za-z0-9_]*)", re.ASCII),
@@ -47,7 +48,7 @@ _PATTERNS: Final = (
 
 
 class SecretPlace(StrEnum):
-    """Where a secret is kept."""
+    """The kind of a reference."""
 
     ENVIRONMENT = "env"
     FILE = "file"
@@ -55,18 +56,16 @@ class SecretPlace(StrEnum):
 
 
 class Secret:
-    """A secret that an option names. `reveal` reads it; nothing else shows it, `repr` and `str` name its place.
+    """The reference to a secret. Only `reveal` returns the value; `repr` and `str` show the reference.
 
-    Read it late and each time, so that a changed one is used: it costs a look at the environment, a small file, or (a
-    Kubernetes Secret, which volplane reads before `start` and every 30 s) nothing.
+    Call `reveal` for each use, so that a changed secret is used. It reads the environment or a file; a Kubernetes
+    Secret is in memory, because volplane reads it before `start` and every 30 s.
     """
 
     __slots__ = ("_given", "_revealed", "key", "place", "reference", "where")
 
     def __init__(self, reference: str) -> None:
-        """reference: as in the module's table. Raises ValueError, which does not show it: it may be the secret
-        itself.
-        """
+        """reference: env:…, file:… or secret:…. Raises ValueError without the text, which may be the secret itself."""
         match = next(filter(None, (pattern.fullmatch(reference) for pattern in _PATTERNS)), None)
         if match is None:
             raise ValueError("expected env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY")
@@ -89,11 +88,11 @@ class Secret:
         return hash(self.reference)
 
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
-        """A copy or a pickle has the reference, not the secret."""
+        """A copy or a pickle holds the reference, not the value."""
         return type(self), (self.reference,)
 
     def reveal(self) -> str:
-        """The secret as it is now, not empty. Raises Unavailable that names the place and what is wrong."""
+        """The present value, not empty. Raises Unavailable with the reference and the reason."""
         match self.place:
             case SecretPlace.ENVIRONMENT:
                 text = self._of_environment()
@@ -108,11 +107,11 @@ class Secret:
         return text
 
     def is_in(self, value: object) -> bool:
-        """Whether a value, however nested, holds what was revealed last; False if that is below 8 characters."""
+        """Whether a nested value contains the secret revealed last; False if that is shorter than 8 characters."""
         return len(self._revealed) >= SHORTEST_LINE and _holds(value, self._revealed)
 
     def give(self, text: str) -> None:
-        """Keep what the Kubernetes Secret holds now. Called by volplane, by tests of backends, and by nobody else."""
+        """Set the value of a Kubernetes Secret. For volplane and for tests of backends."""
         self._given = _without_newline(text)
 
     def _of_environment(self) -> str:
@@ -150,17 +149,17 @@ def _without_newline(text: str) -> str:
 
 _hiding = threading.Lock()
 _revealed: dict[str, None] = {}
-"""What has been revealed, the oldest first."""
+"""Revealed texts, the oldest first."""
 _hidden: tuple[str, ...] = ()
-"""The same, the longest first; replaced as a whole, so that it may be read without the lock."""
+"""The same, the longest first. Replaced as a whole, so readers need no lock."""
 
 
 def _hide(text: str) -> None:
-    global _hidden  # noqa: PLW0603 - it belongs to the process, as its logs do
+    global _hidden  # noqa: PLW0603 - process-wide, as logging is
     if text in _revealed or len(text) < SHORTEST_HIDDEN:
         return
     parts = {text, *(line.strip() for line in text.splitlines() if len(line.strip()) >= SHORTEST_LINE)}
-    # As `repr` and JSON spell them.
+    # As `repr` and JSON escape them.
     parts |= {spell(part)[1:-1] for part in parts for spell in (repr, json.dumps, _json)}
     with _hiding:
         _revealed.update(dict.fromkeys(parts))
@@ -174,7 +173,7 @@ def _json(text: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """`text` without any secret that this process has revealed, `***` in their places."""
+    """The text with `***` in place of every secret that this process has revealed."""
     for part in _hidden:
         if part in text:
             text = text.replace(part, HIDDEN)

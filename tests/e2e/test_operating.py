@@ -135,7 +135,7 @@ def test_releasing_keeps_the_data_and_deleting_does_not(kubeconfig: Path, contro
         make_claims(kubeconfig, "a", "b")
         shown = volplane("drain", *here)
         assert "volplane.dev/reclaim" in shown
-        assert "nothing was changed; --release lets them go and keeps the assets, --delete deletes them" in shown
+        assert "nothing was changed; --release releases them and keeps the assets, --delete deletes them" in shown
         assert "--yes needs --release or --delete" in volplane("drain", *here, "--yes", code=2)
         assert "a controller is at work" in volplane("drain", *here, "--release", "--yes", code=1)
         assert "nothing is held" in volplane("drain", *here, "--driver", "other.example.com")

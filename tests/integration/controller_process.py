@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from volplane.cli.framework.serving import HttpAddress, serving
+from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
@@ -168,7 +168,7 @@ async def running_process(
         plugins=GivenPlugins([plugin, *plugins]),
     )
     stop = asyncio.Event()
-    async with serving(HttpAddress("127.0.0.1", 0), site.process) as url, asyncio.TaskGroup() as group:
+    async with serve_endpoints(HttpAddress("127.0.0.1", 0), site.process) as url, asyncio.TaskGroup() as group:
         site.url = url
         group.create_task(site.process.run(stop))
         try:

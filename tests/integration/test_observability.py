@@ -15,8 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from integration.controller_process import DRIVER, Site, running_process
-from volplane.assembly import ALL_CONTROLLERS
-from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.leaks.comparison import Observations
 

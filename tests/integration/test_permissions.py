@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from integration.controller_process import DRIVER, Asked, Site, running_process
-from volplane.assembly import ALL_CONTROLLERS, CONTROLLERS_BESIDE
-from volplane.cli.permissions import Rule, cluster_rules, namespace_rules
+from volplane.cli.rbac import Rule, cluster_rules, namespace_rules
+from volplane.controller.config import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
 
@@ -129,8 +129,8 @@ def test_the_whole_control_plane_has_the_rights_it_uses_and_no_others(tmp_path: 
 
 
 def test_beside_a_stock_binder_it_has_fewer(tmp_path: Path) -> None:
-    controllers = frozenset(CONTROLLERS_BESIDE)
+    controllers = parse_controllers(DEFAULT_CONTROLLERS)
     compare(run(tmp_path, controllers, beside_a_binder), controllers)
-    everywhere = {rule.resource for rule in cluster_rules(CONTROLLERS_BESIDE, OURS)}
+    everywhere = {rule.resource for rule in cluster_rules(controllers, OURS)}
     assert not any(resource.endswith("/status") for resource in everywhere)
-    assert {rule.resource for rule in namespace_rules(CONTROLLERS_BESIDE)} == {"leases", "secrets"}
+    assert {rule.resource for rule in namespace_rules(controllers)} == {"leases", "secrets"}

@@ -25,10 +25,9 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.assembly import ALL_CONTROLLERS
-from volplane.cli.permissions import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
+from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
 from volplane.controller import logs
-from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
 from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound, Unavailable
 from volplane.kube.kinds import CLAIMS, SECRETS, STORAGE_CLASSES, VOLUMES

@@ -15,7 +15,7 @@ import msgspec
 
 from volplane.controller.actions import Create, Patch, Settled, Wait
 from volplane.controller.steps import Steps
-from volplane.intents import discard, settle
+from volplane.intents import discard, record
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
@@ -57,7 +57,7 @@ def write_over_conflicts(stack: ExitStack) -> None:
 
 def remember_intents_only(stack: ExitStack) -> None:
     """Let a claim go if this process knows of nothing that was made for it: a crash forgets."""
-    settled = settle.settle
+    settled = record.settle
 
     def forgetful(claim: Claim, world: ClusterState) -> Any:
         progress = world.progress.claim(claim.uid)
@@ -68,7 +68,7 @@ def remember_intents_only(stack: ExitStack) -> None:
 
 
 def _end(claim: Claim) -> Any:
-    return settle._end_intent(claim) if settle.settled_metadata(claim) else None
+    return record._end_intent(claim) if record.settled_metadata(claim) else None
 
 
 def share_the_scrub_pod(stack: ExitStack) -> None:
@@ -117,7 +117,7 @@ def delete_under_any_policy(stack: ExitStack) -> None:
 
 def save_a_volume_for_a_dying_claim(stack: ExitStack) -> None:
     """Finish what was begun, although the claim was deleted meanwhile."""
-    settled = settle.settle
+    settled = record.settle
 
     def finishing(claim: Claim, world: ClusterState) -> Any:
         step = world.progress.claim(claim.uid).step
@@ -170,7 +170,7 @@ def choose_a_place_anew(stack: ExitStack) -> None:
         return declare(claim, storage_class, driver, None, world)
 
     _replace(stack, provision, "_declare", elsewhere)
-    for module in (discard, settle):
+    for module in (discard, record):
         _replace(stack, module, "presumed_intent", lambda _claim, driver, _world: _blank(driver.name))
     _replace(stack, ClusterState, "intent_of", _written)
 

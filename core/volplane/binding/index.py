@@ -1,6 +1,6 @@
 """Free volumes, reserved volumes and waiting claims, each found without a scan.
 
-`FreeVolumes` follows the volume cache; `WaitingClaims` follows what the claims' decisions say. Ties are broken by
+`FreeVolumes` follows the volume cache; `WaitingClaims` follows the decisions about claims. Ties are broken by
 capacity, then creation, then name, so that two runs over the same objects choose the same.
 """
 

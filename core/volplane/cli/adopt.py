@@ -1,4 +1,4 @@
-"""`volplane adopt`: make assets ours that a restored cluster still marks as the former one's."""
+"""`volplane adopt`: after a restore, mark the assets of the former cluster as this cluster's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from volplane.cli.asking import ControllerAddress, act, ask, require_answer
+from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer
 from volplane.cli.framework.console import Console
 
 __all__ = ["register"]
@@ -28,7 +28,7 @@ def adopt(
     former: Annotated[
         str,
         typer.Option(
-            "--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` says it."
+            "--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` shows it."
         ),
     ],
     driver: Annotated[str, typer.Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
@@ -37,8 +37,8 @@ def adopt(
 ) -> None:
     """After a restore into a new cluster: put this cluster's marks on the assets that its volumes point at.
 
-    The running controller does it. Assets to which no volume of this cluster leads stay as they are. Make sure that the
-    former cluster is gone: two that hold the same assets would delete each other's.
+    The running controller does it. Assets that no volume of this cluster refers to stay as they are. Make sure that the
+    former cluster is gone: two clusters with the same assets would delete each other's.
     """
     if not asyncio.run(_adopt(Console(), http, former, driver, yes=yes)):
         raise typer.Exit(1)
@@ -46,7 +46,7 @@ def adopt(
 
 async def _adopt(console: Console, address: str, former: str, driver: str, *, yes: bool) -> bool:
     query = {"from": former, **({"driver": driver} if driver else {})}
-    plan: Rows = require_answer(await act(address, "/adopt" if yes else "/adopt/plan", query), address)
+    plan: Rows = require_answer(await post_action(address, "/adopt" if yes else "/adopt/plan", query), address)
     if not plan:
         console.line(f"no asset carries the marks of cluster {former}")
         return True
@@ -66,12 +66,12 @@ async def _adopt(console: Console, address: str, former: str, driver: str, *, ye
 
 
 async def _finished(console: Console, address: str) -> Rows:
-    """Wait until nothing runs any more. Adopting writes marks only; it takes no long time."""
-    outcomes: Rows = require_answer(await ask(address, "/adopt"), address)
+    """Wait until nothing runs any more; adopting only writes marks, so it is short."""
+    outcomes: Rows = require_answer(await get_answer(address, "/adopt"), address)
     with console.progress("taking over", total=len(outcomes)):
         while any(each["state"] == "running" for each in outcomes):
             await asyncio.sleep(POLL_SECONDS)
-            outcomes = require_answer(await ask(address, "/adopt"), address)
+            outcomes = require_answer(await get_answer(address, "/adopt"), address)
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""`volplane drain`: let everything go that we hold, before volplane leaves a cluster."""
+"""`volplane drain`: release or delete everything that our finalizers hold, before volplane leaves a cluster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import Annotated
 
 import typer
 
-from volplane.cli.asking import ControllerAddress, ask
-from volplane.cli.draining import Drain, Leftover, controller_at_work
+from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder
+from volplane.cli.drain_steps import Drain, Leftover
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Kubeconfig
-from volplane.cli.participation import NAMESPACE_DEFAULT, OurNamespace
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace
 from volplane.errors import VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -47,17 +46,17 @@ def drain(
         bool, typer.Option("--delete", help="Delete the claims, their volumes and assets. The controllers must run.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what is held.")] = False,
-    namespace: OurNamespace = NAMESPACE_DEFAULT,
+    namespace: OurNamespace = DEFAULT_NAMESPACE,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long --delete waits for everything to be gone.")
     ] = 300.0,
     http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
-    """Show what volplane's finalizers hold, and let it go.
+    """Show what volplane's finalizers hold, and release or delete it.
 
     Without --yes nothing is changed. --release keeps the data: volumes turn to policy Retain and lose our finalizer,
-    claims lose their intent, bound ones go on working. --delete deletes the users' claims with everything in them. Exit
-    code 1 if something is still held at the end.
+    claims lose their intent, and pods go on using bound ones. --delete deletes the users' claims with all data.
+    Exit code 1 if something is still held at the end.
     """
     if release and delete:
         raise typer.BadParameter("--release and --delete exclude each other: give one of them")
@@ -72,21 +71,21 @@ async def _drain(console: Console, kubeconfig: Path | None, work: Drain, address
     transport = await HttpTransport.connect(kubeconfig)
     client = Client(transport)
     try:
-        held = await work.look(client)
+        held = await work.find(client)
         _table(console, held)
         if not held:
             return True
         if not yes:
             _advise(console, mode)
             return True
-        await _refuse_wrong_moment(client, work.namespace, address, mode)
+        await _check_controllers(client, work.namespace, address, mode)
         async with _recorder(client) as recorder:
             if mode == "release":
                 await work.release(console, client, recorder)
-                left: Sequence[Leftover] = [Leftover(held=each, by=(each.why,)) for each in await work.look(client)]
+                left: Sequence[Leftover] = [Leftover(held=each, by=(each.why,)) for each in await work.find(client)]
             else:
                 left = await work.delete(console, client, recorder, address)
-        _end(console, left)
+        _report(console, left)
         return not left
     finally:
         await transport.close()
@@ -110,32 +109,30 @@ def _advise(console: Console, mode: str) -> None:
         case "delete":
             console.note("nothing was changed; with --yes these are deleted with their claims and all data in them")
         case _:
-            console.note("nothing was changed; --release lets them go and keeps the assets, --delete deletes them")
+            console.note("nothing was changed; --release releases them and keeps the assets, --delete deletes them")
 
 
-async def _refuse_wrong_moment(client: Client, namespace: str, address: str, mode: str) -> None:
-    """Raise VolplaneError where the controllers would undo a release, or are missing for a deletion."""
-    holder = await controller_at_work(client, namespace)
+async def _check_controllers(client: Client, namespace: str, address: str, mode: str) -> None:
+    """Raise VolplaneError if a running controller would undo a release, or none runs that could delete."""
+    holder = await lease_holder(client, namespace)
     if not holder:
-        answer = await ask(address, "/status")
+        answer = await get_answer(address, "/status")
         holder = address if answer is not None and answer.get("leads") else ""
     if mode == "release" and holder:
         raise VolplaneError(
             f"a controller is at work ({holder}) and would take its finalizers back: stop it first, as with "
-            "`kubectl -n "
-            f"{namespace} scale deployment volplane --replicas=0`"
+            f"`kubectl -n {namespace} scale deployment volplane --replicas=0`"
         )
     if mode == "delete" and not holder:
         raise VolplaneError(
             f"no controller is at work (by the lease in namespace {namespace}, and at {address}): nobody would "
-            "delete the "
-            "assets. Start it, or use --release"
+            "delete the assets. Start it, or use --release"
         )
 
 
 @asynccontextmanager
 async def _recorder(client: Client) -> AsyncIterator[EventRecorder]:
-    """Events are written until the block ends."""
+    """A recorder that writes events until the block ends."""
     recorder = EventRecorder(client, instance=f"drain@{socket.gethostname()}", now=lambda: datetime.now(UTC))
     writing = asyncio.ensure_future(recorder.run())
     try:
@@ -145,7 +142,7 @@ async def _recorder(client: Client) -> AsyncIterator[EventRecorder]:
         await writing
 
 
-def _end(console: Console, left: Sequence[Leftover]) -> None:
+def _report(console: Console, left: Sequence[Leftover]) -> None:
     console.line()
     if not left:
         console.done("nothing is held any more")

@@ -1,4 +1,4 @@
-"""`volplane explain pvc NAMESPACE/NAME`: why a claim is where it is, and what happens next."""
+"""`volplane explain pvc NAMESPACE/NAME`: why a claim is in its state, and what happens next."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from volplane.assembly import parse_controllers
-from volplane.cli.asking import ControllerAddress, ask
-from volplane.cli.draining import controller_at_work
+from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Kubeconfig
-from volplane.cli.participation import CONTROLLERS_DEFAULT, NAMESPACE_DEFAULT, ConfigFile, Controllers, OurNamespace
-from volplane.controller.config import Configuration, read_configuration
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Controllers, Kubeconfig, OurNamespace
+from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
@@ -43,13 +40,13 @@ def explain(
     http: ControllerAddress = "127.0.0.1:9809",
     kubeconfig: Kubeconfig = None,
     config: ConfigFile = None,
-    controllers: Controllers = CONTROLLERS_DEFAULT,
-    namespace: OurNamespace = NAMESPACE_DEFAULT,
+    controllers: Controllers = DEFAULT_CONTROLLERS,
+    namespace: OurNamespace = DEFAULT_NAMESPACE,
 ) -> None:
-    """Tell in plain words where a claim stands, what was tried, and what happens next and when.
+    """Explain where a claim stands, what was tried, and what happens next and when.
 
-    Asks the running controller, whose decision it is. Where none answers, the cluster is read and the same decision
-    made here, as a controller that has just started with these options would make it; nothing is written.
+    Asks the running controller. If none answers, reads the cluster and decides as a controller would that has just
+    started with these options; nothing is written.
     """
     if kind not in KINDS:
         raise ConfigurationError(
@@ -58,58 +55,58 @@ def explain(
     options = Options(controllers=parse_controllers(controllers), namespace=namespace)
     configuration = read_configuration(config) if config is not None else Configuration()
     key = name if "/" in name else f"default/{name}"
-    asyncio.run(_explain(Console(), key, http, lambda: _look(kubeconfig, configuration, options, key)))
+    asyncio.run(_explain(Console(), key, http, lambda: _read(kubeconfig, configuration, options, key)))
 
 
-async def _explain(console: Console, key: str, address: str, look_here: Callable[[], Awaitable[_Look]]) -> None:
-    answer = await ask(address, "/explain", {"claim": key})
+async def _explain(console: Console, key: str, address: str, read: Callable[[], Awaitable[_Decided]]) -> None:
+    answer = await get_answer(address, "/explain", {"claim": key})
     if answer is not None:
-        _tell(console, answer)
+        _show(console, answer)
         return
-    seen = await look_here()
-    _tell(console, asdict(seen.explanation))
-    console.note(_who_works(seen.leader, address))
-    for doubt in seen.doubts:
+    decided = await read()
+    _show(console, asdict(decided.explanation))
+    console.note(_leader_note(decided.leader, address))
+    for doubt in decided.doubts:
         console.note(doubt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """leader: who holds and renews the lease, "" if nobody does."""
+class _Decided:
+    """What this process decides itself. leader: who holds the lease, "" = nobody. doubts: what could not be read."""
 
     explanation: Explanation
     leader: str
     doubts: tuple[str, ...]
 
 
-async def _look(kubeconfig: Path | None, configuration: Configuration, options: Options, key: str) -> _Look:
+async def _read(kubeconfig: Path | None, configuration: Configuration, options: Options, key: str) -> _Decided:
     transport = await HttpTransport.connect(kubeconfig)
     try:
         client = Client(transport)
         seen = await read_control_plane(client, configuration, options)
         leader = await _leader(client, options.namespace)
-        return _Look(explanation=seen.explain(key), leader=leader, doubts=seen.doubts)
+        return _Decided(explanation=seen.explain(key), leader=leader, doubts=seen.doubts)
     finally:
         await transport.close()
 
 
 async def _leader(client: Client, namespace: str) -> str:
     try:
-        return await controller_at_work(client, namespace)
+        return await lease_holder(client, namespace)
     except ApiError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
         return ""
 
 
-def _who_works(leader: str, address: str) -> str:
-    said = f"no controller answers at {address}"
+def _leader_note(leader: str, address: str) -> str:
+    silent = f"no controller answers at {address}"
     if leader:
-        return f"{said}, but {leader} works: ask it with --http for what it has tried"
-    return f"{said}: this is what one that starts now with these options would decide; what was tried is not known"
+        return f"{silent}, but {leader} works: ask it with --http for what it has tried"
+    return f"{silent}: this is what one that starts now with these options would decide; what was tried is not known"
 
 
-def _tell(console: Console, answer: Mapping[str, Any]) -> None:
+def _show(console: Console, answer: Mapping[str, Any]) -> None:
     for heading, part in PARTS:
         if answer[part]:
             console.heading(heading)

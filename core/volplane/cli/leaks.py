@@ -1,4 +1,4 @@
-"""`volplane leaks`: what is on the backends and should not be, or the other way round."""
+"""`volplane leaks`: assets that no volume needs, and volumes whose asset is gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from volplane.cli.asking import ControllerAddress, act, ask, require_answer
+from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Output, OutputFormat
 
@@ -41,9 +41,9 @@ def leaks(
 ) -> None:
     """Show orphans, ghosts, drifted and foreign assets, as the running controller last found them.
 
-    An orphan carries our marks, but no volume and no claim leads to it. A ghost is a volume whose asset is gone. A
-    drifted asset is not as its volume says. Foreign assets are others' and never touched. The controller looks every
-    ten minutes. Exit code 1 if there are orphans or ghosts.
+    An orphan carries our marks, but no volume and no claim refers to it. A ghost is a volume whose asset is gone. A
+    drifted asset differs from its volume. Foreign assets belong to others and are never touched. The controller checks
+    every ten minutes. Exit code 1 if there are orphans or ghosts.
     """
     report = asyncio.run(_report(Console(), http, {"driver": driver, "handle": handle}, fix=fix))
     if output is Output.JSON:
@@ -56,9 +56,9 @@ def leaks(
 
 async def _report(console: Console, address: str, only: Mapping[str, str], *, fix: bool) -> Report:
     chosen = {name: value for name, value in only.items() if value}
-    report = require_answer(await ask(address, "/leaks"), address)
+    report = require_answer(await get_answer(address, "/leaks"), address)
     if fix:
-        report = require_answer(await act(address, "/leaks/fix", chosen), address)
+        report = require_answer(await post_action(address, "/leaks/fix", chosen), address)
         report = await _finished(console, address, report)
     else:
         report = {**report, "repairs": []}
@@ -66,7 +66,7 @@ async def _report(console: Console, address: str, only: Mapping[str, str], *, fi
 
 
 async def _finished(console: Console, address: str, report: Report) -> Report:
-    """Wait for the repairs, but not for ever: the controller goes on with those that take longer."""
+    """Wait at most FIX_SECONDS for the repairs; the controller goes on with those that take longer."""
     running = _running(report)
     if not running:
         return report
@@ -74,7 +74,7 @@ async def _finished(console: Console, address: str, report: Report) -> Report:
         until = asyncio.get_running_loop().time() + FIX_SECONDS
         while (left := _running(report)) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_SECONDS)
-            report = require_answer(await ask(address, "/leaks"), address)
+            report = require_answer(await get_answer(address, "/leaks"), address)
             bar.advance(left - _running(report))
     return report
 

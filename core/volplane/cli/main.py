@@ -1,21 +1,18 @@
-"""The frame of the command line: which commands there are, and how each of them ends.
+"""The entry point of the command line: the list of commands, and their exit codes.
 
 A command is one module with a function `register(app: typer.Typer) -> None` that adds it under its name
-(`@app.command("status")`). Its line in `COMMANDS` makes it known. Commands of the core are modules of `volplane.cli`;
-those of `volplane-embedded` and `volplane-testing` are entry points of the group `volplane.commands`. A module is
-imported only when its command is asked for, so it may import what it likes; `volplane --help` imports none. After a
-change to options: `make docs`.
+(`@app.command("status")`), and an entry in `COMMANDS`. Commands of the core are modules of `volplane.cli`; those of
+`volplane-embedded` and `volplane-testing` are entry points of the group `volplane.commands`. A module is imported only
+when its command is called; `volplane --help` imports none. After a change to options: `make docs`.
 
-How commands end:
-- return, or `raise typer.Exit(0)`: exit code 0. What was asked for and found wrong: `raise typer.Exit(1)` after saying
-  so.
-- any `VolplaneError`, alone or inside an `ExceptionGroup`: one line `error: …` on stderr, exit code 1.
-- wrong usage (typer says so itself, or `raise typer.BadParameter(…)`): exit code 2. Ctrl-C: 130.
-- SIGTERM before the command handles it itself (`volplane.cli.framework.eventloop`): 0 for those that run until then,
-  else 143.
-- anything else is a bug of ours: one line that says so, exit code 1. A traceback only with `volplane --debug …`.
+Exit codes:
+- 0: the command returns or raises `typer.Exit(0)`. 1: it has reported a problem and raises `typer.Exit(1)`.
+- 1 for any `VolplaneError`, alone or inside an `ExceptionGroup`, with one line `error: …` on stderr.
+- 2 for wrong usage (from typer itself, or `raise typer.BadParameter(…)`). Ctrl-C: 130.
+- SIGTERM before the command handles it (`volplane.cli.framework.eventloop`): 0 for services, else 143.
+- 1 for any other exception, which is a bug, with one line on stderr; `volplane --debug …` adds the traceback.
 
-Text for people goes through `volplane.cli.framework.console.Console`; options that several commands share stand in
+Text for people goes through `volplane.cli.framework.console.Console`. Options that several commands share are in
 `volplane.cli.framework.options`.
 """
 
@@ -44,9 +41,7 @@ GROUP: Final = "volplane.commands"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the help shows of a command. extra: of `volplane`, which installs the distribution that brings it; "" = the
-    core.
-    """
+    """summary: its line in the help. extra: of `volplane`, which installs the command; "" = it is in the core."""
 
     summary: str
     extra: str = ""
@@ -59,7 +54,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "explain": Command("Tell why a claim is where it is, and what happens next"),
         "status": Command("Show drivers, volumes and claims, and what waits for what"),
         "leaks": Command("Show what is left on the backends, or missing there, and delete orphans"),
-        "drain": Command("Show what volplane holds, and let it go before leaving a cluster"),
+        "drain": Command("Show what volplane holds, and release it before leaving a cluster"),
         "adopt": Command("After a restore: take over the former cluster's assets"),
         "manifests": Command("Print what a cluster needs to run the controllers"),
         "demo": Command("Watch volumes live through their whole life, in half a minute", "dev"),
@@ -70,11 +65,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "new-backend": Command("Write a new backend that passes its tests at once", "testing"),
     }
 )
-"""By name, in the order of the help. Entry points carry no summaries, and the help imports nothing: so they stand
-here."""
+"""By name, in the order of the help. Summaries are here because the help imports no command."""
 
 SERVICES = frozenset({"run", "dev", "apiserver"})
-"""Commands that run until SIGTERM, for which being stopped is success."""
+"""Commands that run until SIGTERM; for them SIGTERM is success."""
 
 log = logging.getLogger("volplane.cli")
 
@@ -83,21 +77,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. argv: without the program's name; None = the process's own."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     console = Console()
-    _end_in_order(0 if SERVICES.intersection(arguments) else 128 + signal.SIGTERM)
+    _exit_on_sigterm(0 if SERVICES.intersection(arguments) else 128 + signal.SIGTERM)
     try:
         application(arguments)(args=arguments, prog_name="volplane")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Exception as failure:  # the last place where a failure can become a sentence
-        log.debug("how it came to this", exc_info=failure)
+    except Exception as failure:
+        log.debug("the command failed", exc_info=failure)
         for message in _messages(failure):
             console.error(message)
         return 1
     return 0
 
 
-def _end_in_order(code: int) -> None:
-    """Until a command handles SIGTERM itself: nothing has begun, so there is nothing to finish."""
+def _exit_on_sigterm(code: int) -> None:
+    """Exit with this code on SIGTERM, until the command installs a handler of its own."""
 
     def end(_number: int, _frame: object) -> None:
         raise SystemExit(code)
@@ -107,7 +101,7 @@ def _end_in_order(code: int) -> None:
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:
-    """Build the commands. Only those that `arguments` name are imported; the others are there for the help."""
+    """Build the commands. Only those named in `arguments` are imported; the others only appear in the help."""
     app = typer.Typer(
         help="A storage control plane for Kubernetes.",
         add_completion=False,
@@ -129,20 +123,20 @@ def _register(app: typer.Typer, name: str, command: Command) -> None:
     if not command.extra:
         importlib.import_module(f"volplane.cli.{name.replace('-', '_')}").register(app)
         return
-    from importlib.metadata import entry_points  # noqa: PLC0415 - a fifth of the start-up time, not needed by the others
+    from importlib.metadata import entry_points  # noqa: PLC0415 - a fifth of the start-up time
 
     found = next(iter(entry_points(group=GROUP, name=name)), None)
     if found is not None:
         found.load()(app)
         return
-    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(name, short_help=command.summary, context_settings=anything, add_help_option=False)(
+    any_arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name, short_help=command.summary, context_settings=any_arguments, add_help_option=False)(
         _absent(name, command)
     )
 
 
 def _absent(name: str, command: Command) -> Callable[[], None]:
-    """Stand in for a command whose distribution is not installed."""
+    """A command that reports that its distribution is not installed."""
 
     def absent() -> None:
         raise ConfigurationError(
@@ -153,12 +147,12 @@ def _absent(name: str, command: Command) -> Callable[[], None]:
 
 
 def _named_only() -> None:
-    """Stand in the help for a command whose module this call does not need."""
+    """Represents in the help a command whose module is not imported."""
 
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version  # noqa: PLC0415 - a fifth of the start-up time, for this line only
+        from importlib.metadata import version  # noqa: PLC0415 - a fifth of the start-up time
 
         typer.echo(f"volplane {version('volplane')}")
         raise typer.Exit
@@ -175,7 +169,7 @@ def _root(
 
 
 def _messages(failure: BaseException) -> Iterator[str]:
-    """One sentence a cause; those that are ours first, and then only those."""
+    """One sentence per exception: of VolplaneErrors if there are any, else of all."""
     leaves = list(_leaves(failure))
     expected = [leaf for leaf in leaves if isinstance(leaf, VolplaneError)]
     if expected:

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from volplane.assembly import ALL_CONTROLLERS, CONTROLLERS_BESIDE, parse_controllers
-from volplane.cli.permissions import Rule, cluster_rules, named_secrets, namespace_rules, scrubs, secret_rule
-from volplane.controller.config import parse_configuration
+from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, scrubs, secret_rule
+from volplane.controller.config import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_configuration, parse_controllers
 from volplane.errors import ConfigurationError
 
 __all__ = ["documents", "register"]
@@ -46,7 +45,7 @@ def manifests(
     namespace: Annotated[str, typer.Option(metavar="NAME", help="Where it runs.")] = "volplane-system",
     controllers: Annotated[
         str, typer.Option(metavar="LIST", help=f"As of `volplane run`: some of {', '.join(ALL_CONTROLLERS)}, or all.")
-    ] = ",".join(CONTROLLERS_BESIDE),
+    ] = DEFAULT_CONTROLLERS,
     image: Annotated[
         str, typer.Option(metavar="IMAGE", help="Image with volplane and the backends; default volplane:VERSION.")
     ] = "",
@@ -54,20 +53,17 @@ def manifests(
         Path | None, typer.Option("--config", metavar="FILE", help="Configuration file to put into the ConfigMap.")
     ] = None,
 ) -> None:
-    """Print a namespace, an account with the least rights that the controllers need, their configuration and
-    Deployment.
+    """Print the namespace, service account, roles, configuration and Deployment of the controllers.
 
-    Read it before you apply it: storage that pods must see mounted (the root of a hostpath driver) is yours to add. Of
-    Secrets the account may read those that the options of the configuration file name, also in other namespaces.
+    The account gets the least rights that the controllers need; of Secrets it may read those that options of the
+    configuration file name, also in other namespaces. Add yourself what pods must mount, such as a hostpath root.
     """
     chosen = parse_controllers(controllers)
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
         raise ConfigurationError(
             f'--namespace is "{namespace}"; it must be a DNS label (RFC 1123), such as volplane-system'
         )
-    text = CONFIGURATION
-    if config is not None:
-        text = _read(config)
+    text = CONFIGURATION if config is None else _read(config)
     shown = documents(namespace, controllers, chosen, image or f"{NAME}:{version('volplane')}", text)
     typer.echo(
         yaml.dump_all(shown, Dumper=_Dumper, sort_keys=False, explicit_start=True, default_flow_style=None, width=120),
@@ -87,8 +83,8 @@ def _read(path: Path) -> str:
 def documents(
     namespace: str, option: str, controllers: Collection[str], image: str, configuration: str
 ) -> Iterator[Json]:
-    """The objects, in the order in which they may be created. option: the controllers as `volplane run` takes them."""
-    # Scrubber pods mount what volumes point at, as users who may remove anything there.
+    """The objects, in an order in which they can be created. option: the value of --controllers of `volplane run`."""
+    # Scrubber pods mount the volumes (hostPath too) and run as users that can remove all files.
     security = "privileged" if scrubs(controllers) else "restricted"
     yield {
         "apiVersion": "v1",
@@ -130,11 +126,11 @@ def documents(
 
 
 def _role(namespace: str, rules: list[Rule], subjects: list[Json]) -> Iterator[Json]:
-    """What our account may do in one namespace."""
+    """The Role of our account in one namespace, and its RoleBinding."""
     metadata = {"name": NAME, "namespace": namespace, "labels": LABELS}
     group = "rbac.authorization.k8s.io"
-    told = [rule.body() for rule in rules]
-    yield {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": told}
+    bodies = [rule.body() for rule in rules]
+    yield {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": bodies}
     reference = {"apiGroup": group, "kind": "Role", "name": NAME}
     binding = {"metadata": metadata, "roleRef": reference, "subjects": subjects}
     yield {"apiVersion": f"{group}/v1", "kind": "RoleBinding", **binding}
@@ -143,7 +139,7 @@ def _role(namespace: str, rules: list[Rule], subjects: list[Json]) -> Iterator[J
 def _pod(namespace: str, option: str, image: str) -> Json:
     return {
         "serviceAccountName": NAME,
-        # SIGTERM: 10 s to finish what runs and to give the lease back.
+        # The process ends at most 10 s after SIGTERM.
         "terminationGracePeriodSeconds": 30,
         "securityContext": {
             "runAsNonRoot": True,
@@ -189,7 +185,7 @@ def _container(namespace: str, option: str, image: str) -> Json:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as people do, and no aliases."""
+    """Writes texts of several lines as block scalars, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

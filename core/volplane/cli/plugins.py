@@ -1,4 +1,4 @@
-"""`volplane plugins`: what is installed, whether it can be used, and what may be configured."""
+"""`volplane plugins`: installed backends and extensions, whether they can be used, and their options."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_fl
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver, default_drivers, load_drivers, newer_flaw, options_schema
+from volplane.drivers.parameter_text import entries, type_text
 from volplane.drivers.parameters import check
-from volplane.drivers.reference import entries, type_text
 from volplane.drivers.status import LoadedDrivers
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.schemas import DriverInfo, Parameter, ParameterSchema
@@ -126,7 +126,7 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
 
 
 def _newer(installed: InstalledPlugins, name: str) -> str:
-    """Why a backend that no driver uses yet could not be used; "" if nothing is known against it."""
+    """Why a backend that no driver uses could not be used, as far as can be known; "" = it could."""
     plugin = installed.load("backend", name)
     try:
         flaw = newer_flaw(plugin, _example_options(plugin))
@@ -136,7 +136,7 @@ def _newer(installed: InstalledPlugins, name: str) -> str:
 
 
 def _hooks(plugin: Plugin) -> frozenset[str]:
-    """Hooks that the plugin's class implements; none are known of other callables before they made an instance."""
+    """Hooks that the plugin's class implements; empty for another callable, whose instance is not made here."""
     if not inspect.isclass(plugin.factory):
         return frozenset()
     return HOOKS.intersection(mark.hook for mark in marks(plugin.factory))
@@ -149,7 +149,7 @@ def _flaws(plugin: Plugin) -> tuple[str, ...]:
 
 
 def _errors(rows: Iterable[_Row], drivers: LoadedDrivers) -> list[str]:
-    """Every reason once: a driver whose plugin is broken repeats it."""
+    """Every reason once: a driver repeats the error of its broken plugin."""
     errors = [row.error for row in rows if row.error]
     for broken in drivers.broken:
         if not any(error in broken.error for error in errors):
@@ -177,7 +177,7 @@ def _show_backend(console: Console, plugin: Plugin, configuration: Configuration
 
 
 def _made(plugin: Plugin, settings: list[DriverSettings]) -> Driver:
-    """A driver to be described: the first configured one, else one with examples of what its backend requires."""
+    """The driver to describe: the first configured one, else one with example values of required options."""
     if settings:
         return build_driver(settings[0].name, plugin, settings[0].options)
     name = getattr(plugin.factory, "default_driver_name", "") or "example"
@@ -185,12 +185,12 @@ def _made(plugin: Plugin, settings: list[DriverSettings]) -> Driver:
 
 
 def _example_options(plugin: Plugin) -> dict[str, object]:
-    """What its backend requires. Raises ConfigurationError where no example is known."""
+    """Example values of required options. Raises ConfigurationError if no example fits an option."""
     return {p.name: _example(p) for p in options_schema(plugin).parameters if p.required}
 
 
 def _example(parameter: Parameter) -> str:
-    """A value that the schema allows; making a backend and describing it touches nothing that it could name."""
+    """A value that the schema allows. It is safe: creating a backend and `describe` touch no storage."""
     low = "1" if parameter.minimum is None else f"{parameter.minimum:.0f}"
     for text in (*parameter.choices, *_EXAMPLES, low, f"{low}s"):
         _, flaws = check(ParameterSchema(parameters=(parameter,)), {parameter.name: text}, "option")

@@ -1,4 +1,4 @@
-"""`volplane run`: the controllers, for a cluster that is somewhere else."""
+"""`volplane run`: the controllers, for a cluster that exists."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Annotated
 
 import typer
 
-from volplane.assembly import parse_controllers
 from volplane.cli.framework import eventloop
-from volplane.cli.framework.options import Kubeconfig, Verbose
-from volplane.cli.framework.serving import HttpAddress, serving
-from volplane.cli.participation import CONTROLLERS_DEFAULT, NAMESPACE_DEFAULT, ConfigFile, Controllers, OurNamespace
+from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Controllers, Kubeconfig, OurNamespace, Verbose
 from volplane.controller import logs
-from volplane.controller.config import Configuration, read_configuration
+from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
 from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
@@ -43,8 +41,8 @@ def run(
     *,
     kubeconfig: Kubeconfig = None,
     config: ConfigFile = None,
-    controllers: Controllers = CONTROLLERS_DEFAULT,
-    namespace: OurNamespace = NAMESPACE_DEFAULT,
+    controllers: Controllers = DEFAULT_CONTROLLERS,
+    namespace: OurNamespace = DEFAULT_NAMESPACE,
     leader_elect: Annotated[bool, typer.Option(help="Wait for the lease, so that only one replica works.")] = True,
     node_name: Annotated[
         str | None, typer.Option("--node-name", metavar="NAME", help="Serve local storage of this node.")
@@ -84,7 +82,7 @@ def run(
 
 
 def duration(option: str, text: str) -> float:
-    """Seconds of "30s", "10m", "1h". Raises ConfigurationError."""
+    """Seconds of a text such as "30s", "10m" or "1h". Raises ConfigurationError naming the option."""
     number, unit = text[:-1], text[-1:]
     if unit not in UNITS or not number.replace(".", "", 1).isdecimal():
         raise ConfigurationError(f'{option} is "{text}"; it must be a number with a unit, such as 30s, 10m or 1h')
@@ -106,7 +104,7 @@ async def _run(
     client = Client(transport, metrics=metrics)
     try:
         process = ControllerProcess(client, configuration, options, metrics=metrics)
-        async with serving(address, process):
+        async with serve_endpoints(address, process):
             await process.run(stop)
     finally:
         await transport.close()

@@ -1,4 +1,4 @@
-"""`volplane status`: drivers, volumes and claims at a glance, and why what waits waits."""
+"""`volplane status`: drivers, volumes, claims and operations, and why some of them wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from volplane.cli.asking import ControllerAddress, ask
+from volplane.cli.controller_client import ControllerAddress, get_answer
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Kubeconfig
 from volplane.kube.client import Client
@@ -40,7 +40,7 @@ def status(*, kubeconfig: Kubeconfig = None, http: ControllerAddress = "127.0.0.
 
 
 async def _show(console: Console, kubeconfig: Path | None, address: str) -> bool:
-    answer = await ask(address, "/status")
+    answer = await get_answer(address, "/status")
     transport = await HttpTransport.connect(kubeconfig)
     try:
         client = Client(transport)
@@ -87,7 +87,7 @@ def _waiting(
     volumes: Iterable[Volume],
     reasons: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Whatever is not as people expect, with the controller's reason where it told one."""
+    """Claims that are not bound, volumes that are failed or released, with the controller's reason if it has one."""
     rows = []
     for claim in claims:
         if claim.terminating or claim.status.phase != "Bound":

@@ -1,4 +1,6 @@
-"""The configuration file of `volplane run` and `volplane dev`, checked in full when it is read.
+"""Which controllers a process runs, and the configuration file of `volplane run` and `volplane dev`.
+
+The file is checked in full when it is read:
 
     clusterId: 6b1c…            # default: the uid of namespace kube-system
     drivers:                    # default: every installed backend that needs no options
@@ -31,13 +33,20 @@ from volplane.errors import ConfigurationError
 from volplane.messages import nearest
 
 __all__ = [
+    "ALL_CONTROLLERS",
+    "DEFAULT_CONTROLLERS",
     "Configuration",
     "DriverSettings",
     "ExtensionSettings",
     "ScrubberSettings",
     "parse_configuration",
+    "parse_controllers",
     "read_configuration",
 ]
+
+ALL_CONTROLLERS: Final = ("binder", "provisioner", "reclaimer", "protection")
+DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer"
+"""Value of `--controllers`, for a cluster whose kube-controller-manager binds and protects claims."""
 
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
 _DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout")
@@ -110,6 +119,20 @@ class Configuration:
     extensions: tuple[ExtensionSettings, ...] = ()
     scrubber: ScrubberSettings = field(default_factory=ScrubberSettings)
     cluster_id: str | None = None
+
+
+def parse_controllers(text: str) -> frozenset[str]:
+    """The value of `--controllers`: names separated by commas, or `all`. Raises ConfigurationError."""
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    if chosen == ["all"]:
+        return frozenset(ALL_CONTROLLERS)
+    known = ", ".join(ALL_CONTROLLERS)
+    for name in chosen:
+        if name not in ALL_CONTROLLERS:
+            raise ConfigurationError(f'--controllers: "{name}" is no controller; valid are {known}, or all alone')
+    if not chosen:
+        raise ConfigurationError(f"--controllers is empty; name some of {known}, or all")
+    return frozenset(chosen)
 
 
 def read_configuration(path: Path) -> Configuration:

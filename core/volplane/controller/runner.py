@@ -32,9 +32,8 @@ from volplane.controller.actions import (
     Wait,
 )
 from volplane.controller.clock import LoopTime
-from volplane.controller.flows import AdaptiveConcurrency
 from volplane.controller.steps import NothingChanged, Steps
-from volplane.controller.workqueue import ControllerMetrics, WorkQueue
+from volplane.controller.workqueue import AdaptiveConcurrency, ControllerMetrics, WorkQueue
 from volplane.errors import (
     ApiConflict,
     ApiError,
@@ -87,7 +86,7 @@ class Runner:
 
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
     written or read live goes into them. workers: keys in flight at once. flow: the flow of a key; flows are served
-    in turns, and one has at most half of the workers, fewer while the loop is busy (see `volplane.controller.flows`).
+    in turns, and one has at most half of the workers, fewer while the loop is busy (see `AdaptiveConcurrency`).
     """
 
     def __init__(

@@ -1,27 +1,38 @@
 """The keyed work queue of a controller, after client-go's workqueue.
 
 A key waits at most once. A key that is added while a worker has it waits until that work is done, so no key is worked
-on twice at a time. Keys are served first in, first out within their flow (see `volplane.controller.flows`). Delayed
-keys and the back-off of failed ones are kept here too.
+on twice at a time. Keys are served first in, first out within their flow, and flows in turns: one with many keys (a
+storage class with 10,000 claims) neither delays the others nor takes all workers. The word is that of API priority and
+fairness. Delayed keys and the back-off of failed ones are kept here too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections import deque
+import sys
+import time
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from volplane.backoff import Backoff
 from volplane.controller.clock import LoopTime
-from volplane.controller.flows import AdaptiveConcurrency, Flows
+from volplane.controller.delaying_queue import DelayingQueue
 from volplane.kube.transport import ApiMetrics
 
-__all__ = ["ControllerMetrics", "WorkQueue"]
+__all__ = ["AdaptiveConcurrency", "ControllerMetrics", "Flows", "WorkQueue"]
 
 _SHORTEST = 0.001
 """Shortest delay: a time 1e-16 s ahead equals the present by the clock, and the key would come back without end."""
+
+
+_ACTIVE: Final = 1.0
+"""Seconds for which a flow counts as active after its last key."""
+_SLOW: Final = 0.002
+_FAST: Final = 0.001
+"""Seconds of this thread's work between a callback's scheduling and its call; an idle loop needs a tenth of `_FAST`."""
+_DECREASE: Final = 0.9
+_INCREASE: Final = 0.25
 
 
 class ControllerMetrics(ApiMetrics, Protocol):
@@ -72,7 +83,7 @@ class WorkQueue:
         """Loop time at which the work began, and the flow."""
         self._again: dict[str, None] = {}
         self._failures: dict[str, int] = {}
-        self._delays = _Delays(self.add, self._now)
+        self._delays = DelayingQueue(self.add, self._now)
         self._closed = False
 
     def add(self, key: str) -> None:
@@ -201,62 +212,106 @@ class WorkQueue:
             self._metrics.queue_depth(self._name, len(self._queued))
 
 
-class _Delays:
-    """Keys with a time. One timer for all of them: that of the earliest."""
+class AdaptiveConcurrency:
+    """How many keys may be in work: additive increase, multiplicative decrease by the latency of the event loop.
 
-    def __init__(self, due: _Due, now: Callable[[], float]) -> None:
-        self._due = due
-        self._now = now
-        self._times: dict[str, float] = {}
-        self._heap: list[tuple[float, int, str]] = []
-        self._order = 0
-        self._timer: asyncio.TimerHandle | None = None
+    While the loop is always busy, more work in flight makes nothing faster and everything later. Only what this thread
+    itself computes counts, not the time for which it was denied a processor: less work in flight would not change that.
+    In a loop of virtual time no time passes, and the limit stays at its maximum.
+    """
+
+    def __init__(self, *, maximum: int, minimum: int) -> None:
+        """maximum, minimum: bounds of `limit`, which starts at `maximum`."""
+        self.maximum = maximum
+        """The limit where nobody is delayed by it."""
+        self._minimum = float(min(minimum, maximum))
+        self._limit = float(maximum)
+        self._probing = False
 
     @property
-    def first(self) -> float | None:
-        self._tidy()
-        return self._heap[0][0] if self._heap else None
+    def limit(self) -> int:
+        """How many may be in work now."""
+        return int(self._limit)
 
-    def set(self, key: str, when: float) -> None:
-        known = self._times.get(key)
-        if known is not None and known <= when:
+    def probe(self) -> None:
+        """Measure the latency of the loop once, unless a measurement is under way. To be called when work begins."""
+        if not self._probing:
+            self._probing = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._measured, loop, loop.time(), time.thread_time())
+
+    def _measured(self, loop: asyncio.AbstractEventLoop, then: float, used: float) -> None:
+        self._probing = False
+        latency = min(loop.time() - then, time.thread_time() - used)
+        if latency > _SLOW:
+            self._limit = max(self._minimum, self._limit * _DECREASE)
+        elif latency < _FAST:
+            self._limit = min(float(self.maximum), self._limit + _INCREASE)
+
+
+class Flows:
+    """Waiting keys by flow. Of the flows below their limit, the one that was served longest ago is next.
+
+    The limit follows the load of the loop only while several flows are active: with one flow nobody is delayed.
+    """
+
+    def __init__(self, concurrency: AdaptiveConcurrency | None, now: Callable[[], float]) -> None:
+        """concurrency: the limit of each flow; None: none. now: the clock."""
+        self._concurrency = concurrency
+        self._now = now
+        self._active: OrderedDict[str, float] = OrderedDict()
+        """Flows that had a key within `_ACTIVE` seconds and the time of it, oldest first."""
+        self._waiting: dict[str, deque[str]] = {}
+        self._working: Counter[str] = Counter()
+        self._order: OrderedDict[str, None] = OrderedDict()
+        """Flows with keys that may be taken, next first."""
+
+    def add(self, flow: str, key: str) -> bool:
+        """Queue a key; whether the limit of its flow lets one be taken now."""
+        self._waiting.setdefault(flow, deque()).append(key)
+        self._touch(flow)
+        return self._line_up(flow)
+
+    def take(self) -> tuple[str, str] | None:
+        """The next flow and key, which is in work from now on; None if there is none."""
+        if not self._order:
+            return None
+        flow, _ = self._order.popitem(last=False)
+        keys = self._waiting[flow]
+        key = keys.popleft()
+        if not keys:
+            del self._waiting[flow]
+        self._working[flow] += 1
+        self._touch(flow)
+        self._line_up(flow)
+        if self._concurrency is not None:
+            self._concurrency.probe()
+        return flow, key
+
+    def leave(self, flow: str) -> bool:
+        """The work on a key of the flow is over; whether another of its keys may be taken now."""
+        self._working[flow] -= 1
+        if not self._working[flow]:
+            del self._working[flow]
+        return self._line_up(flow)
+
+    def _line_up(self, flow: str) -> bool:
+        """Append the flow to the order if it has keys and is below its limit; whether it is there."""
+        if flow not in self._waiting or self._working[flow] >= self._limit():
+            return False
+        self._order.setdefault(flow)
+        return True
+
+    def _limit(self) -> int:
+        if self._concurrency is None:
+            return sys.maxsize
+        return self._concurrency.limit if len(self._active) > 1 else self._concurrency.maximum
+
+    def _touch(self, flow: str) -> None:
+        if self._concurrency is None:
             return
-        self._times[key] = when
-        self._order += 1
-        heapq.heappush(self._heap, (when, self._order, key))
-        if self._timer is None or when < self._timer.when():
-            self._arm(when)
-
-    def clear(self) -> None:
-        self._times.clear()
-        self._heap.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _tidy(self) -> None:
-        """Drop entries that an earlier delay of the same key overtook."""
-        while self._heap and self._times.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-
-    def _arm(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
-
-    def _ring(self) -> None:
-        rung = self._timer
-        self._timer = None
-        now = max(self._now(), rung.when() if rung is not None else 0.0)
-        self._tidy()
-        while self._heap and self._heap[0][0] <= now:
-            _, _, key = heapq.heappop(self._heap)
-            del self._times[key]
-            self._due(key)
-            self._tidy()
-        if self._heap:
-            self._arm(self._heap[0][0])
-
-
-class _Due(Protocol):
-    def __call__(self, key: str) -> None: ...
+        now = self._now()
+        self._active[flow] = now
+        self._active.move_to_end(flow)
+        while now - next(iter(self._active.values())) > _ACTIVE:
+            self._active.popitem(last=False)

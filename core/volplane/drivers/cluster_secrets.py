@@ -1,6 +1,4 @@
-"""The Kubernetes Secrets that options of drivers name: read in the event loop, before a driver starts and with each
-probe.
-"""
+"""Reads the Kubernetes Secrets that driver options refer to, before a driver starts and before each probe."""
 
 from __future__ import annotations
 
@@ -19,16 +17,15 @@ __all__ = ["ClusterSecrets"]
 
 
 class ClusterSecrets:
-    """Reads them from the API server. Only the driver's own `Secret` keeps a value."""
+    """Reads Secrets from the API server. Keeps no values: `volplane.secret.Secret` does."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def refresh(self, named: Mapping[str, Secret]) -> None:
-        """Give each Kubernetes Secret among these its present value; each object is read once. named: by their options.
+        """Set the present values of the Kubernetes Secrets in `named` (option -> secret). Reads each object once.
 
-        Raises Unavailable or PermissionDenied that name option and Secret and say what is missing; the earlier
-        value is then kept.
+        Raises Unavailable or PermissionDenied naming option and Secret; the earlier value is then kept.
         """
         read: dict[str, objects.Secret] = {}
         for option, secret in named.items():

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane.assets import AccessMode, VolumeMode
+from volplane.drivers.parameter_text import default_text
 from volplane.drivers.parameters import read_value, secrets_of
-from volplane.drivers.reference import default_text
 from volplane.drivers.view import DriverView
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
 from volplane.messages import nearest
@@ -216,14 +216,11 @@ def _unmarked(plugin: object, found: tuple[Mark, ...]) -> list[str]:
     return hooks
 
 
-# --- what it says about itself --------------------------------------------------------------------------------------
+# --- schemas and DriverInfo -----------------------------------------------------------------------------------------
 
 
 def schema_flaws(schema: object, *, of_class: bool = False) -> tuple[str, ...]:
-    """What is wrong with a schema: such a backend is refused at load, before any class meets the mistake.
-
-    of_class: it is for the parameters of classes, where no secret may stand.
-    """
+    """What is wrong with a schema. of_class: it is for class parameters, which cannot be secrets."""
     if not isinstance(schema, ParameterSchema):
         return (f"a schema of type {type(schema).__name__}, expected ParameterSchema",)
     flaws = []

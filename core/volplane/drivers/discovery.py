@@ -1,7 +1,7 @@
-"""Which backends and extensions are installed beside the core, and their import.
+"""Finds the installed backends and extensions, and imports them.
 
-Entry points are read from metadata; nothing is imported until a configured driver needs it. The first import is tried
-in a child process with a deadline, so that a module which hangs, exits or crashes takes nothing down with it.
+Entry points are read from metadata; a module is imported only when a configured driver needs it. It is imported in a
+child process with a deadline first, so that a module that hangs, exits or crashes does not affect this process.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PluginSource(Protocol):
 
 
 class GivenPlugins:
-    """Plugins that are given as objects, for embedding volplane and for simulations."""
+    """Plugins passed as objects, for tests, simulations and programs that embed volplane."""
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
         self._plugins = {(plugin.kind, plugin.name): plugin for plugin in plugins}
@@ -97,7 +97,7 @@ class InstalledPlugins:
         return tuple(sorted(name for k, name in self._installed if k == kind))
 
     def found(self, kind: str, name: str) -> Installed | None:
-        """What the metadata says, without an import."""
+        """The entry point from the metadata, without an import."""
         return self._installed.get((kind, name))
 
     def load(self, kind: str, name: str) -> Plugin:
@@ -120,7 +120,7 @@ class InstalledPlugins:
 
 
 def installed(kind: str) -> tuple[Installed, ...]:
-    """All entry points of a kind, by name. A name claimed twice comes back once, with an error that names both."""
+    """All entry points of a kind, by name. A name claimed twice is returned once, with an error that names both."""
     claims: dict[str, list[Installed]] = {}
     for entry in _entries(kind):
         claims.setdefault(entry.name, []).append(entry)

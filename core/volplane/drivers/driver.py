@@ -1,62 +1,55 @@
-"""A driver: one configured backend behind typed methods. No other module uses pluggy, or sees its untyped values."""
+"""A driver: one configured backend behind a typed call, and the check of what its hooks return.
+
+No other module uses pluggy, or sees its untyped values.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
 import logging
+import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar, get_args
 
 import pluggy
 
-from volplane.assets import (
-    Absent,
-    Asset,
-    AssetPage,
-    Attachment,
-    Capacity,
-    Done,
-    Erased,
-    InProgress,
-    PodScrub,
-    Snapshot,
-)
+from volplane import requests
+from volplane.assets import Asset, AssetPage, Done, InProgress, ListedAsset, Ownership, VolumeSource
 from volplane.drivers.contract import HOOKS, Plugin
-from volplane.drivers.results import result_flaw
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
-from volplane.requests import (
-    AdoptRequest,
-    AttachRequest,
-    CapacityRequest,
-    Context,
-    DeleteRequest,
-    DeleteSnapshotRequest,
-    DescribeRequest,
-    DetachRequest,
-    ExpandRequest,
-    FindRequest,
-    ListRequest,
-    ModifyRequest,
-    OwnsRequest,
-    ProbeRequest,
-    ProvisionRequest,
-    RecycleRequest,
-    SnapshotRequest,
-    StartRequest,
-    StopRequest,
-    ValidateRequest,
-)
-from volplane.schemas import DriverInfo, ParameterSchema
+from volplane.requests import Context, DescribeRequest, HookRequest
+from volplane.schemas import ParameterSchema
 from volplane.secret import Secret, redacted
 
-__all__ = ["Driver", "Extension"]
+__all__ = ["LONGEST_HANDLE", "LONGEST_STATE", "RESULTS", "Driver", "Extension"]
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
+LONGEST_HANDLE: Final = 1024
+LONGEST_STATE: Final = 4096
+
+RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
+    request.hook: get_args(result) or (result,)
+    for request in map(vars(requests).get, requests.__all__)
+    if isinstance(request, type) and issubclass(request, HookRequest) and request is not HookRequest
+    for result in get_args(vars(request)["__orig_bases__"][0])
+}
+"""Hook -> the types that it may return, as its request names them."""
+NOT_IMPLEMENTED: Final[Mapping[str, Any]] = {
+    "owns": False,
+    "validate": Done(),
+    "start": Done(),
+    "stop": Done(),
+    "probe": Done(),
+}
+"""What a hook gives that a backend need not implement: it owns no static volumes, and there is nothing to do."""
 _HARMLESS: Final = frozenset({"describe", "owns"})
 """Hooks that touch no storage: their outcome is never unknown, and a wrong result is an error of the plugin."""
 
@@ -74,11 +67,8 @@ class Extension:
 
 
 class Driver:
-    """The typed methods of one backend instance and the extensions around it.
+    """One backend instance and the extensions around it, with one typed method that calls any hook.
 
-    Every method calls the hook of its name in the caller's thread, and returns what the contract promises or raises
-    BackendError: what the hook raised of it, `OutcomeUnknown` for any other exception and for a result of a wrong type
-    (`PluginError` for describe and owns), `Unsupported` for an optional hook that the backend does not implement.
     Checks of the plugin itself are made by `volplane.drivers.loading`, which makes drivers.
     """
 
@@ -117,7 +107,7 @@ class Driver:
         self.view = DriverView(
             name=name,
             backend=plugin.name,
-            info=self.describe(DescribeRequest(context=Context(driver=name, cluster_id=""))),
+            info=self.call(DescribeRequest(context=Context(driver=name, cluster_id=""))),
             hooks=self._implemented,
             options=options or ParameterSchema(),
         )
@@ -129,95 +119,34 @@ class Driver:
         """Whether the backend implements this hook."""
         return hook in self._implemented
 
-    def describe(self, request: DescribeRequest) -> DriverInfo:
-        result: DriverInfo = self._call("describe", request)
+    def call(self, request: HookRequest[R]) -> R:
+        """Call the hook of this request in the caller's thread.
+
+        A hook of `NOT_IMPLEMENTED` that the backend does not implement gives what stands there. Raises BackendError:
+        what the hook raised of it, `OutcomeUnknown` for any other exception and for a result of a wrong type
+        (`PluginError` for describe and owns), `Unsupported` for a hook that is not implemented, and `Unavailable`, at
+        `start`, if a secret of the options cannot be read.
+        """
+        hook = request.hook
+        if hook == "start":
+            self._reveal_secrets()
+        result: R
+        if not self.supports(hook):
+            if hook not in NOT_IMPLEMENTED:
+                raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
+            result = NOT_IMPLEMENTED[hook]
+            return result
+        result = self._call(hook, request)
         return result
 
-    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
-        result: Asset | InProgress = self._call("provision", request)
-        return result
-
-    def delete(self, request: DeleteRequest) -> Done | InProgress:
-        result: Done | InProgress = self._call("delete", request)
-        return result
-
-    def find(self, request: FindRequest) -> Asset | Absent:
-        result: Asset | Absent = self._call("find", request)
-        return result
-
-    def owns(self, request: OwnsRequest) -> bool:
-        """False if the backend does not implement it: it has no static volumes."""
-        result: bool = self._call("owns", request) if self.supports("owns") else False
-        return result
-
-    def recycle(self, request: RecycleRequest) -> PodScrub | Erased | InProgress:
-        result: PodScrub | Erased | InProgress = self._call("recycle", request)
-        return result
-
-    def attach(self, request: AttachRequest) -> Attachment | InProgress:
-        result: Attachment | InProgress = self._call("attach", request)
-        return result
-
-    def detach(self, request: DetachRequest) -> Done | InProgress:
-        result: Done | InProgress = self._call("detach", request)
-        return result
-
-    def expand(self, request: ExpandRequest) -> Asset | InProgress:
-        result: Asset | InProgress = self._call("expand", request)
-        return result
-
-    def modify(self, request: ModifyRequest) -> Done | InProgress:
-        result: Done | InProgress = self._call("modify", request)
-        return result
-
-    def list_assets(self, request: ListRequest) -> AssetPage:
-        result: AssetPage = self._call("list_assets", request)
-        return result
-
-    def adopt(self, request: AdoptRequest) -> Done:
-        result: Done = self._call("adopt", request)
-        return result
-
-    def get_capacity(self, request: CapacityRequest) -> Capacity:
-        result: Capacity = self._call("get_capacity", request)
-        return result
-
-    def validate(self, request: ValidateRequest) -> Done:
-        """Done if the backend does not implement it."""
-        return self._optional("validate", request)
-
-    def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
-        result: Snapshot | InProgress = self._call("create_snapshot", request)
-        return result
-
-    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
-        result: Done | InProgress = self._call("delete_snapshot", request)
-        return result
-
-    def start(self, request: StartRequest) -> Done:
-        """Done if the backend does not implement it. Unavailable, too, if a secret of the options cannot be read."""
+    def _reveal_secrets(self) -> None:
         for option, secret in self.secrets.items():
             try:
                 secret.reveal()
             except Unavailable as error:
                 raise Unavailable(f"{option}: {error}") from None
-        return self._optional("start", request)
-
-    def stop(self, request: StopRequest) -> Done:
-        """Done if the backend does not implement it."""
-        return self._optional("stop", request)
-
-    def probe(self, request: ProbeRequest) -> Done:
-        """Done if the backend does not implement it."""
-        return self._optional("probe", request)
-
-    def _optional(self, hook: str, request: object) -> Done:
-        result: Done = self._call(hook, request) if self.supports(hook) else Done()
-        return result
 
     def _call(self, hook: str, request: object) -> Any:
-        if not self.supports(hook):
-            raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
         try:
             result = getattr(self._hooks.hook, hook)(request=request)
         except BackendError as error:
@@ -230,7 +159,7 @@ class Driver:
             log.debug("hook %s of driver %s failed", hook, self.name, exc_info=True)
             traceback.clear_frames(error.__traceback__)
             raise self._fault(hook, f"raised {type(error).__name__}: {_one_line(error)}") from None
-        flaw = result_flaw(hook, result) or self._shown(result)
+        flaw = _result_flaw(hook, result) or self._shown(result)
         if flaw is not None:
             if inspect.iscoroutine(result):
                 result.close()
@@ -254,3 +183,79 @@ class Driver:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or "no message"
+
+
+# --- the check of results: third-party code is checked at run time ----------------------------------------------------
+
+
+def _result_flaw(hook: str, result: object) -> str | None:
+    """What is wrong with a result of `hook`, as the end of a sentence about it; None = nothing."""
+    expected = RESULTS[hook]
+    names = " or ".join(t.__name__ for t in expected)
+    if result is None:
+        return f"returned None, expected {names}: a return is missing"
+    if any(result is t for t in expected):
+        return f"returned the class {names} itself, expected an instance of it"
+    if not any(isinstance(result, t) for t in expected):
+        return f"returned {type(result).__name__}, expected {names}"
+    return _content_flaw(result)
+
+
+def _content_flaw(result: object) -> str | None:
+    if isinstance(result, Asset):
+        return _asset_flaw(result)
+    if isinstance(result, AssetPage):
+        return _page_flaw(result)
+    return _in_progress_flaw(result) if isinstance(result, InProgress) else None
+
+
+def _asset_flaw(asset: Asset) -> str | None:
+    if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
+        return f"returned an Asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
+    if isinstance(asset.capacity_bytes, bool) or not isinstance(asset.capacity_bytes, int) or asset.capacity_bytes < 0:
+        return f"returned an Asset with capacity_bytes {asset.capacity_bytes!r}, expected whole bytes"
+    source: object = asset.source
+    if not isinstance(source, VolumeSource):
+        return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
+    return _unwritable(asset)
+
+
+def _unwritable(asset: Asset) -> str | None:
+    """Why the asset cannot be written into a volume as JSON; None: it can."""
+    try:
+        parts = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
+        json.dumps([*parts, list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]]).encode()
+        # Escapes hide bytes of file names that are no UTF-8.
+        json.dumps(parts, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        return f"returned an Asset that cannot be written as JSON: {error}"
+    return None
+
+
+def _page_flaw(page: AssetPage) -> str | None:
+    following: object = page.next_page
+    if following is not None and not (isinstance(following, str) and following):
+        return f"returned an AssetPage with next_page {following!r}, expected text, or None on the last page"
+    for asset in page.assets:
+        listed: object = asset
+        if not isinstance(listed, ListedAsset):
+            return f"returned an AssetPage with an entry of type {type(listed).__name__}, expected ListedAsset"
+        if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
+            return f"listed an asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
+        owner: object = asset.owner
+        if owner is not None and not isinstance(owner, Ownership):
+            return f"listed {asset.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
+    return None
+
+
+def _in_progress_flaw(result: InProgress) -> str | None:
+    after = result.retry_after
+    if isinstance(after, bool) or not isinstance(after, int | float) or not math.isfinite(after) or after < 0:
+        return f"returned InProgress with retry_after {after!r}, expected seconds"
+    try:
+        size = len(json.dumps(dict(result.state), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        return f"returned InProgress with a state that is not JSON: {error}"
+    if size > LONGEST_STATE:
+        return f"returned InProgress with a state of {size} bytes, at most {LONGEST_STATE} are kept"
+    return None

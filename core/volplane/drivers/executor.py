@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from volplane.errors import OutcomeUnknown, Unavailable
-from volplane.operations.limits import DriverLimits
-from volplane.operations.operation import hold_until
+from volplane.operations.operation import DriverLimits, hold_until
 
 __all__ = ["HookCall", "HookExecutor", "PendingCall", "ThreadExecutor", "all_overrun", "views_of"]
 
@@ -27,9 +26,7 @@ SPARE_THREADS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCall:
-    """A hook that has not returned. since: loop time of its start; overrun: its deadline is past and its caller
-    gone.
-    """
+    """A hook that has not returned. since: loop time of its start. overrun: its deadline is past."""
 
     driver: str
     what: str
@@ -40,8 +37,8 @@ class HookCall:
 class HookExecutor(Protocol):
     """Runs a hook and waits for it, at most `timeout` seconds. Belongs to one event loop.
 
-    A call that overruns raises `OutcomeUnknown`, sets `abandoned`, and keeps the asset of the operation it was made in
-    until the hook really returns. One that found no free thread in time raises `Unavailable`: it never began.
+    A call that overruns raises `OutcomeUnknown`, sets `abandoned`, and keeps the asset of its operation locked until
+    the hook returns. A call that found no free thread in time raises `Unavailable`: the hook was not called.
     """
 
     async def call(
@@ -63,7 +60,7 @@ class HookExecutor(Protocol):
         ...
 
     def close(self) -> None:
-        """End idle threads. Hooks that still run are left alone; they do not keep the process from exiting."""
+        """End idle threads. Running hooks continue in daemon threads, which do not keep the process alive."""
         ...
 
 
@@ -174,7 +171,7 @@ def all_overrun(calls: Iterable[PendingCall], driver: str, limits: DriverLimits)
 
 
 class _Worker:
-    """A daemon thread: unlike those of concurrent.futures, one that hangs does not keep the process from exiting."""
+    """A daemon thread. Unlike threads of concurrent.futures it does not keep the process alive if it hangs."""
 
     def __init__(
         self, name: str, loop: asyncio.AbstractEventLoop, ready: Callable[[_Worker, PendingCall], None]

@@ -1,6 +1,4 @@
-"""From the configuration to drivers: imports the plugins that it needs, makes drivers, keeps the reason for each that
-fails.
-"""
+"""Makes drivers from the configuration: imports their plugins, checks them, and reports each one that fails."""
 
 from __future__ import annotations
 
@@ -140,9 +138,7 @@ def _build(
 
 
 def _all_within(jobs: Mapping[K, Callable[[], T]], seconds: float, what: str) -> dict[K, T | VolplaneError]:
-    """Run all jobs at once, each in a daemon thread. One that has not ended after `seconds` is left running, and
-    reported.
-    """
+    """Run all jobs at once in daemon threads. A job that is not done after `seconds` gets a PluginError."""
     done: dict[K, T | VolplaneError] = {}
 
     def work(key: K, job: Callable[[], T]) -> None:
@@ -232,9 +228,7 @@ def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
 
 
 def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
-    """Why a backend that no driver uses could not be used: it is built for a newer volplane. None: it is not, or it
-    cannot be made with these options.
-    """
+    """Why a backend is too new for this volplane. None: it is not, or it cannot be made with these options."""
     try:
         backend = _instance(plugin, driver_options(options_schema(plugin), options, str(plugin)))
     except VolplaneError as error:

@@ -1,4 +1,4 @@
-"""Whose a static volume's source is: asks the hook `owns` in the drivers' threads, and keeps the answers per source.
+"""The owners of static volumes: calls the hook `owns` in the drivers' threads, and keeps the answers per source.
 
 A static volume belongs to the one driver whose `owns` returns True. Each driver is asked about one source at a time, so
 an `owns` that hangs costs its driver one thread. A driver whose call takes longer than `GRACE` is slow until a call of
@@ -101,7 +101,7 @@ class SourceOwners:
                     asker.withdraw(key)
 
     def forget_driver(self, name: str) -> None:
-        """Drop all answers of the driver: it was started anew, or cannot be asked any more."""
+        """Drop all answers of the driver: it was started again, or cannot be called any more."""
         self._askers.pop(name, None)
         for answers in self._answers.values():
             answers.pop(name, None)
@@ -115,9 +115,7 @@ class SourceOwners:
         self._answers.pop(_key(source), None)
 
     async def ask(self, asker: _Asker, key: str, source: VolumeSource) -> bool:
-        """Make one call of `owns`, and end the search if the owner is known now. Returns whether the driver
-        answered.
-        """
+        """Call `owns` once, and end the search if the owner is known now. Returns whether it answered."""
         error: Exception | None = None
         try:
             answer: bool | str = await self._ask(asker.driver, source)
@@ -182,8 +180,7 @@ class _Asker:
     def submit(self, key: str, source: VolumeSource) -> None:
         self._waiting[key] = source
         if self._task is None:
-            # In the context of the registry: the calls are no part of the operation that happens to be the first to
-            # ask.
+            # The registry's context: the calls do not belong to the operation that asks first.
             self._task = asyncio.get_running_loop().create_task(
                 self._work(), name=f"owns {self.driver}", context=self.owners.context.copy()
             )

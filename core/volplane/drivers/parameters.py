@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from volplane.drivers.reference import type_text
+from volplane.drivers.parameter_text import type_text
 from volplane.errors import ConfigurationError, InvalidArgument
 from volplane.kube import quantity
 from volplane.messages import nearest
@@ -29,7 +29,7 @@ _LONGEST_SHOWN: Final = 80
 _CONFIDENTIAL: Final = re.compile(
     r"secret|passw|passphrase|token|credential|private|(?:access|api|auth)[-_.]?key", re.IGNORECASE
 )
-"""Words in the names of unknown keys whose values are not repeated: somebody may have misspelt an option."""
+"""If the name of an unknown key has one of these words, its value is not shown: it may be a misspelt secret."""
 
 
 class _Wrong(ValueError):
@@ -130,7 +130,7 @@ def _presence_flaws(schema: ParameterSchema, seen: Mapping[str, str], word: str)
 
 
 def read_value(parameter: Parameter, raw: object) -> Any:
-    """The Python value; ValueError says what would be right, as the end of a sentence."""
+    """The Python value. Raises ValueError whose text is what is expected, as the end of a sentence."""
     try:
         value = _READERS[parameter.kind](raw)
     except ValueError:
@@ -192,7 +192,7 @@ def _size(raw: object) -> int:
 
 
 def _octal(raw: object) -> int:
-    """Text only: YAML reads a bare 0770 as octal already and 770 as decimal, so a number cannot be told apart."""
+    """Text only: YAML reads a bare 0770 as octal already and 770 as decimal, so a number is ambiguous."""
     if not isinstance(raw, str) or not _OCTAL.fullmatch(raw.strip()):
         raise _Wrong(raw)
     return int(raw.strip().removeprefix("0o"), 8)

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from volplane.assets import InProgress, VolumeSource
 from volplane.backoff import DRIVER_NOT_STARTED
@@ -21,10 +21,10 @@ from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, st
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError, Unavailable
 from volplane.operations import DriverLimits
-from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
+from volplane.requests import Context, HookRequest, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
-__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "HookRequest", "Refresh", "call_hook", "no_secrets"]
+__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "Refresh", "call_hook", "no_secrets"]
 
 log = logging.getLogger(__name__)
 
@@ -34,21 +34,10 @@ OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
 
 _ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
-"""Hooks that no operation excludes by its asset. While one hangs it is not called again; `start` and `probe` see to
-that themselves."""
+"""Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
 
 
-class HookRequest(Protocol):
-    """A request of a hook: a dataclass with a context."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def context(self) -> Context: ...
-
-
-Q = TypeVar("Q", bound=HookRequest)
-T = TypeVar("T")
+R = TypeVar("R")
 
 
 class DriverMetrics(Protocol):
@@ -63,18 +52,18 @@ Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
 
 
 async def no_secrets(_secrets: Mapping[str, Secret]) -> None:
-    """Without a cluster to read from, only what the environment and files hold can be revealed."""
+    """Read nothing: without a cluster, only secrets in the environment and in files can be revealed."""
 
 
 class CallHook(Protocol):
     """Calls a hook in a driver's thread."""
 
-    def __call__(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, /) -> T: ...
+    def __call__(self, driver: Driver, request: HookRequest[R], /) -> R: ...
 
 
-def call_hook(driver: Driver, hook: Callable[[Driver, Q], T], request: Q, /) -> T:
+def call_hook(driver: Driver, request: HookRequest[R], /) -> R:
     """Call the hook and nothing else."""
-    return hook(driver, request)
+    return driver.call(request)
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +136,7 @@ class DriverRegistry:
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
-        """Whose a static volume's source is, as far as it is known. Calls no hook; `identify` does."""
+        """The owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
         doubts += [
             f"driver {name} may own it but is {entry.state}"
@@ -157,7 +146,7 @@ class DriverRegistry:
         return self._owners.lookup(source, self._possible_owners(), doubts)
 
     def forget_source(self, source: VolumeSource) -> None:
-        """Drop what drivers said about the source: its volume is gone."""
+        """Drop the drivers' answers about the source: its volume is gone."""
         self._owners.forget_source(source)
 
     def _possible_owners(self) -> tuple[DriverView, ...]:
@@ -193,19 +182,18 @@ class DriverRegistry:
     async def call(
         self,
         driver: DriverView,
-        hook: Callable[[Driver, Q], T],
-        request: Q,
+        request: HookRequest[R],
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - a hook cannot be cancelled
-    ) -> T:
-        """Call a hook in the driver's own threads: `await drivers.call(driver, Driver.provision, request)`.
+    ) -> R:
+        """Call the hook of this request in the driver's own threads.
 
         timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the
-        caller has stopped waiting. Raises what the method of `Driver` raises, OutcomeUnknown after the timeout (see
+        caller has stopped waiting. Raises what `Driver.call` raises, OutcomeUnknown after the timeout (see
         `HookExecutor`), and KeyError for a driver that is not in this registry.
         """
         facade = self._entries[driver.name].driver
-        self._refuse_second_hang(driver.name, hook.__name__)
+        self._refuse_second_hang(driver.name, request.hook)
         seconds = self.limits(driver.name).timeout if timeout is None else timeout
         abandoned = threading.Event()
         context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
@@ -216,9 +204,9 @@ class DriverRegistry:
             with logs.bound(driver=driver.name):
                 result = await self._executor.call(
                     driver.name,
-                    lambda: self._call_hook(facade, hook, complete),
+                    lambda: self._call_hook(facade, complete),
                     seconds,
-                    what=hook.__name__,
+                    what=request.hook,
                     abandoned=abandoned,
                 )
             outcome = "in_progress" if isinstance(result, InProgress) else "ok"
@@ -227,20 +215,20 @@ class DriverRegistry:
             raise
         finally:
             if self._metrics is not None:
-                self._metrics.hook_ended(driver.name, hook.__name__, clock() - began, outcome)
+                self._metrics.hook_ended(driver.name, request.hook, clock() - began, outcome)
         return result
 
     async def identify(self, source: VolumeSource) -> None:
-        """Ask the usable drivers whose a static volume's source is; `owner_of` knows it afterwards.
+        """Ask the usable drivers which of them owns a static volume's source; `owner_of` knows it afterwards.
 
-        Raises BackendError or PluginError of a driver that cannot tell, where the owner is not known without it.
+        Raises the BackendError or PluginError of a driver that failed, if the owner is not known without its answer.
         """
         await self._owners.identify(source, self._possible_owners())
 
     async def _ask_owns(self, name: str, source: VolumeSource) -> bool:
         entry = self._entries[name]
         request = OwnsRequest(context=self._context(entry), source=source)
-        return await self.call(entry.driver.view, Driver.owns, request, timeout=OWNS_TIMEOUT)
+        return await self.call(entry.driver.view, request, timeout=OWNS_TIMEOUT)
 
     def _refuse_second_hang(self, driver: str, hook: str) -> None:
         """A hook about the driver as a whole that hangs costs it one thread. Raises Unavailable."""
@@ -250,20 +238,16 @@ class DriverRegistry:
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 
     def presume_started(self) -> None:
-        """Take every driver for usable without starting it; for a process that only reads, and calls no hook."""
+        """Treat every driver as started, in a process that only reads and calls no hook."""
         for entry in self._entries.values():
             entry.state = DriverState.READY
 
     async def start_all(self) -> None:
-        """Call `start` of every driver, all at once, and wait for all. A driver whose `start` fails is unavailable
-        until `keep` has started it.
-        """
+        """Start all drivers at once and wait. One whose `start` fails is unavailable until `keep` starts it."""
         await self._each(self._start, self._entries.values())
 
     async def keep(self) -> None:
-        """Start every driver that has not been started, all at once; start what is unavailable again (`backoff`); probe
-        the others every 30 s. Runs until cancelled.
-        """
+        """Start all drivers, retry with `DRIVER_NOT_STARTED`, probe ready ones every 30 s. Runs until cancelled."""
         await self._each(self._keep_one, self._entries.values())
 
     async def started(self, within: float) -> None:
@@ -301,7 +285,7 @@ class DriverRegistry:
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         try:
             await self._refresh(entry.driver.secrets)
-            await self.call(entry.driver.view, Driver.start, request, timeout=START_TIMEOUT)
+            await self.call(entry.driver.view, request, timeout=START_TIMEOUT)
         except (BackendError, PluginError) as error:
             self._turn(entry, DriverState.UNAVAILABLE, f"start failed: {error}")
         else:
@@ -328,9 +312,7 @@ class DriverRegistry:
             return
         try:
             await self._refresh(entry.driver.secrets)
-            await self.call(
-                entry.driver.view, Driver.probe, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT
-            )
+            await self.call(entry.driver.view, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             if not entry.error:
                 log.warning("driver %s is not healthy: %s", entry.driver.name, error)
@@ -343,9 +325,7 @@ class DriverRegistry:
     async def _stop(self, entry: _Entry) -> None:
         self._turn(entry, DriverState.STOPPED, "")
         try:
-            await self.call(
-                entry.driver.view, Driver.stop, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT
-            )
+            await self.call(entry.driver.view, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             log.warning("driver %s did not stop cleanly: %s", entry.driver.name, error)
 

@@ -1,4 +1,4 @@
-"""Writes a line of JSON for every call of a hook that changes something, with its outcome and how long it took."""
+"""Writes a line of JSON for every call of a hook that changes something, with outcome and duration."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ LOGGED: Final = (
 
 
 class CallLog:
-    """One line a call: when, which driver and hook, on what, for how many seconds, and how it ended.
+    """Appends one line per call to a file.
 
     Fields: time (RFC 3339, UTC), driver, hook, asset, claim, node, seconds, outcome ("ok" or the error's class), result
-    (its type), code and message of an error. Parameters and options are never written. A log that cannot be written
-    is reported once and harms no call. The file is opened for every line, so it may be rotated at any time.
+    (its type), code and message of an error. Parameters and options are never written. If the file cannot be written,
+    a warning is logged once and the call goes on. The file is opened for every line, so it may be rotated.
     """
 
     options_schema: ClassVar[ParameterSchema] = ParameterSchema(
@@ -67,51 +67,8 @@ class CallLog:
         self._lock = threading.Lock()
         self._failing = False
 
-    @hookimpl(wrapper=True)
-    def provision(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("provision", request))
-
-    @hookimpl(wrapper=True)
-    def delete(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("delete", request))
-
-    @hookimpl(wrapper=True)
-    def find(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("find", request))
-
-    @hookimpl(wrapper=True)
-    def recycle(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("recycle", request))
-
-    @hookimpl(wrapper=True)
-    def attach(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("attach", request))
-
-    @hookimpl(wrapper=True)
-    def detach(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("detach", request))
-
-    @hookimpl(wrapper=True)
-    def expand(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("expand", request))
-
-    @hookimpl(wrapper=True)
-    def modify(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("modify", request))
-
-    @hookimpl(wrapper=True)
-    def adopt(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("adopt", request))
-
-    @hookimpl(wrapper=True)
-    def create_snapshot(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("create_snapshot", request))
-
-    @hookimpl(wrapper=True)
-    def delete_snapshot(self, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self._around("delete_snapshot", request))
-
-    def _around(self, hook: str, request: Any) -> Generator[None, Any, Any]:
+    def logged(self, hook: str, request: Any) -> Generator[None, Any, Any]:
+        """Wrap a call of the hook, and log it if the options name the hook."""
         if hook not in self._hooks:
             return (yield)
         begun = self._monotonic()
@@ -143,6 +100,18 @@ class CallLog:
                 if not self._failing:
                     log.warning("call log %s cannot be written: %s", self._path, error)
                 self._failing = True
+
+
+def _wrapper(hook: str) -> Callable[..., Generator[None, Any, Any]]:
+    @hookimpl(wrapper=True)
+    def wrapper(self: CallLog, request: Any) -> Generator[None, Any, Any]:
+        return (yield from self.logged(hook, request))
+
+    return wrapper
+
+
+for _hook in LOGGED:
+    setattr(CallLog, _hook, _wrapper(_hook))
 
 
 def _subject(request: Any) -> dict[str, str]:

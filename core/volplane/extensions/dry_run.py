@@ -1,4 +1,4 @@
-"""Lets nothing be changed: says what would be done, and declines it."""
+"""Declines every call that changes something, with a message that says what it would do."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 
 
 class DryRun:
-    """Every hook that changes something raises `Declined` with the plan, which the claim or volume gets as an event.
+    """Hooks that change something raise `Declined` with the plan, which becomes an event of the claim or volume.
 
-    `find`, `owns`, `list_assets`, `probe` and the like go through, so that matching and the leak check work as ever.
+    `find`, `owns`, `list_assets`, `probe` and other reading hooks are called, so matching and the leak check work.
     """
 
     options_schema: ClassVar[ParameterSchema] = ParameterSchema(
         parameters=(
             Parameter(
                 name="retryAfter",
-                doc="How long until the plan is told again.",
+                doc="How long until the plan is reported again.",
                 kind=ParameterKind.DURATION,
                 minimum=1,
                 default=600.0,

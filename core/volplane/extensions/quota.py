@@ -1,4 +1,4 @@
-"""Limits how many bytes the claims of a namespace may have made, over all drivers of this process."""
+"""Limits the bytes of all assets made for the claims of a namespace, over all drivers of this process."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ __all__ = ["Quota"]
 
 
 class Quota:
-    """Declines what would take a namespace over its limit, before it reaches the backend.
+    """Declines calls that would take a namespace over its limit.
 
-    What was made is kept in a ledger, a JSON file: volume name -> namespace and bytes. An asset counts from before it
-    is made until it is deleted, so that claims racing for the last bytes cannot both have them and an unknown outcome
-    is never free. The ledger belongs to one process: with several replicas put it where the leader finds it, one at a
-    time. Assets made before the extension was turned on, and volumes handed on by recycling, do not count.
+    Assets are kept in a ledger, a JSON file: volume name -> namespace and bytes. An asset counts from before the call
+    that makes it until it is deleted, so concurrent claims cannot exceed the limit and an unknown outcome counts. Only
+    one process at a time may use the ledger: with several replicas, put it on storage that the leader mounts. Assets
+    made before the extension was enabled, and recycled volumes, do not count.
     """
 
     options_schema: ClassVar[ParameterSchema] = ParameterSchema(
         parameters=(
-            Parameter(name="ledger", doc="File that remembers what was made; its directory must exist.", required=True),
+            Parameter(name="ledger", doc="File that records the assets; its directory must exist.", required=True),
             Parameter(name="limits", doc="Namespace and size.", kind=ParameterKind.MAPPING, default={}),
             Parameter(
                 name="default", doc="For every other namespace; without it they have no limit.", kind=ParameterKind.SIZE
@@ -91,7 +91,7 @@ class Quota:
 
     @hookimpl(wrapper=True)
     def find(self, request: FindRequest) -> Generator[None, Any, Any]:
-        """An attempt that left nothing is not followed by a delete."""
+        """Forget an asset that does not exist: no `delete` follows."""
         result = yield
         if isinstance(result, Absent):
             self._forget(request.name)
@@ -105,7 +105,7 @@ class Quota:
         return result
 
     def _reserve(self, name: str, namespace: str, size: int) -> bool:
-        """Enter the asset; whether it was new. Raises Declined if it does not fit, Unavailable without a ledger."""
+        """Add the asset; returns whether it is new. Raises Declined if it does not fit, Unavailable on I/O errors."""
         with self._lock:
             known = self._ledger.get(name)
             if known is not None and known[1] >= size:
@@ -138,7 +138,7 @@ class Quota:
                 self._save({other: entry for other, entry in self._ledger.items() if other != name})
 
     def _save(self, ledger: dict[str, tuple[str, int]]) -> None:
-        """Replace the file whole, then what is in memory: a crash or a full disk leaves the old one or the new one."""
+        """Replace the file atomically, then the copy in memory, so a crash or a full disk leaves one of both."""
         draft = self._path.with_name(f".{self._path.name}.new")
         try:
             with draft.open("w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What is decided beside a stock kube-controller-manager, which binds, protects and writes every phase. Pure.
+"""The decisions beside a stock kube-controller-manager, which binds, protects and writes every phase. Pure.
 
 We are an external provisioner: a claim is served once its annotation asks one of our drivers (and names a node, where
 its class waits for one), and a volume that our driver made is deleted once the binder has released it. Nothing else is
@@ -12,9 +12,15 @@ from datetime import UTC, datetime
 
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
-from volplane.intents.settle import driver_of_class, provisioning_failed, settle, settled_metadata
+from volplane.intents.record import (
+    can_never_be_bound,
+    driver_of_class,
+    has_newer_intent,
+    provisioning_failed,
+    settle,
+    settled_metadata,
+)
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -23,13 +29,13 @@ from volplane.reclaim.delete import decide_delete
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import is_in_tree
 
-__all__ = ["decide_claim_beside", "decide_volume_beside"]
+__all__ = ["decide_external_claim", "decide_external_volume"]
 
 PATIENCE = 60.0
-"""Seconds that a volume may wait for a driver we do not have before we say so: another process may have it."""
+"""Seconds that a volume may wait for a driver that is not configured here; another process may have it."""
 
 
-def decide_claim_beside(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
+def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a claim that the stock binder binds."""
     if not cluster.settings.provisioner:
         return Settled()
@@ -88,7 +94,7 @@ def _not_asked(claim: Claim, storage_class: StorageClass) -> str:
     return ""
 
 
-def decide_volume_beside(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
+def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a volume that the stock binder binds and releases."""
     maker = volume.annotation(names.PROVISIONED_BY) or ""
     migrated = volume.annotation(names.MIGRATED_TO)
@@ -122,7 +128,7 @@ def _not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
     claim = reads.get(CLAIMS, key)
     if not isinstance(claim, Claim) or claim.uid != reference.uid or claim.spec.volume_name not in ("", volume.name):
         return None
-    if can_never_be_bound(volume, claim) and outlived(volume, claim, cluster.sealer):
+    if can_never_be_bound(volume, claim) and has_newer_intent(volume, claim, cluster.sealer):
         return None
     return Wait(reason=f"claim {key} may still be bound to it")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from volplane.assets import Asset, InProgress
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Run, warning
-from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown
 from volplane.intents.operation import OperationDeps
+from volplane.intents.record import holds_asset, presumed_intent
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
-from volplane.intents.segments import presumed_intent
-from volplane.intents.settle import holds_asset
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim
 from volplane.operations import Again, Work
@@ -99,7 +97,7 @@ class DiscardOperation:
         context = self._deps.context(driver, intent.generation, intent.state)
         request = provision_request(claim, storage_class, driver, intent, context)
         try:
-            result = await self._deps.hooks.call(driver, Driver.provision, request)
+            result = await self._deps.hooks.call(driver, request)
         except BackendError as error:
             # A class such as InvalidArgument speaks of this call only, not of the one whose outcome is unknown.
             if error.nothing_left:
@@ -118,7 +116,7 @@ class DiscardOperation:
         context = self._deps.context(driver, intent.generation, state)
         owner = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
-        result = await self._deps.hooks.call(driver, Driver.delete, request)
+        result = await self._deps.hooks.call(driver, request)
         if isinstance(result, InProgress):
             progress.discard_pending(asset, result.state, self._deps.next_due(result.retry_after))
             return False

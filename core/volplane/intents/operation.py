@@ -13,32 +13,30 @@ from typing import Any, Protocol, TypeVar
 from volplane.assets import Absent, Asset
 from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Recorder, Run
-from volplane.drivers.driver import Driver
-from volplane.drivers.registry import HookRequest
 from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, OperationError
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
+from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.intents.requests import context_of, owner_of_claim
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.operations import Again, OperationRegistry
-from volplane.requests import Context, FindRequest
+from volplane.requests import Context, FindRequest, HookRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 from volplane.state.records import ClaimIntent
 
 __all__ = ["HookCaller", "OperationDeps"]
 
-Q = TypeVar("Q", bound=HookRequest)
+R = TypeVar("R")
 T = TypeVar("T")
 
 
 class HookCaller(Protocol):
     """Calls hooks: the driver registry, or what counts around it."""
 
-    async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
-        """Call a hook in the driver's threads, within its deadline. Raises BackendError or PluginError."""
+    async def call(self, driver: DriverView, request: HookRequest[R]) -> R:
+        """Call the request's hook in the driver's threads, within its deadline. Raises BackendError or PluginError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,7 @@ class OperationDeps:
         if claim is None:
             return live
         bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
-        never = can_never_be_bound(live, claim) and outlived(live, claim, self.cluster.sealer)
+        never = can_never_be_bound(live, claim) and has_newer_intent(live, claim, self.cluster.sealer)
         return live if claim.uid != reference.uid or bound_elsewhere or never else None
 
     # Hooks.
@@ -128,7 +126,7 @@ class OperationDeps:
             owner=owner_of_claim(claim, context.cluster_id, intent.generation),
             segment=intent.segment or None,
         )
-        return await self.hooks.call(driver, Driver.find, request)
+        return await self.hooks.call(driver, request)
 
     def next_due(self, retry_after: float) -> float:
         """Loop time at which a hook that answered `InProgress` is called again."""

@@ -11,7 +11,7 @@ import msgspec
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.binding.matching import capacity_of, request_of
 from volplane.drivers.view import DriverView
-from volplane.intents.segments import allowed_segments
+from volplane.intents.record import allowed_segments
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity

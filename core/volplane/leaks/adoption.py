@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from volplane.assets import ListedAsset, Ownership
 from volplane.controller.actions import Run
-from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
-from volplane.errors import ApiNotFound, ConfigurationError, Unavailable, Unsupported, VolplaneError
+from volplane.errors import ConfigurationError, Unavailable, Unsupported, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks.listing import assets_of
 from volplane.operations import Dispatcher, Work
@@ -123,11 +121,9 @@ class Adoption:
         driver = self._cluster.drivers.get(adoptable.driver)
         if driver is None:
             raise Unavailable(f"driver {adoptable.driver}: {self._cluster.drivers.broken(adoptable.driver)}")
-        try:
-            live = await self._deps.client.get(VOLUMES, adoptable.volume)
-        except ApiNotFound:
-            raise VolplaneError(f"volume {adoptable.volume} is gone") from None
-        self._cluster.volumes.observe(live)
+        live = await self._deps.live_volume(adoptable.volume)
+        if live is None:
+            raise VolplaneError(f"volume {adoptable.volume} is gone")
         if obstacle := _obstacle(live, adoptable.driver, adoptable.handle):
             raise VolplaneError(obstacle)
         identity = volume_identity(live, self._cluster.settings.cluster_id)
@@ -135,7 +131,7 @@ class Adoption:
             raise Unsupported(f"volume {live.name} was made by a person, not by driver {driver.name}")
         context = self._deps.context(driver, identity.owner.generation)
         request = AdoptRequest(context=context, volume=identity, former=adoptable.former)
-        await self._deps.hooks.call(driver, Driver.adopt, request)
+        await self._deps.hooks.call(driver, request)
         log.info("took %s over from cluster %s", adoptable.handle, adoptable.former.cluster_id)
         return f"carries the marks of cluster {self._cluster.settings.cluster_id}"
 

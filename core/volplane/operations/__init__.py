@@ -7,9 +7,8 @@ work that a handler returned.
 """
 
 from volplane.operations.dispatcher import Dispatcher, Handler, OneShots, OneShotState, OneShotStatus
-from volplane.operations.limits import DriverLimits
-from volplane.operations.operation import Again, Ended, OperationState, Phase, Work
-from volplane.operations.single_flight import OperationRegistry
+from volplane.operations.operation import Again, DriverLimits, Ended, OperationState, Phase, Work
+from volplane.operations.registry import OperationRegistry
 
 __all__ = [
     "Again",

@@ -13,7 +13,7 @@ from enum import StrEnum
 from volplane.controller.actions import Run
 from volplane.errors import OperationError
 from volplane.operations.operation import Again, Requeue, Work
-from volplane.operations.single_flight import OperationRegistry
+from volplane.operations.registry import OperationRegistry
 
 __all__ = ["Dispatcher", "Handler", "OneShotState", "OneShotStatus", "OneShots"]
 

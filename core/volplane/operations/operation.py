@@ -1,9 +1,10 @@
-"""One operation: what runs, what its work may raise, and what can be seen of it from outside."""
+"""One operation: what runs or pauses, what its work may raise, what limits it, and what can be seen of it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,7 +14,20 @@ from typing import Final
 from volplane.controller.actions import Run
 from volplane.errors import OperationError
 
-__all__ = ["RUNNING", "Again", "Ended", "Operation", "OperationState", "Phase", "Requeue", "Work", "hold_until"]
+__all__ = [
+    "RUNNING",
+    "UNLIMITED",
+    "Again",
+    "DriverLimits",
+    "Ended",
+    "Operation",
+    "OperationState",
+    "Pause",
+    "Phase",
+    "Requeue",
+    "Work",
+    "hold_until",
+]
 
 Requeue = Callable[[], None]
 """Queues the object of an operation, to be decided again."""
@@ -71,6 +85,34 @@ class Operation:
             since=self.since,
             failures=self.failures,
             error=str(self.error) if self.error is not None else None,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Pause:
+    """An operation between two runs. until: loop time of the next; failures: those in a row, 0 after `Again`.
+
+    dropped: the operation was started again, or nobody waits for it any more.
+    """
+
+    run: Run
+    name: str
+    since: float
+    until: float
+    failures: int
+    error: str | None
+    requeue: Requeue
+    timer: asyncio.TimerHandle | None = None
+    dropped: bool = False
+
+    def state(self) -> OperationState:
+        return OperationState.of(
+            self.run,
+            phase=Phase.WAITING,
+            since=self.since,
+            next_try=self.until,
+            failures=self.failures,
+            error=self.error,
         )
 
 
@@ -139,3 +181,20 @@ class Ended:
     seconds: float
     error: BaseException | None
     next_try: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverLimits:
+    """How much a driver does at once.
+
+    concurrency: operations that run at once. rate: operations started per second; None: any number. timeout: seconds
+    that a hook may take.
+    """
+
+    concurrency: int = 10
+    rate: float | None = None
+    timeout: float = 120.0
+
+
+UNLIMITED: Final = DriverLimits(concurrency=sys.maxsize)
+"""For operations of no driver: they wait for others, and run no hook of their own."""

@@ -15,10 +15,17 @@ from msgspec.structs import replace
 from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Run, Wait
 from volplane.drivers.view import DriverView
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
+from volplane.intents.record import (
+    after_deleted_volume,
+    can_never_be_bound,
+    choose_segment,
+    discard,
+    discard_begun,
+    provisioning_failed,
+    record_intent,
+    settle,
+)
 from volplane.intents.requests import split_parameters
-from volplane.intents.segments import choose_segment
-from volplane.intents.settle import discard, discard_begun, provisioning_failed, record_intent, settle
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.names import csi_driver_of
@@ -103,7 +110,7 @@ def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterS
 
 
 def _provisioner_annotations(claim: Claim, provisioner: str, cluster: ClusterState) -> dict[str, str]:
-    """Who is to provision, as the binder writes it: where we are not the binder, that is not ours to say."""
+    """The annotations that name the provisioner, as the binder writes them; none where we are not the binder."""
     if not cluster.settings.binder:
         return {}
     wanted = {names.STORAGE_PROVISIONER: provisioner, names.BETA_STORAGE_PROVISIONER: provisioner}
@@ -121,7 +128,7 @@ def _name_provisioner(claim: Claim, provisioner: str, cluster: ClusterState) -> 
 def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
     """A volume of our name is there: it is this claim's (then the binder's turn) or it is in the way."""
     if refers_to(made, claim) and can_never_be_bound(made, claim):
-        return outlive(claim, made, cluster)
+        return after_deleted_volume(claim, made, cluster)
     if refers_to(made, claim):
         return settle(claim, cluster) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'
@@ -240,10 +247,10 @@ def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: Clust
 
 
 def _keep_state(claim: Claim, intent: ClaimIntent, state: dict[str, Any], cluster: ClusterState) -> Patch:
-    told = ClaimIntent(
+    kept = ClaimIntent(
         v=INTENT_VERSION, driver=intent.driver, generation=intent.generation, segment=intent.segment, state=state
     )
-    return record_intent(claim, told, cluster, why="keep the driver's state")
+    return record_intent(claim, kept, cluster, why="keep the driver's state")
 
 
 def _reschedule(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from volplane.assets import Absent, Asset, InProgress
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Run
-from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OperationError, OutcomeUnknown, ResourceExhausted
 from volplane.intents.operation import OperationDeps
+from volplane.intents.record import provisioning_failed
 from volplane.intents.requests import provision_request
-from volplane.intents.settle import provisioning_failed
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass
 from volplane.operations import Work
@@ -58,7 +57,7 @@ class ProvisionOperation:
         try:
             request = provision_request(claim, storage_class, driver, intent, context, node=node)
             await self._validate(driver, request)
-            result = await self._deps.hooks.call(driver, Driver.provision, request)
+            result = await self._deps.hooks.call(driver, request)
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
                 raise OutcomeUnknown(
                     f"made {result.capacity_bytes} bytes where {request.capacity_bytes} were asked for"
@@ -82,7 +81,7 @@ class ProvisionOperation:
         if given in self._valid or not driver.supports("validate"):
             return
         question = ValidateRequest(context=request.context, parameters=request.parameters)
-        await self._deps.hooks.call(driver, Driver.validate, question)
+        await self._deps.hooks.call(driver, question)
         if len(self._valid) >= MOST_CLASSES:
             self._valid.clear()
         self._valid.add(given)

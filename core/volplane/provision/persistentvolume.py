@@ -64,14 +64,14 @@ def volume_body(
 
 def _own_annotations(driver: DriverView, intent: ClaimIntent, asset: Asset) -> dict[str, str]:
     """What we note on the volume. Those of in-tree plugin names look as stock tools know them: only what is needed."""
-    told = {names.HANDLE: asset.handle, names.GENERATION: str(intent.generation)}
+    noted = {names.HANDLE: asset.handle, names.GENERATION: str(intent.generation)}
     if not is_in_tree(driver.name):
-        return {**told, names.DRIVER: driver.name, names.SCHEMA_VERSION: str(driver.info.parameters.version)}
+        return {**noted, names.DRIVER: driver.name, names.SCHEMA_VERSION: str(driver.info.parameters.version)}
     if intent.generation == 1:
-        del told[names.GENERATION]
+        del noted[names.GENERATION]
     if handle_in(asset.source) == asset.handle:
-        del told[names.HANDLE]
-    return told
+        del noted[names.HANDLE]
+    return noted
 
 
 def _source_fields(asset: Asset) -> dict[str, Any]:

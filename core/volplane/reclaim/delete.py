@@ -6,7 +6,7 @@ it, and a policy changed meanwhile makes the API server refuse. Then the hook ru
 
 from __future__ import annotations
 
-from volplane.binding.steps import volume_phase_step
+from volplane.binding.decide import volume_phase_step
 from volplane.controller.actions import Action, Delete, Patch, Run, Settled, Wait, warning
 from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
@@ -69,9 +69,9 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
         return (_no_deleter(volume, owner.reason) if owner.reason else None) or identify(volume)
     driver = owner.driver
     if driver is None:
-        return _nobody(volume, owner.reason)
+        return _without_deleter(volume, owner.reason)
     if not volume.terminating:
-        return _let_nobody_use_it(volume, driver)
+        return _delete_object_first(volume, driver)
     progress = cluster.progress.volume(volume.uid)
     if cluster.settings.binder and (why := progress.unreported_failure):
         event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
@@ -89,7 +89,7 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     return without_finalizer(volume, why="the asset is gone")
 
 
-def _let_nobody_use_it(volume: Volume, driver: DriverView) -> Action:
+def _delete_object_first(volume: Volume, driver: DriverView) -> Action:
     """The object is deleted before its asset, and held by our finalizer."""
     if held_for_reclaim(volume):
         return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
@@ -99,19 +99,19 @@ def _let_nobody_use_it(volume: Volume, driver: DriverView) -> Action:
 
 
 def _go_on(volume: Volume, driver: DriverView, pending: Deleting, cluster: ClusterState) -> Action:
-    """A long deletion: what the driver wants to be told is kept on the volume, then the hook is called again."""
+    """A long deletion: the state that the driver returned is kept on the volume, then the hook is called again."""
     known = read_delete_intent(volume.annotation(names.INTENT))
     if pending.state and (known is None or known.delete_state != pending.state):
         kept = write_volume_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
-        told = {"metadata": {"annotations": {names.INTENT: kept}}}
-        return Patch(kind=VOLUMES, target=volume, body=told, why="keep the driver's state")
+        body = {"metadata": {"annotations": {names.INTENT: kept}}}
+        return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
     left = pending.due - cluster.monotonic()
     if left > 0:
         return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=left)
     return run_on_asset("delete", volume, driver)
 
 
-def _nobody(volume: Volume, why_not: str) -> Action:
+def _without_deleter(volume: Volume, why_not: str) -> Action:
     if not why_not and not held_for_reclaim(volume):
         return Wait(reason="an external provisioner deletes it") if not volume.terminating else Settled()
     if not why_not:

@@ -1,4 +1,4 @@
-"""Leaving a cluster: what our finalizers hold, and the writes that let it go with its asset kept. Pure.
+"""Leaving a cluster: what our finalizers hold, and the writes that release it with its asset kept. Pure.
 
 Deleting instead is the running controllers' work: once a claim is deleted, they settle its intent, release its volume,
 delete the asset and let both go.
@@ -13,19 +13,18 @@ from typing import Any
 import msgspec
 
 from volplane.controller.actions import Patch
-from volplane.intents.settle import settled_metadata
+from volplane.intents.record import settled_metadata
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
+from volplane.state.naming import volume_name_of
 
 __all__ = ["Held", "driver_of_claim", "held_claims", "held_volumes", "release_claim", "release_volume"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """An object that we hold. driver: "" if nothing tells. asset: its handle, or what it would be called. why: for
-    people.
-    """
+    """An object that we hold. driver: "" if unknown. asset: its handle, or its future name. why: for people."""
 
     kind: str
     key: str
@@ -35,21 +34,21 @@ class Held:
     why: str
 
 
-class _Told(msgspec.Struct):
+class _Named(msgspec.Struct):
     driver: str = ""
 
 
 class _Sealed(msgspec.Struct):
-    intent: _Told
+    intent: _Named
 
 
 def driver_of_claim(claim: Claim) -> str:
-    """Which driver the claim says it is in work with. Not proven by its seal: good for selecting, not for acting."""
+    """The driver that the claim names. Its seal is not checked: good for selecting, not for acting."""
     try:
-        told = msgspec.json.decode(claim.annotation(names.INTENT) or "", type=_Sealed).intent.driver
+        name = msgspec.json.decode(claim.annotation(names.INTENT) or "", type=_Sealed).intent.driver
     except msgspec.MsgspecError:
-        told = ""
-    return told or claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER) or ""
+        name = ""
+    return name or claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER) or ""
 
 
 def held_volumes(volumes: Iterable[Volume], driver: str = "") -> Iterator[tuple[Volume, Held]]:
@@ -60,17 +59,9 @@ def held_volumes(volumes: Iterable[Volume], driver: str = "") -> Iterator[tuple[
         if driver not in ("", maker) or not (finalizer or volume.annotation(names.INTENT) is not None):
             continue
         why = f"finalizer {names.RECLAIM_FINALIZER}" if finalizer else f"annotation {names.INTENT}: a scrub"
-        yield (
-            volume,
-            Held(
-                kind="volume",
-                key=volume.name,
-                driver=maker,
-                phase="Terminating" if volume.terminating else volume.status.phase,
-                asset=volume.annotation(names.HANDLE) or "",
-                why=why,
-            ),
-        )
+        phase = "Terminating" if volume.terminating else volume.status.phase
+        asset = volume.annotation(names.HANDLE) or ""
+        yield volume, Held(kind="volume", key=volume.name, driver=maker, phase=phase, asset=asset, why=why)
 
 
 def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Claim, Held]]:
@@ -83,21 +74,13 @@ def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Cla
         if driver not in ("", maker):
             continue
         why = f"finalizer {names.PROVISIONING_FINALIZER}" if finalizer else f"annotation {names.INTENT}"
-        yield (
-            claim,
-            Held(
-                kind="claim",
-                key=claim.key,
-                driver=maker,
-                phase="Terminating" if claim.terminating else claim.status.phase or "Pending",
-                asset=f"pvc-{claim.uid}",
-                why=why,
-            ),
-        )
+        phase = "Terminating" if claim.terminating else claim.status.phase or "Pending"
+        asset = volume_name_of(claim)
+        yield claim, Held(kind="claim", key=claim.key, driver=maker, phase=phase, asset=asset, why=why)
 
 
 def release_volume(volume: Volume) -> Patch:
-    """Let the volume go and keep its asset: nobody will delete it from now on, and the policy says so."""
+    """Release the volume and keep its asset: the finalizer goes, and the policy becomes Retain."""
     kept = [name for name in volume.metadata.finalizers or () if name != names.RECLAIM_FINALIZER]
     metadata: dict[str, Any] = {"finalizers": kept or None}
     if volume.annotation(names.INTENT) is not None:
@@ -110,9 +93,5 @@ def release_volume(volume: Volume) -> Patch:
 
 def release_claim(claim: Claim) -> Patch:
     """Let the claim go; an asset that was in the making is left where it is."""
-    return Patch(
-        kind=CLAIMS,
-        target=claim,
-        body={"metadata": settled_metadata(claim)},
-        why="released by drain, an asset in the making is left",
-    )
+    body = {"metadata": settled_metadata(claim)}
+    return Patch(kind=CLAIMS, target=claim, body=body, why="released by drain, an asset in the making is left")

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from volplane.assets import Erased, InProgress, PodScrub, VolumeSource
 from volplane.controller.actions import EventRecord, Run, warning
-from volplane.drivers.driver import Driver
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, VolumeInUse
 from volplane.intents.operation import OperationDeps
@@ -86,7 +85,7 @@ class DeleteOperation(_VolumeOperation):
         generation = identity.owner.generation if identity.owner else 1
         context = deps.context(driver, generation, known.delete_state if known is not None else None)
         try:
-            result = await deps.hooks.call(driver, Driver.delete, DeleteRequest(context=context, volume=identity))
+            result = await deps.hooks.call(driver, DeleteRequest(context=context, volume=identity))
         except VolumeInUse as error:
             deps.recorder.record(EventRecord(VOLUMES, live, "Normal", "VolumeDelete", str(error)))
             raise
@@ -104,7 +103,7 @@ class RecycleOperation(_VolumeOperation):
 
     def __call__(self, run: Run) -> Work:
         volume, driver = self._deps.volume(run), self._deps.driver(run)
-        # A scrub that begins anew has a new record: what is answered to this one then is seen by nobody.
+        # A scrub that begins anew has a new record: an answer to this one is lost then.
         progress = self._deps.cluster.progress.track_volume(run.uid)
         return lambda: self._recycle(run, volume, driver, progress)
 
@@ -119,7 +118,7 @@ class RecycleOperation(_VolumeOperation):
         context = deps.context(driver, state=intent.state)
         request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.settings.cluster_id))
         try:
-            result = await deps.hooks.call(driver, Driver.recycle, request)
+            result = await deps.hooks.call(driver, request)
         except BackendError as error:
             self._failed(run, live, progress, error, reason="VolumeFailedRecycle", message=f"Recycle failed: {error}")
             raise

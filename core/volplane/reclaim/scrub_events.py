@@ -1,4 +1,4 @@
-"""Copies what is said about a scrubber pod (by scheduler, node, image puller) to the volume that it scrubs.
+"""Copies the events about a scrubber pod (of scheduler, kubelet, image puller) to the volume that it scrubs.
 
 Source: pkg/volume/util/recyclerclient of Kubernetes, reason `RecyclerPod`.
 """

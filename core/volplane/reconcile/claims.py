@@ -1,4 +1,4 @@
-"""The next step for a claim: bind it, provision for it, or say why it waits.
+"""The next step for a claim: bind it, provision for it, or wait for a stated reason.
 
 `decide_claim` is pure. `ClaimReconciler`, which the runner calls, keeps the volume that a decision chose from others.
 Source: `syncUnboundClaim` and `syncBoundClaim` of Kubernetes' pkg/controller/volume/persistentvolume/pv_controller.go.
@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
+from volplane.binding.decide import (
+    Bind,
+    Unmatched,
+    bind_step,
+    decide_bound,
+    decide_unbound,
+    migration_step,
+    reset_claim_step,
+)
 from volplane.binding.matching import capacity_of, class_of_claim, demand_of, refers_to, selects
-from volplane.binding.steps import bind_step, migration_step, reset_claim_step
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
-from volplane.external.provisioner import decide_claim_beside
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlive
-from volplane.intents.settle import settle, settled_metadata
+from volplane.external.provisioner import decide_external_claim
+from volplane.intents.record import (
+    after_deleted_volume,
+    can_never_be_bound,
+    provisioning_failed,
+    settle,
+    settled_metadata,
+)
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Pod, StorageClass
@@ -75,7 +87,7 @@ def decide_claim(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if cluster.settings.binder and (step := migration_step(CLAIMS, claim)) is not None:
         return step
     if not cluster.settings.binder:
-        return decide_claim_beside(claim, cluster, reads)
+        return decide_external_claim(claim, cluster, reads)
     if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
         return settle(claim, cluster) or Settled()
     if claim.annotation(names.BIND_COMPLETED) is not None:
@@ -116,7 +128,7 @@ def _follow(outcome: Bind | Unmatched | Action, claim: Claim, cluster: ClusterSt
 def _unbound(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
     made = cluster.volumes.get(volume_name_of(claim))
     if made is not None and refers_to(made, claim) and can_never_be_bound(made, claim) and cluster.settings.provisioner:
-        return outlive(claim, made, cluster)
+        return after_deleted_volume(claim, made, cluster)
     class_name = class_of_claim(claim)
     storage_class = cluster.classes.get(class_name) if class_name else None
     delayed = storage_class is not None and _delayed(storage_class)
@@ -129,7 +141,7 @@ def _unbound(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
 
 
 def _unmatched(claim: Claim, class_name: str | None, cluster: ClusterState) -> Action:
-    """No volume fits, and no class that exists says who could make one."""
+    """No volume fits, and the claim has no class that exists."""
     if class_name is None and (default := cluster.default_class()) is not None:
         if (arriving := cluster.free.coming(demand_of(claim))) is not None:
             # A class, once given, would take the claim away from a classless volume that fits.
@@ -140,7 +152,7 @@ def _unmatched(claim: Claim, class_name: str | None, cluster: ClusterState) -> A
         why = NO_CLASS + _what_is_near(claim, cluster)
         return _pending(claim, why, EventRecord(CLAIMS, claim, "Normal", "FailedBinding", why))
     message = f'storageclass.storage.k8s.io "{class_name}" not found'
-    return Wait(reason=message, events=(_failed(claim, message),))
+    return Wait(reason=message, events=(provisioning_failed(claim, message),))
 
 
 def _provisioned(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -163,10 +175,6 @@ def _awaits_volume(claim: Claim, cluster: ClusterState) -> bool:
 
 def _delayed(storage_class: StorageClass) -> bool:
     return storage_class.volume_binding_mode == "WaitForFirstConsumer"
-
-
-def _failed(claim: Claim, message: str) -> EventRecord:
-    return EventRecord(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
 
 
 def _pending(claim: Claim, reason: str, *events: EventRecord) -> Action:

@@ -1,6 +1,6 @@
 """Why a claim is where it is, in plain words, from the same decisions that move it.
 
-Nothing is performed: the decision is asked as the runner would ask it, and its answer is told instead of taken.
+Nothing is performed: the decision is made as for the runner, and its action is described instead of taken.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def explain_claim(key: str, cluster: ClusterState, operations: Iterable[Operatio
     """Explain the claim `namespace/name`. now: loop time that the operations' times refer to."""
     claim = cluster.claims.get(key)
     if claim is None:
-        told = (f"there is no claim {key}",)
-        return Explanation(claim=key, situation=told, tried=(), next=("nothing, until somebody creates it",))
+        situation = (f"there is no claim {key}",)
+        return Explanation(claim=key, situation=situation, tried=(), next=("nothing, until somebody creates it",))
     running = [state for state in operations if state.uid == claim.uid]
     action = decide_claim(key, cluster, LiveReads())
     return Explanation(
@@ -152,7 +152,7 @@ def _nothing(claim: Claim, cluster: ClusterState) -> str:
     return "nothing here: binding is the stock kube-controller-manager's work"
 
 
-def _advice(events: Iterable[EventRecord], said: str) -> Iterable[str]:
+def _advice(events: Iterable[EventRecord], reason: str) -> Iterable[str]:
     for event in events:
-        if event.message != said:
+        if event.message != reason:
             yield f"{event.type.lower()} event {event.reason}: {event.message}"

@@ -16,8 +16,6 @@ from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Action, LiveReads, Patch
 from volplane.controller.inventory import count_inventory
 from volplane.controller.metrics import Metrics
-from volplane.drivers.driver import Driver
-from volplane.drivers.registry import HookRequest
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.intents.operation import HookCaller
@@ -25,12 +23,11 @@ from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
-from volplane.requests import DeleteRequest, ProvisionRequest
+from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
 
 __all__ = ["CountedAssignments", "MeasuredHooks"]
 
-Q = TypeVar("Q", bound=HookRequest)
-T = TypeVar("T")
+R = TypeVar("R")
 
 
 class MeasuredHooks:
@@ -51,52 +48,51 @@ class MeasuredHooks:
         """Take back what is counted of the caches: another process has them from now on."""
         self._stop_counting()
 
-    async def call(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q) -> T:
+    async def call(self, driver: DriverView, request: HookRequest[R]) -> R:
+        attempt = self._attempt(driver, request)
+        if attempt is None:
+            return await self._inner.call(driver, request)
+        began = _now()
+        try:
+            result = await self._inner.call(driver, request)
+        except (BackendError, PluginError):
+            self._failed(request, *attempt)
+            raise
+        self._ended(request, result, _now() - began, *attempt)
+        return result
+
+    def _attempt(self, driver: DriverView, request: object) -> tuple[str, str] | None:
+        """Class and kind of data source; None for what is no attempt to make or delete what a user asked for."""
         match request:
-            case ProvisionRequest():
-                return await self._provision(driver, hook, request, request)
-            case DeleteRequest():
-                return await self._delete(driver, hook, request, request)
-            case _:
-                return await self._inner.call(driver, hook, request)
+            case ProvisionRequest(claim=identity):
+                claim = self._claims.get(f"{identity.namespace}/{identity.name}")
+                if claim is None or claim.uid != identity.uid or claim.terminating:
+                    return None  # It finds out what exists.
+                self._provisioning.setdefault(claim.uid, (driver.name, _now()))
+                source = claim.spec.data_source.kind if claim.spec.data_source is not None else ""
+                return class_of_claim(claim) or "", source
+            case DeleteRequest(volume=asset):
+                volume = self._volumes.get(asset.name)
+                if volume is None or volume.uid != asset.uid:
+                    return None  # The asset never became a volume.
+                self._deleting.setdefault(volume.uid, (driver.name, _now()))
+                return class_of_volume(volume), ""
+        return None
 
-    async def _provision(
-        self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q, demand: ProvisionRequest
-    ) -> T:
-        claim = self._claims.get(f"{demand.claim.namespace}/{demand.claim.name}")
-        if claim is None or claim.uid != demand.claim.uid or claim.terminating:
-            return await self._inner.call(driver, hook, request)  # To find out what is there, not to make it.
-        class_name = class_of_claim(claim) or ""
-        source = claim.spec.data_source.kind if claim.spec.data_source is not None else ""
-        began = _now()
-        self._provisioning.setdefault(claim.uid, (driver.name, began))
-        try:
-            result = await self._inner.call(driver, hook, request)
-        except (BackendError, PluginError):
-            self._metrics.provision_failed(class_name, source=source)
-            raise
-        if isinstance(result, Asset):
-            if result.capacity_bytes < demand.capacity_bytes:
-                self._metrics.provision_failed(class_name, source=source)
-            else:
-                self._metrics.provision_succeeded(class_name, _now() - began, source=source)
-        return result
-
-    async def _delete(self, driver: DriverView, hook: Callable[[Driver, Q], T], request: Q, demand: DeleteRequest) -> T:
-        volume = self._volumes.get(demand.volume.name)
-        if volume is None or volume.uid != demand.volume.uid:
-            return await self._inner.call(driver, hook, request)  # Of an asset that never became a volume.
-        class_name = class_of_volume(volume)
-        began = _now()
-        self._deleting.setdefault(volume.uid, (driver.name, began))
-        try:
-            result = await self._inner.call(driver, hook, request)
-        except (BackendError, PluginError):
+    def _failed(self, request: object, class_name: str, source: str) -> None:
+        if isinstance(request, DeleteRequest):
             self._metrics.delete_failed(class_name)
-            raise
-        if isinstance(result, Done):
-            self._metrics.delete_succeeded(class_name, _now() - began)
-        return result
+        else:
+            self._metrics.provision_failed(class_name, source=source)
+
+    def _ended(self, request: object, result: object, seconds: float, class_name: str, source: str) -> None:
+        match request, result:
+            case ProvisionRequest(), Asset() if result.capacity_bytes < request.capacity_bytes:
+                self._failed(request, class_name, source)
+            case ProvisionRequest(), Asset():
+                self._metrics.provision_succeeded(class_name, seconds, source=source)
+            case DeleteRequest(), Done():
+                self._metrics.delete_succeeded(class_name, seconds)
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if not self._provisioning:

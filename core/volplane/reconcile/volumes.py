@@ -5,13 +5,12 @@ Source: syncVolume and reclaimVolume of pv_controller.go of Kubernetes; docs/exp
 
 from __future__ import annotations
 
-from volplane.binding.decide import Bind, decide_bound, decide_unbound
+from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, unbind_patch, volume_phase_step
 from volplane.binding.matching import refers_to
-from volplane.binding.steps import migration_step, unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
-from volplane.external.provisioner import decide_volume_beside
-from volplane.intents.deleted_before_bind import can_never_be_bound, outlived
+from volplane.external.provisioner import decide_external_volume
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
+from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
@@ -43,7 +42,7 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if volume is None:
         return Settled()
     if not cluster.settings.binder:
-        return decide_volume_beside(volume, cluster, reads)
+        return decide_external_volume(volume, cluster, reads)
     step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=_ours(volume, cluster))
     if step is not None:
         return step
@@ -166,7 +165,7 @@ def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Live
             # No pod can have used it through a claim that never pointed at it: nothing is to be reclaimed.
             return unbind_patch(volume, why=f"claim {claim.key} is deleted before it was bound")
         if can_never_be_bound(volume, claim):
-            if outlived(volume, claim, cluster.sealer):
+            if has_newer_intent(volume, claim, cluster.sealer):
                 return _reclaim(volume, cluster, reads)
             return Wait(reason=f"claim {claim.key} is to ask for another one before this is destroyed")
         return _half_bound(volume, claim)

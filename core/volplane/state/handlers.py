@@ -110,7 +110,7 @@ class EventHandlers:
             self._claims.enqueue(woken)
 
     def _follow_progress(self, old: Volume | None, new: Volume | None) -> None:
-        """Drop what the volume itself shows now, or nobody needs any more."""
+        """Drop what the volume itself shows now, or is needed no more."""
         progress = self._cluster.progress
         if new is None:
             if old is not None:
@@ -135,7 +135,7 @@ class EventHandlers:
                     self._claims.enqueue(claim.key)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """Its labels say where an asset goes. Heartbeats are no news."""
+        """An asset is placed by the labels of the node. Heartbeats change none of them."""
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             return
         for claim in self._cluster.claims.by_index("node", (new or old or Node()).name):

@@ -38,7 +38,7 @@ def finished(pod: Pod) -> bool:
 
 
 def scrubbed_volume(pod: Pod) -> str | None:
-    """Name of the volume a scrubber pod says it is for."""
+    """Name of the volume that a scrubber pod names in its annotation."""
     return pod.annotation(SCRUB_VOLUME)
 
 
@@ -67,7 +67,7 @@ def _volume_to_scrub(pod: Pod) -> list[str]:
 
 
 POD_INDEXES = {"claim": claims_of_pod, "scrubs": _volume_to_scrub}
-"""claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod says it is for."""
+"""claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod names."""
 CLAIM_INDEXES = {
     "volume": _volume_of_claim,
     "unbound": _class_while_unbound,

@@ -1,4 +1,4 @@
-"""How volumes and assets are named, and what the source of a volume says. Pure."""
+"""How volumes and assets are named, and what the source of a volume contains. Pure."""
 
 from __future__ import annotations
 

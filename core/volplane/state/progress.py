@@ -3,7 +3,7 @@
 Losing a record costs a repeated, idempotent call, never correctness: what the contract of the hooks promises over a
 restart is written to the object. Records are created, changed and forgotten here only. Decisions read them. The handler
 of an operation takes the record in the turn of the decision and keeps it: if the record is forgotten meanwhile, what
-the operation still writes to it is seen by nobody.
+the operation still writes to it is lost.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
 
     fence: the leader that works on it; one of an older epoch may not go on.
     claim: uid of the claim it was released from. attempt: from 1, survives restarts. pod: uid of the scrubber pod that
-    was let go, "" before. erased: contents are gone and verified. failed: why the last attempt failed. given_up: no
+    may start, "" before. erased: contents are gone and verified. failed: why the last attempt failed. given_up: no
     further attempt is made until a person removes the annotation.
     """
 
@@ -116,7 +116,7 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
 
 
 class DeleteIntent(msgspec.Struct, frozen=True, rename="camel"):
-    """What a long `delete` asked to be told next time, kept on the terminating volume."""
+    """The state that a long `delete` returned, kept on the terminating volume."""
 
     v: int
     delete_state: dict[str, Any]

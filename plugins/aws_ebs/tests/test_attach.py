@@ -299,3 +299,45 @@ def test_contention_ends_in_an_error_that_says_so(region: Any) -> None:
     region.refuse("AttachVolume", "VolumeInUse", f"{asset.handle} is already attached to an instance", times=9)
     with pytest.raises(BackendError, match="already attached"):
         region.attach(asset, node)
+
+
+def test_a_volume_on_a_node_that_is_gone_is_not_called_detached(region: Any) -> None:
+    asset, instance = region.provision(), region.fake.add_instance()
+    region.attach(asset, region.node(instance))
+    assert region.detach(asset, NodeIdentity(name="node-b")) == Done(), "it is attached to node-a alone"
+    region.again()
+    with pytest.raises(NotFound, match=rf"node-a is gone or .* still attached to {instance.id}"):
+        region.detach(asset, NodeIdentity(name="node-a"))
+    assert list(region.fake.volumes[asset.handle].attachments) == [instance.id]
+    region.fake.terminate(instance)
+    region.clock.advance(10.0)
+    assert region.detach(asset, NodeIdentity(name="node-a")) == Done()
+
+
+def test_a_node_object_that_is_gone_is_remembered_for_the_detach(region: Any) -> None:
+    asset, node = region.provision(), region.node(region.fake.add_instance())
+    region.attach(asset, node)
+    assert region.detach(asset, NodeIdentity(name=node.name)) == Done()
+    assert region.fake.volumes[asset.handle].state == "available"
+
+
+def test_a_detachment_that_does_not_end_is_told_to_whoever_waits_for_it(region: Any) -> None:
+    asset = region.provision()
+    one, two = (region.node(region.fake.add_instance(), name) for name in ("worker-1", "worker-2"))
+    region.attach(asset, one)
+    (attachment,) = region.fake.volumes[asset.handle].attachments.values()
+    attachment.state = "detaching"
+    region.clock.advance(30.0)
+    begun = region.clock.now
+    with pytest.raises(AttachedElsewhere, match=r"attached to worker-1 .*detaching for 1\d\d s"):
+        region.attach(asset, two)
+    assert 120 < region.clock.now - begun < 150
+    with pytest.raises(VolumeInUse, match=r"detaching from worker-1 for 1\d\d s"):
+        region.attach(asset, one)
+    with pytest.raises(VolumeInUse, match=r"detaching from worker-1 for 1\d\d s"):
+        region.delete(asset)
+    with pytest.raises(VolumeInUse, match=r"detaching from worker-1 for 1\d\d s"):
+        region.detach(asset, one)
+    attachment.state = "attached"
+    region.clock.advance(60.0)
+    assert region.detach(asset, one) == Done(), "the next one is timed anew"

@@ -119,6 +119,26 @@ def test_one_id_that_is_gone_does_not_hide_the_others(region: Any) -> None:
             assert region.expand(asset, 2 * GIB, uid=uid).capacity_bytes == 2 * GIB
 
 
+def test_an_id_that_ec2_cannot_read_does_not_stop_the_others(region: Any) -> None:
+    """Ids have 8 or 17 digits. Of 10 digits, EC2 refuses the whole DescribeVolumes that contains one."""
+    innocent = region.provision("u1")
+    malformed = region.deletion("vol-0123456789", "u9")
+    for _ in range(8):
+        region.backend.delete(malformed)
+        region.expand(innocent, innocent.capacity_bytes, uid="u1")
+        region.clock.advance(0.6)
+    assert region.fake.refused["InvalidParameterValue"] == 1, "it is remembered which id that was"
+    assert region.finish(region.backend.delete, malformed) == Done()
+
+
+@pytest.mark.parametrize("code", ["InvalidParameterValue", "InvalidVolumeID.Malformed"])
+def test_a_refusal_that_names_no_id_is_answered_by_a_filter(region: Any, code: str) -> None:
+    asset = region.provision()
+    region.clock.advance(30.0)
+    region.refuse("DescribeVolumes", code, "One of the ids is wrong", when=lambda given: "VolumeIds" in given)
+    assert region.expand(asset, 2 * GIB).capacity_bytes == 2 * GIB
+
+
 def test_ids_that_are_expected_to_vanish_are_asked_for_without_failing(region: Any) -> None:
     assets = [region.provision(f"u{n}") for n in range(6)]
     for number, asset in enumerate(assets):

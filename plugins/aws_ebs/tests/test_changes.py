@@ -15,6 +15,7 @@ from volplane import (
     Done,
     InProgress,
     InvalidArgument,
+    ModifyRequest,
     NotFound,
     SnapshotRequest,
     Throttled,
@@ -138,6 +139,150 @@ def test_what_cannot_be_changed_is_refused(region: Any, parameters: Any, told: s
         region.modify(asset, **parameters)
 
 
+@pytest.mark.parametrize(("before", "after"), [("io2", "gp3"), ("gp3", "io2")])
+def test_a_value_that_stays_is_named_when_the_type_changes(region: Any, before: str, after: str) -> None:
+    """ModifyVolume gives what it does not name the default of the new type."""
+    asset = region.provision(size=100 * GIB, parameters={"type": before, "iops": 5000})
+    assert region.modify(asset, type=after, iops="5000") == Done()
+    volume = region.fake.volumes[asset.handle]
+    assert (volume.volume_type, volume.iops, region.fake.calls["ModifyVolume"]) == (after, 5000, 1)
+
+
+def test_a_change_that_failed_is_told_and_not_repeated_until_the_day_is_spent(region: Any) -> None:
+    """Amazon EBS User Guide, "Monitor the progress of volume modifications": a failed one may be tried again."""
+    asset = region.provision()
+    region.fault("ModifyVolume", FaultKind.FAIL, message="The volume could not be modified.", times=2)
+    request = region.expansion(asset, 2 * GIB)
+    for _ in range(2):
+        with pytest.raises(
+            BackendError, match=r"Size 2 of 2026-01-01 .* has failed: The volume could not be modified; .* in 8 h"
+        ) as raised:
+            region.finish(region.backend.expand, request)
+        region.clock.advance(60.0)
+        region.again()
+    with pytest.raises(BackendError, match="has failed") as raised:
+        region.finish(region.backend.expand, request)
+    region.clock.advance(raised.value.retry_after)
+    assert region.fake.calls["ModifyVolume"] == 1
+    with pytest.raises(BackendError, match="has failed"):
+        region.finish(region.backend.expand, request)
+    assert region.fake.calls["ModifyVolume"] == 2
+    assert region.expand(asset, 3 * GIB).capacity_bytes == 3 * GIB, "another wish is tried at once"
+
+
+def together(region: Any, *calls: tuple[Any, Any]) -> list[Any]:
+    """Hooks called side by side until each has ended, as the core calls them; an error is an end."""
+    ends: list[Any] = [None] * len(calls)
+    due = [region.clock.now] * len(calls)
+    while None in ends:
+        number = min((n for n in range(len(calls)) if ends[n] is None), key=lambda n: due[n])
+        region.clock.now = max(region.clock.now, due[number])
+        hook, request = calls[number]
+        try:
+            answer = hook(request)
+        except BackendError as error:
+            ends[number] = error
+            continue
+        if isinstance(answer, InProgress):
+            due[number] = region.clock.now + answer.retry_after
+        else:
+            ends[number] = answer
+    return ends
+
+
+def change(region: Any, asset: Any, **parameters: str) -> ModifyRequest:
+    return ModifyRequest(context=region.context(), volume=region.identity(asset), parameters=parameters)
+
+
+def test_growing_and_changing_a_volume_together_is_one_change(region: Any) -> None:
+    asset = region.provision(size=10 * GIB)
+    ends = together(
+        region,
+        (region.backend.expand, region.expansion(asset, 20 * GIB)),
+        (region.backend.modify, change(region, asset, iops="4000")),
+    )
+    assert (ends[0].capacity_bytes, ends[1]) == (20 * GIB, Done())
+    volume = region.fake.volumes[asset.handle]
+    assert (volume.size, volume.iops, region.fake.calls["ModifyVolume"]) == (20, 4000, 1)
+
+
+def test_iops_that_only_the_new_size_allows_are_changed_with_it(region: Any) -> None:
+    asset = region.provision(size=2 * GIB)
+    together(
+        region,
+        (region.backend.modify, change(region, asset, iops="4000")),
+        (region.backend.expand, region.expansion(asset, 20 * GIB)),
+    )
+    volume = region.fake.volumes[asset.handle]
+    assert (volume.size, volume.iops, region.fake.calls["ModifyVolume"]) == (20, 4000, 1)
+
+
+def test_what_a_class_says_goes_before_iops_per_gib(region: Any) -> None:
+    asset = region.provision(size=20 * GIB, parameters={"type": "io2", "iopsPerGB": 50})
+    together(
+        region,
+        (region.backend.modify, change(region, asset, iops="3000")),
+        (region.backend.expand, region.expansion(asset, 40 * GIB)),
+    )
+    volume = region.fake.volumes[asset.handle]
+    assert (volume.size, volume.iops, region.fake.calls["ModifyVolume"]) == (40, 3000, 1)
+
+
+def test_a_refused_change_does_not_stop_the_one_it_was_merged_with(region: Any) -> None:
+    asset = region.provision(size=10 * GIB)
+    region.refuse("ModifyVolume", "InvalidParameterCombination", times=9, when=lambda given: "Iops" in given)
+    ends = together(
+        region,
+        (region.backend.expand, region.expansion(asset, 20 * GIB)),
+        (region.backend.modify, change(region, asset, iops="4000")),
+    )
+    assert ends[0].capacity_bytes == 20 * GIB
+    assert isinstance(ends[1], InvalidArgument | Throttled)
+
+
+def test_a_wish_that_was_withdrawn_is_not_made(region: Any) -> None:
+    asset = region.provision(size=10 * GIB)
+    region.backend.modify(change(region, asset, iops="4000"))
+    region.clock.advance(30.0)
+    region.expand(asset, 20 * GIB)
+    assert (region.fake.volumes[asset.handle].iops, region.fake.volumes[asset.handle].size) == (3000, 20)
+
+
+def test_iops_that_were_set_later_are_not_raised_by_growing(region: Any) -> None:
+    asset = region.provision(size=100 * GIB, parameters={"type": "io2", "iopsPerGB": 50})
+    region.modify(asset, iops="3000")
+    region.clock.advance(4000.0)
+    region.again().expand(asset, 101 * GIB)
+    assert (region.fake.volumes[asset.handle].size, region.fake.volumes[asset.handle].iops) == (101, 3000)
+
+
+# --- fences -----------------------------------------------------------------------------------------------------
+
+
+def test_a_former_leader_neither_grows_nor_changes_what_its_successor_holds(region: Any) -> None:
+    asset = region.provision(context=region.context(fence="4/replica-a"))
+    grow = region.expansion(asset, 2 * GIB)
+    region.finish(region.backend.expand, replace(grow, context=region.context(fence="5/replica-b")))
+    assert region.fake.volumes[asset.handle].tags["volplane.dev/fence"] == "5"
+    region.clock.advance(120.0)
+    late = replace(region.expansion(asset, 3 * GIB), context=region.context(fence="4/replica-a"))
+    change = ModifyRequest(context=late.context, volume=late.volume, parameters={"iops": "4000"})
+    for process in (region, region.again()):
+        with pytest.raises(Unavailable, match="former leader 4"):
+            process.finish(process.backend.expand, late)
+        with pytest.raises(Unavailable, match="former leader 4"):
+            process.finish(process.backend.modify, change)
+    assert region.fake.calls["ModifyVolume"] == 1
+
+
+def test_the_fence_of_another_cluster_does_not_outlive_the_adoption(region: Any) -> None:
+    asset = region.provision(context=region.context(fence="9/replica-a"))
+    request = adoption(region, asset.handle)
+    assert region.backend.adopt(replace(request, context=region.context(fence="1/replica-b"))) == Done()
+    grow = replace(region.expansion(asset, 2 * GIB), volume=request.volume, context=region.context(fence="1/replica-b"))
+    assert region.finish(region.backend.expand, grow).capacity_bytes == 2 * GIB
+
+
 # --- snapshots --------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +369,24 @@ def test_a_snapshot_of_another_cluster_is_not_deleted(region: Any) -> None:
     assert region.backend.delete_snapshot(replace(request, context=region.context())) == Done()
     assert region.backend.delete_snapshot(replace(request, context=region.context())) == Done()
     assert region.fake.snapshots == {}
+
+
+def test_a_snapshot_that_ec2_does_not_show_yet_is_deleted_all_the_same(new_region: Any) -> None:
+    """Amazon EC2 Developer Guide, "Eventual consistency in the Amazon EC2 API"."""
+    region = new_region(Behaviour(visible_after=8.0))
+    snapshot = region.snapshot(region.provision())
+    request = DeleteSnapshotRequest(context=region.context(), handle=snapshot.handle)
+    assert region.finish(region.backend.delete_snapshot, request) == Done()
+    assert region.fake.snapshots == {}
+    assert region.backend.delete_snapshot(request) == Done(), "this process knows that it is gone"
+
+
+def test_a_snapshot_that_is_gone_is_deleted_once_it_would_have_to_be_visible(region: Any) -> None:
+    request = DeleteSnapshotRequest(context=region.context(), handle="snap-0123456789abcdef0")
+    begun = region.clock.now
+    assert region.finish(region.backend.delete_snapshot, request) == Done()
+    assert 60 <= region.clock.now - begun < 70
+    assert region.fake.calls["DescribeSnapshots"] < 12
 
 
 # --- adoption ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.retries.standard import ThrottledRetryableChecker
 
 from volplane import (
     AttachedElsewhere,
@@ -177,13 +178,51 @@ def test_a_snapshot_that_does_not_exist_is_not_found(region: Any) -> None:
         region.provision(source_snapshot="snap-0123456789abcdef0")
 
 
-@pytest.mark.parametrize("code", ["RequestLimitExceeded", "Throttling", "ThrottlingException"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "PriorRequestNotComplete",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+    ],
+)
 def test_throttling_is_not_final_and_says_when(region: Any, code: str) -> None:
     region.refuse("CreateVolume", code)
     with pytest.raises(Throttled, match="fewer calls") as raised:
         region.provision()
     assert raised.value.retry_after is not None
     assert not raised.value.nothing_done
+
+
+def test_the_codes_of_throttling_are_those_of_the_sdk() -> None:
+    assert set(ThrottledRetryableChecker._THROTTLED_ERROR_CODES) - errors.THROTTLED == {
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "TransactionInProgressException",
+    }
+
+
+def test_two_snapshots_of_a_volume_keep_their_distance_and_slow_nobody_else_down(region: Any) -> None:
+    one, other = region.provision("u1"), region.provision("u2")
+    region.snapshot(one, "snap-a", "u1")
+    with pytest.raises(Throttled, match="15 seconds between two snapshots") as raised:
+        region.snapshot(one, "snap-b", "u1")
+    assert (raised.value.code, raised.value.retry_after) == ("SnapshotCreationPerVolumeRateExceeded", 15.0)
+    begun = region.clock.now
+    region.snapshot(other, "snap-c", "u2")
+    assert region.clock.now - begun < 2
+    region.clock.advance(raised.value.retry_after)
+    begun = region.clock.now
+    region.snapshot(one, "snap-b", "u1")
+    assert region.clock.now - begun < 2, "nothing was in doubt"
+    assert len(region.fake.snapshots) == 3
 
 
 @pytest.mark.parametrize("code", ["InternalError", "Unavailable", "ServiceUnavailable"])
@@ -228,6 +267,40 @@ def test_a_volume_that_vanishes_says_that_it_is_the_key(region: Any) -> None:
     for part in (KEY, "kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext", "kms:Decrypt", "VolumeVanished"):
         assert part in told
     assert raised.value.retry_after == 60
+
+
+def test_a_volume_in_state_error_is_not_called_a_key_that_may_not_be_used(region: Any) -> None:
+    """Amazon EBS User Guide, "Amazon EBS volume lifecycle": the hardware has failed."""
+    region.fault("CreateVolume", FaultKind.FAIL)
+    with pytest.raises(Unavailable, match="its state became `error`") as raised:
+        region.provision()
+    assert "KMS" not in str(raised.value)
+    (failed,) = region.fake.volumes.values()
+    assert failed.state == "deleting"
+    region.clock.advance(raised.value.retry_after)
+    asset = region.provision()
+    assert list(region.fake.volumes) == [asset.handle] != [failed.id]
+
+
+def test_a_failed_volume_under_a_key_of_the_class_names_the_key_as_well(new_region: Any) -> None:
+    region = new_region(Behaviour(kms_keys={KEY: True}))
+    region.fault("CreateVolume", FaultKind.FAIL)
+    with pytest.raises(Unavailable, match=f"look also at KMS key {KEY}"):
+        region.provision(parameters={"kmsKeyId": KEY})
+
+
+def test_a_volume_that_stays_creating_is_told(region: Any) -> None:
+    region.fault("CreateVolume", FaultKind.STALL)
+    begun = region.clock.now
+    with pytest.raises(Unavailable, match=r"creating vol-\w+ in eu-test-1a for 10 minutes") as raised:
+        region.provision()
+    assert 600 < region.clock.now - begun < 630
+    (volume,) = region.fake.volumes.values()
+    with pytest.raises(Unavailable, match="has been creating"):
+        region.delete(volume.id)
+    volume.state = "available"
+    region.clock.advance(raised.value.retry_after)
+    assert region.provision().handle == volume.id
 
 
 def test_a_volume_is_made_once_the_key_may_be_used(region: Any) -> None:

@@ -336,6 +336,7 @@ def test_changing_the_type_changes_what_belongs_to_it(account: Account) -> None:
 
 
 def test_snapshots_complete_and_are_restored(account: Account) -> None:
+    account.fake.behave(snapshot_interval=0.0)
     id_ = account.ready()
     first = account.ec2.create_snapshot(VolumeId=id_)["SnapshotId"]
     assert account.ec2.create_snapshot(VolumeId=id_)["SnapshotId"] != first, "no token: every call makes another"
@@ -507,3 +508,55 @@ def test_threads_take_turns() -> None:
     for thread in threads:
         thread.join()
     assert len(account.fake.volumes) == 20
+
+
+@pytest.mark.parametrize("id_", ["vol-xyz", "vol-0123456789", "vol-0123456789ABCDEF0", "snap-01234567"])
+def test_ids_have_eight_or_seventeen_digits(account: Account, id_: str) -> None:
+    known = account.ready()
+    refused(account.ec2.describe_volumes, "InvalidParameterValue", f"Value ({id_}) for", VolumeIds=[known, id_])
+    refused(account.ec2.delete_volume, "InvalidVolumeID.Malformed", id_, VolumeId=id_)
+    assert account.ec2.describe_volumes(Filters=[{"Name": "volume-id", "Values": [id_]}])["Volumes"] == []
+    refused(account.ec2.describe_volumes, "InvalidVolume.NotFound", VolumeIds=["vol-01234567"])
+
+
+def test_throughput_needs_iops(account: Account) -> None:
+    """Amazon EBS User Guide, "General Purpose SSD volumes": 0.25 MiB/s for each of the provisioned IOPS of gp3."""
+    refused(account.create, "InvalidParameterValue", "to iops ratio of 0.250333 is too high", Iops=3000, Throughput=751)
+    id_ = account.ready(Iops=3000, Throughput=750)
+    refused(account.ec2.modify_volume, "InvalidParameterValue", "iops ratio", VolumeId=id_, Throughput=800)
+
+
+def test_zones_have_states(account: Account) -> None:
+    account.fake.behave(zone_states={ZONE: "impaired"})
+    zones = {each["ZoneName"]: each["State"] for each in account.ec2.describe_availability_zones()["AvailabilityZones"]}
+    assert zones == {ZONE: "impaired", "eu-test-1b": "available", "eu-test-1c": "available"}
+
+
+def test_snapshots_of_a_volume_keep_their_distance(account: Account) -> None:
+    one, other = account.ready(), account.ready()
+    account.ec2.create_snapshot(VolumeId=one)
+    account.ec2.create_snapshot(VolumeId=other)
+    account.now += 14.0
+    refused(account.ec2.create_snapshot, "SnapshotCreationPerVolumeRateExceeded", "request rate", VolumeId=one)
+    account.now += 1.0
+    account.ec2.create_snapshot(VolumeId=one)
+    assert len(account.fake.snapshots) == 3
+
+
+def test_what_was_accepted_can_fail(account: Account) -> None:
+    """States of DescribeVolumes, DescribeVolumesModifications and DescribeSnapshots (Amazon EC2 API reference)."""
+    id_ = account.ready()
+    for action in ("CreateVolume", "ModifyVolume", "CreateSnapshot"):
+        account.fake.faults.add(Fault(action=action, kind=FaultKind.FAIL, message="Hardware."))
+    assert account.look(account.ready())["State"] == "error"
+    account.ec2.modify_volume(VolumeId=id_, Size=20)
+    snapshot = account.ec2.create_snapshot(VolumeId=id_)["SnapshotId"]
+    account.now += 30.0
+    (change,) = account.ec2.describe_volumes_modifications(VolumeIds=[id_])["VolumesModifications"]
+    assert (change["ModificationState"], change["StatusMessage"], account.look(id_)["Size"]) == (
+        "failed",
+        "Hardware.",
+        10,
+    )
+    (made,) = account.ec2.describe_snapshots(SnapshotIds=[snapshot])["Snapshots"]
+    assert (made["State"], made["StateMessage"]) == ("error", "Hardware.")

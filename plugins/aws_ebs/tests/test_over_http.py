@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from volplane import (
+    Asset,
     AttachRequest,
     ClaimIdentity,
     Context,
@@ -22,12 +23,14 @@ from volplane import (
     NodeIdentity,
     Ownership,
     ProvisionRequest,
+    SnapshotRequest,
     StartRequest,
     StopRequest,
+    Unavailable,
     VolumeIdentity,
 )
 from volplane_aws_ebs import AwsEbsBackend, api
-from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, InProcess
+from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, Fault, FaultKind, InProcess
 
 GIB = 1 << 30
 CONTEXT = Context(driver="ebs.volplane.dev", cluster_id="cluster-1")
@@ -84,10 +87,9 @@ def demand(uid: str) -> ProvisionRequest:
     return ProvisionRequest(context=CONTEXT, name=owner.volume_name, capacity_bytes=GIB, owner=owner, claim=claim)
 
 
-def life(backend: AwsEbsBackend, fake: FakeEC2, clock: Hurried, uid: str) -> str:
+def identity(asset: Asset, uid: str) -> VolumeIdentity:
     request = demand(uid)
-    asset = finish(clock, backend.provision, request)
-    volume = VolumeIdentity(
+    return VolumeIdentity(
         name=request.name,
         uid=uid,
         handle=asset.handle,
@@ -95,6 +97,12 @@ def life(backend: AwsEbsBackend, fake: FakeEC2, clock: Hurried, uid: str) -> str
         capacity_bytes=GIB,
         owner=request.owner,
     )
+
+
+def life(backend: AwsEbsBackend, fake: FakeEC2, clock: Hurried, uid: str) -> str:
+    request = demand(uid)
+    asset = finish(clock, backend.provision, request)
+    volume = identity(asset, uid)
     zone = asset.node_affinity[0]["topology.kubernetes.io/zone"]
     instance = fake.add_instance(zone)
     node = NodeIdentity(name=f"node-{uid}", instance_id=f"aws:///{zone}/{instance.id}")
@@ -121,3 +129,33 @@ def test_both_faces_are_the_same_ec2(backend: AwsEbsBackend, fake: FakeEC2, cloc
     beside = AwsEbsBackend({"region": "eu-test-1"}, connect_to=InProcess(fake), clock=clock)
     beside.start(StartRequest(context=CONTEXT))
     assert finish(clock, beside.provision, demand("u1")) == asset
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.LATE])
+def test_a_snapshot_whose_answer_is_lost_is_not_made_twice_by_the_sdk(
+    backend: AwsEbsBackend, fake: FakeEC2, clock: Hurried, kind: FaultKind
+) -> None:
+    """CreateSnapshot has no client token: boto3 may not repeat it."""
+    asset = finish(clock, backend.provision, demand("u1"))
+    volume = identity(asset, "u1")
+    request = SnapshotRequest(context=CONTEXT, name="snap-a", volume=volume)
+    fake.faults.add(Fault(action="CreateSnapshot", kind=kind, seconds=1.0))
+    with pytest.raises(Unavailable, match="no answer came"):
+        finish(clock, backend.create_snapshot, request)
+    assert fake.calls["CreateSnapshot"] == 1
+    snapshot = finish(clock, backend.create_snapshot, request)
+    assert list(fake.snapshots) == [snapshot.handle]
+
+
+def test_a_modification_whose_answer_is_lost_is_not_made_twice_by_the_sdk(
+    backend: AwsEbsBackend, fake: FakeEC2, clock: Hurried
+) -> None:
+    """ModifyVolume has no client token either, and EC2 counts the changes of a day."""
+    asset = finish(clock, backend.provision, demand("u1"))
+    volume = identity(asset, "u1")
+    request = ExpandRequest(context=CONTEXT, volume=volume, capacity_bytes=2 * GIB)
+    fake.faults.add(Fault(action="ModifyVolume", kind=FaultKind.LOSE))
+    with pytest.raises(Unavailable, match="no answer came"):
+        finish(clock, backend.expand, request)
+    assert finish(clock, backend.expand, request).capacity_bytes == 2 * GIB
+    assert fake.calls["ModifyVolume"] == 1

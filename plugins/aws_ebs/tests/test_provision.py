@@ -9,6 +9,7 @@ import pytest
 from volplane import (
     AccessMode,
     AlreadyExists,
+    Done,
     InProgress,
     InvalidArgument,
     ResourceExhausted,
@@ -261,3 +262,71 @@ def test_a_probe_asks_ec2_once_a_minute_unless_something_is_wrong(region: Any) -
     with pytest.raises(Exception, match="credentials"):
         region.probe()
     region.probe()
+
+
+# --- what EC2 would refuse ----------------------------------------------------------------------------------------
+
+
+def test_an_impaired_zone_does_not_stop_the_driver(new_region: Any, caplog: pytest.LogCaptureFixture) -> None:
+    impaired = {ZONES[0]: "impaired"}
+    region = new_region(Behaviour(zone_states=impaired), zones=ZONES[:2])
+    assert "zone eu-test-1a is impaired" in caplog.text
+    made = [region.provision(f"u{n}", segment=None).node_affinity[0][ZONE] for n in range(4)]
+    assert set(made) == {ZONES[1]}
+    assert region.provision("u9").node_affinity[0][ZONE] == ZONES[0], "a node there was chosen"
+    region = new_region(Behaviour(zone_states=impaired), zones=ZONES[:1])
+    assert region.provision(segment=None).node_affinity[0][ZONE] == ZONES[0], "there is no other one"
+
+
+def test_a_zone_that_recovers_is_used_again(new_region: Any) -> None:
+    region = new_region(Behaviour(zone_states={ZONES[0]: "unavailable"}), zones=ZONES[:2])
+    region.fake.behave(zone_states={ZONES[1]: "impaired"})
+    region.clock.advance(700.0)
+    assert region.provision(segment=None).node_affinity[0][ZONE] == ZONES[0]
+    region.clock.advance(700.0)
+    region.refuse("DescribeAvailabilityZones", "InternalError")
+    assert region.provision("u2", segment=None).node_affinity[0][ZONE] == ZONES[0], "what was read last is used"
+
+
+def test_tags_of_options_and_class_are_counted_together(new_region: Any) -> None:
+    def tags(prefix: str, count: int) -> dict[str, str]:
+        return {f"{prefix}{n}": "x" for n in range(count)}
+
+    region = new_region(tags=tags("o", 20))
+    fitting = {"type": "io2", "iopsPerGB": 50, "tags": {**tags("o", 5), **tags("c", 18)}}
+    request = ValidateRequest(context=region.context(), parameters=fitting)
+    assert region.backend.validate(request) == Done()
+    asset = region.provision(size=20 * GIB, parameters=fitting, context=region.context(fence="1/a"))
+    assert len(region.fake.volumes[asset.handle].tags) == 50
+    wrong = {"tags": tags("c", 19)}
+    for hook, call in (
+        (region.backend.validate, ValidateRequest(context=region.context(), parameters=wrong)),
+        (region.backend.provision, region.demand("u2", parameters=wrong)),
+    ):
+        with pytest.raises(InvalidArgument, match="with the 20 of the driver's option tags these are 39, at most 38"):
+            hook(call)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"throughput": 751}, "throughput 751 MiB/s with 3000 IOPS: .* 0.25 MiB/s for each .* set iops to 3004"),
+        ({"iops": 4000, "throughput": 1001}, "set iops to 4004"),
+        ({"iops": 5001}, "iops 5001 for 10 GiB: type gp3 has at most 500 IOPS for each GiB, which are 5000"),
+        ({"type": "io1", "iops": 501}, "which are 500"),
+    ],
+)
+def test_ratios_of_performance_are_checked_before_ec2_is_asked(
+    region: Any, parameters: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        region.provision(size=10 * GIB, parameters=parameters)
+    assert region.fake.calls["CreateVolume"] == 0
+
+
+def test_ratios_at_their_limit_are_accepted(region: Any) -> None:
+    asset = region.provision(size=10 * GIB, parameters={"iops": 5000, "throughput": 1250})
+    assert region.fake.volumes[asset.handle].throughput == 1250
+    with pytest.raises(InvalidArgument, match="set iops to 5200"):
+        region.modify(asset, throughput="1300")
+    assert region.fake.calls["ModifyVolume"] == 0

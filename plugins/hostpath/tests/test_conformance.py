@@ -53,6 +53,13 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "PAGE", 3)
 
 
+@pytest.fixture(autouse=True)
+def quiet_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The free space stays as it is, whatever other processes write to the same file system meanwhile."""
+    figures = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "fstatvfs", lambda _fd: figures)
+
+
 class TestHostPath(BackendConformance):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Subject:

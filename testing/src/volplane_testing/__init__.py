@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from volplane_testing.cluster import Cluster
     from volplane_testing.conformance import RULES, BackendConformance, Report, Subject, run_rules
     from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend, Hang, Slow, Twice
-    from volplane_testing.memory import MemoryBackend, MemoryStorage
+    from volplane_testing.memory import MemoryBackend
+    from volplane_testing.memory_storage import MemoryStorage
     from volplane_testing.simulation.report import SeedReport, run_seed
 
 __all__ = [
@@ -44,7 +45,8 @@ _HOMES = {
     "cluster": ("Cluster",),
     "conformance": ("RULES", "BackendConformance", "Report", "Subject", "run_rules"),
     "faults": ("Answer", "FailAfter", "FailBefore", "FaultyBackend", "Hang", "Slow", "Twice"),
-    "memory": ("MemoryBackend", "MemoryStorage"),
+    "memory": ("MemoryBackend",),
+    "memory_storage": ("MemoryStorage",),
     "simulation.report": ("SeedReport", "run_seed"),
 }
 

@@ -16,6 +16,7 @@ from volplane_embedded.apiserver.server import ApiServer
 __all__ = ["Api", "Json"]
 
 Json = dict[str, Any]
+"""A Kubernetes object as in its JSON: `object["metadata"]["name"]`."""
 
 _KINDS: Final[Mapping[str, Kind[Any]]] = {
     kind.plural: kind for kind in (*vars(kinds).values(), EVENTS) if isinstance(kind, Kind)

@@ -24,8 +24,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
-from volplane.assembly import ALL_CONTROLLERS
-from volplane.controller.config import ScrubberSettings
+from volplane.controller.config import ALL_CONTROLLERS, ScrubberSettings
 from volplane.kube.kinds import Kind
 from volplane.operations import DriverLimits
 from volplane_embedded.apiserver.server import ApiServer

@@ -120,6 +120,7 @@ class Twice:
 
 
 Fault = FailBefore | FailAfter | Hang | Slow | Answer | Twice
+"""What goes wrong with one call of a hook."""
 
 Script = Mapping[str, Sequence[Fault | None] | Mapping[int, Fault]]
 """Hook -> the faults of its calls in order (None: none), or by number, from 1."""

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, volume
-from volplane.binding.steps import bind_step, claim_status_step, reset_claim_step, unbind_patch, volume_phase_step
+from volplane.binding.decide import bind_step, claim_status_step, reset_claim_step, unbind_patch, volume_phase_step
 from volplane.controller.actions import EventRecord, Patch
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Volume

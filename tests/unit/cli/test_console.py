@@ -73,7 +73,7 @@ def test_progress_in_a_pipe_is_a_line_at_the_start_and_one_at_the_end() -> None:
 
 def test_progress_on_a_terminal_redraws_its_line(terminal: Terminal) -> None:
     with Console(terminal, terminal).progress("making claims") as progress:
-        progress.say("waiting")
+        progress.show("waiting")
     assert terminal.getvalue() == (
         f"{ERASE_LINE}making claims{ERASE_LINE}making claims  waiting{ERASE_LINE}making claims  waiting\n"
     )

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from volplane.assembly import ALL_CONTROLLERS
 from volplane.cli.main import main
-from volplane.cli.permissions import cluster_rules, namespace_rules
-from volplane.controller.config import parse_configuration
+from volplane.cli.rbac import cluster_rules, namespace_rules
+from volplane.controller.config import ALL_CONTROLLERS, parse_configuration
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

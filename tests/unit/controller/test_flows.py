@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from volplane.controller.flows import AdaptiveConcurrency
-from volplane.controller.workqueue import WorkQueue
+from volplane.controller.workqueue import AdaptiveConcurrency, WorkQueue
 from volplane_testing.clock import run
 
 

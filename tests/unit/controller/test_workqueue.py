@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from volplane import backoff
-from volplane.controller.flows import AdaptiveConcurrency
-from volplane.controller.workqueue import WorkQueue
+from volplane.controller.workqueue import AdaptiveConcurrency, WorkQueue
 
 
 async def _take(queue: WorkQueue) -> str:

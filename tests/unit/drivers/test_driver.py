@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import inspect
 import logging
+import typing
 import weakref
 from typing import Any
 
@@ -18,6 +18,7 @@ from volplane import (
     BackendSpec,
     Declined,
     Done,
+    HookRequest,
     InProgress,
     ListedAsset,
     Throttled,
@@ -25,9 +26,8 @@ from volplane import (
     hookimpl,
 )
 from volplane.drivers.contract import HOOKS
-from volplane.drivers.driver import Driver
+from volplane.drivers.driver import RESULTS, Driver
 from volplane.drivers.loading import build_driver, build_extension
-from volplane.drivers.results import RESULTS
 from volplane.errors import InvalidArgument, OutcomeUnknown, PluginError, Unsupported
 from volplane.requests import (
     AttachRequest,
@@ -60,19 +60,21 @@ def asset(**fields: Any) -> Asset:
     return dataclasses.replace(Asset(handle="h", source=source, capacity_bytes=1), **fields)
 
 
-def test_there_is_a_method_and_a_result_type_for_every_hook() -> None:
+def test_every_hook_has_a_request_that_names_what_it_returns() -> None:
     assert set(RESULTS) == HOOKS
     for hook in HOOKS:
-        ours, spec = inspect.signature(getattr(Driver, hook)), inspect.signature(getattr(BackendSpec, hook))
-        assert str(ours) == str(spec)
+        hints = typing.get_type_hints(getattr(BackendSpec, hook))
+        assert issubclass(hints["request"], HookRequest)
+        assert hints["request"].hook == hook
+        assert RESULTS[hook] == (typing.get_args(hints["return"]) or (hints["return"],))
 
 
 def test_a_right_result_comes_back_as_it_is(kit: Any) -> None:
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
-    made = driver.provision(kit.demand("pvc-7", 33))
+    made = driver.call(kit.demand("pvc-7", 33))
     assert isinstance(made, Asset)
     assert (made.handle, made.capacity_bytes) == ("pvc-7", 33)
-    assert driver.delete(DeleteRequest(context=kit.context, volume=kit.volume("pvc-7"))) == Done()
+    assert driver.call(DeleteRequest(context=kit.context, volume=kit.volume("pvc-7"))) == Done()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_a_right_result_comes_back_as_it_is(kit: Any) -> None:
 )
 def test_a_wrong_result_is_an_unknown_outcome_that_names_plugin_and_hook(kit: Any, answer: Any, message: str) -> None:
     with pytest.raises(OutcomeUnknown) as unknown:
-        answering(kit, answer).provision(kit.demand())
+        answering(kit, answer).call(kit.demand())
     assert str(unknown.value).startswith("hook provision of backend memory ")
     assert message in str(unknown.value)
     assert not unknown.value.nothing_done
@@ -109,20 +111,20 @@ def test_a_wrong_result_is_an_unknown_outcome_that_names_plugin_and_hook(kit: An
 
 def test_a_class_returned_instead_of_an_instance_is_told_apart(kit: Any) -> None:
     with pytest.raises(OutcomeUnknown, match="returned the class Done or InProgress itself, expected an instance"):
-        answering(kit, Done, "delete").delete(DeleteRequest(context=kit.context, volume=kit.volume()))
+        answering(kit, Done, "delete").call(DeleteRequest(context=kit.context, volume=kit.volume()))
 
 
 def test_a_coroutine_that_slipped_through_is_closed_and_reported(kit: Any) -> None:
     async def later() -> None: ...
 
     with pytest.raises(OutcomeUnknown, match="returned coroutine, expected Asset"):
-        answering(kit, later()).provision(kit.demand())
+        answering(kit, later()).call(kit.demand())
 
 
 def test_errors_of_the_contract_pass_unchanged(kit: Any) -> None:
     error = Throttled("slow down", code="Throttling", retry_after=9)
     with pytest.raises(Throttled) as raised:
-        answering(kit, error).provision(kit.demand())
+        answering(kit, error).call(kit.demand())
     assert raised.value is error
 
 
@@ -132,7 +134,7 @@ def test_any_other_exception_is_an_unknown_outcome_in_one_line(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(OutcomeUnknown) as unknown:
-        answering(kit, error).provision(kit.demand())
+        answering(kit, error).call(kit.demand())
     assert f"hook provision of backend memory raised {type(error).__name__}: " in str(unknown.value)
     assert unknown.value.__cause__ is None
     records = [r for r in caplog.records if r.exc_info]
@@ -141,7 +143,7 @@ def test_any_other_exception_is_an_unknown_outcome_in_one_line(
 
 def test_an_interrupt_is_not_swallowed(kit: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        answering(kit, KeyboardInterrupt()).provision(kit.demand())
+        answering(kit, KeyboardInterrupt()).call(kit.demand())
 
 
 def test_owns_answers_yes_or_no_or_is_broken(kit: Any) -> None:
@@ -149,11 +151,11 @@ def test_owns_answers_yes_or_no_or_is_broken(kit: Any) -> None:
         return OwnsRequest(context=kit.context, source=VolumeSource(kind="hostPath", fields={"path": path}))
 
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
-    assert driver.owns(request("/memory/a")) is True
-    assert driver.owns(request("/elsewhere")) is False
+    assert driver.call(request("/memory/a")) is True
+    assert driver.call(request("/elsewhere")) is False
     for answer in (None, 1, ValueError("x")):
         with pytest.raises(PluginError, match="hook owns of backend memory"):
-            answering(kit, answer, "owns").owns(request("/memory/a"))
+            answering(kit, answer, "owns").call(request("/memory/a"))
 
 
 def test_an_optional_hook_that_is_missing_is_unsupported(kit: Any) -> None:
@@ -161,19 +163,19 @@ def test_an_optional_hook_that_is_missing_is_unsupported(kit: Any) -> None:
     assert not driver.supports("attach")
     node = NodeIdentity(name="n")
     with pytest.raises(Unsupported, match="backend memory does not implement attach"):
-        driver.attach(AttachRequest(context=kit.context, volume=kit.volume(), node=node))
+        driver.call(AttachRequest(context=kit.context, volume=kit.volume(), node=node))
     with pytest.raises(Unsupported, match="does not implement find"):
-        driver.find(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
+        driver.call(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
     with pytest.raises(Unsupported, match="does not implement list_assets"):
-        driver.list_assets(ListRequest(context=kit.context))
+        driver.call(ListRequest(context=kit.context))
 
 
 def test_hooks_around_the_life_of_a_driver_may_be_missing(kit: Any) -> None:
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {})
-    assert driver.start(StartRequest(context=kit.context)) == Done()
-    assert driver.probe(ProbeRequest(context=kit.context)) == Done()
-    assert driver.stop(StopRequest(context=kit.context)) == Done()
-    assert driver.validate(ValidateRequest(context=kit.context, parameters={})) == Done()
+    assert driver.call(StartRequest(context=kit.context)) == Done()
+    assert driver.call(ProbeRequest(context=kit.context)) == Done()
+    assert driver.call(StopRequest(context=kit.context)) == Done()
+    assert driver.call(ValidateRequest(context=kit.context, parameters={})) == Done()
 
 
 def test_what_describe_said_is_kept(kit: Any) -> None:
@@ -227,14 +229,14 @@ def extensions(kit: Any, *factories: Any) -> list[Any]:
 def test_an_extension_sees_the_real_result_of_a_backend(kit: Any) -> None:
     (watcher,) = extensions(kit, Recorder)
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, [watcher])
-    made = driver.provision(kit.demand())
+    made = driver.call(kit.demand())
     assert watcher.instance.seen == [("pvc-1", made)]
 
 
 def test_one_extension_wraps_several_drivers(kit: Any) -> None:
     (watcher,) = extensions(kit, Recorder)
     for name in ("a.example.com", "b.example.com"):
-        build_driver(name, kit.backend(kit.Memory), {}, [watcher]).provision(kit.demand(name))
+        build_driver(name, kit.backend(kit.Memory), {}, [watcher]).call(kit.demand(name))
     assert [name for name, _ in watcher.instance.seen] == ["a.example.com", "b.example.com"]
 
 
@@ -249,7 +251,7 @@ def test_an_extension_can_decline_a_call_before_it_reaches_the_backend(kit: Any)
 
     driver = build_driver("d.example.com", kit.backend(Backend), {}, [outer, inner])
     with pytest.raises(Declined) as declined:
-        driver.provision(kit.demand())
+        driver.call(kit.demand())
     assert declined.value.nothing_done
     assert reached == []
     assert outer.instance.seen == [("pvc-1", Declined)]
@@ -259,7 +261,7 @@ def test_the_first_extension_is_the_outermost(kit: Any) -> None:
     inner_first = extensions(kit, Forbidding, Recorder)
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, inner_first)
     with pytest.raises(Declined):
-        driver.provision(kit.demand())
+        driver.call(kit.demand())
     assert inner_first[1].instance.seen == []
 
 
@@ -273,7 +275,7 @@ def test_an_extension_that_loses_the_result_is_named(kit: Any) -> None:
 
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, extensions(kit, Careless))
     with pytest.raises(OutcomeUnknown) as unknown:
-        driver.provision(kit.demand())
+        driver.call(kit.demand())
     assert "hook provision of backend memory (wrapped by careless) returned None" in str(unknown.value)
 
 
@@ -288,7 +290,7 @@ def test_a_hook_that_only_an_extension_has_is_still_unsupported(kit: Any) -> Non
     driver = build_driver("d.example.com", kit.backend(kit.Memory), {}, extensions(kit, Wrapper))
     assert not driver.supports("find")
     with pytest.raises(Unsupported):
-        driver.find(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
+        driver.call(FindRequest(context=kit.context, name="x", owner=kit.demand().owner))
 
 
 def listed(**fields: Any) -> ListedAsset:
@@ -307,7 +309,7 @@ def listed(**fields: Any) -> ListedAsset:
 )
 def test_a_page_of_a_listing_is_checked_as_a_whole(kit: Any, page: AssetPage, message: str) -> None:
     with pytest.raises(OutcomeUnknown, match=message):
-        answering(kit, page, "list_assets").list_assets(ListRequest(context=kit.context))
+        answering(kit, page, "list_assets").call(ListRequest(context=kit.context))
 
 
 class Broken(Exception):
@@ -329,7 +331,7 @@ def test_a_failure_goes_with_its_last_user_and_waits_for_no_garbage_collection(k
     gc.disable()
     try:
         with contextlib.suppress(Throttled, OutcomeUnknown):
-            driver.provision(kit.demand())
+            driver.call(kit.demand())
         assert [reference() for reference in raised] == [None]
     finally:
         gc.enable()

@@ -130,13 +130,13 @@ def test_configured_extensions_wrap_every_driver(kit: Any) -> None:
     )
     for driver in load_drivers(configuration, plugins).drivers:
         with pytest.raises(Declined):
-            driver.provision(kit.demand())
+            driver.call(kit.demand())
 
 
 def test_an_extension_that_is_installed_but_not_configured_wraps_nothing(kit: Any) -> None:
     plugins = GivenPlugins([kit.backend(kit.Memory), kit.extension(Forbid, "forbid")])
     (driver,) = load_drivers(Configuration(drivers=(settings("a"),)), plugins).drivers
-    assert driver.provision(kit.demand())
+    assert driver.call(kit.demand())
 
 
 def test_a_broken_extension_breaks_all_drivers_because_it_may_be_what_protects_them(kit: Any) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from volplane import Done, ListRequest, Unavailable, VolumeSource, hookimpl
 from volplane.drivers import owners
-from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor, ThreadExecutor
 from volplane.drivers.loading import build_driver
 from volplane.drivers.owners import SourceOwner
@@ -239,10 +238,10 @@ async def test_a_listing_that_hangs_costs_one_thread(kit: Any) -> None:
     await site.registry.start_all()
     request = ListRequest(context=kit.context)
     with pytest.raises(OutcomeUnknown):
-        await site.registry.call(site.view("a"), Driver.list_assets, request)
+        await site.registry.call(site.view("a"), request)
     for _ in range(3):
         with pytest.raises(Unavailable, match="an earlier call of list_assets of driver a has not returned"):
-            await site.registry.call(site.view("a"), Driver.list_assets, request)
+            await site.registry.call(site.view("a"), request)
     assert len(site.executor.running("a")) == 1
 
 
@@ -264,7 +263,7 @@ async def test_owns_runs_in_a_thread_of_its_driver_while_the_event_loop_goes_on(
         await asyncio.sleep(0)
     assert (await site.identified("/quick/x")).driver == site.view("quick")
     demand = kit.demand()
-    assert (await site.registry.call(site.view("slow"), Driver.provision, demand)).handle == demand.name
+    assert (await site.registry.call(site.view("slow"), demand)).handle == demand.name
     assert not own.done()
     free.set()
     assert (await own).driver == site.view("slow")

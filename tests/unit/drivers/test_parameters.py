@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
 from volplane.drivers.contract import schema_flaws
+from volplane.drivers.parameter_text import entries
 from volplane.drivers.parameters import check, class_parameters, driver_options
-from volplane.drivers.reference import entries, markdown
 from volplane.errors import ConfigurationError
 
 KIND = ParameterKind
@@ -293,10 +293,3 @@ def test_the_reference_says_what_may_be_given_and_what_is_assumed() -> None:
         ("mode", 'a quoted octal mode such as "0770"', "0770", "Mode. Since schema version 2."),
         ("root", "text", "required", "Where."),
     ]
-
-
-def test_the_reference_as_markdown() -> None:
-    assert markdown(schema()) == "None.\n"
-    assert markdown(one(pattern="a|b", default="a")) == (
-        "| name | value | default | |\n|---|---|---|---|\n| `key` | text that matches `a\\|b` | `a` | A key. |\n"
-    )

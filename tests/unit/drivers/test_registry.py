@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from volplane import Done, Unavailable, hookimpl
-from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers
@@ -186,7 +185,7 @@ async def test_the_status_tells_version_hooks_and_hung_threads(kit: Any) -> None
     assert driver is not None
     for _ in range(2):
         with pytest.raises(OutcomeUnknown):
-            await drivers.call(driver, Driver.provision, kit.demand(), timeout=1.0)
+            await drivers.call(driver, kit.demand(), timeout=1.0)
     (status,) = drivers.status()
     assert (status.hung, status.healthy) == (True, False)
     assert status.error == "all 2 hooks that may run at once hang"
@@ -208,10 +207,10 @@ async def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_m
     await drivers.start_all()
     driver = drivers.get("d")
     assert driver is not None
-    await drivers.call(driver, Driver.provision, kit.demand())
+    await drivers.call(driver, kit.demand())
     world.latency["provision"] = 20.0
     with pytest.raises(OutcomeUnknown):
-        await drivers.call(driver, Driver.provision, kit.demand(), timeout=5.0)
+        await drivers.call(driver, kit.demand(), timeout=5.0)
     await asyncio.sleep(30)
     assert seen == [(50.0, False), (5.0, True)]
 

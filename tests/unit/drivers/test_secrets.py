@@ -123,9 +123,9 @@ def test_a_backend_gets_a_secret_that_it_reads_when_it_needs_it(
     assert backend.password == Secret(f"env:{VARIABLE}")
     read: list[str] = []
     backend.act = read.append
-    driver.provision(kit.demand())
+    driver.call(kit.demand())
     monkeypatch.setenv(VARIABLE, "rotated since")
-    driver.provision(kit.demand())
+    driver.call(kit.demand())
     assert read == [PASSWORD, "rotated since"]
 
 
@@ -222,7 +222,7 @@ def test_an_error_with_the_secret_in_it_does_not_show_it(
     driver, backend = filer
     backend.act = raising(error)
     with pytest.raises(BackendError) as raised:
-        driver.provision(kit.demand())
+        driver.call(kit.demand())
     assert "login as root:*** failed" in str(raised.value)
     assert PASSWORD not in repr(raised.value) + repr(raised.value.args) + raised.value.message
     assert PASSWORD not in logged.getvalue()
@@ -247,7 +247,7 @@ def test_a_result_with_the_secret_in_it_reaches_no_object(
     driver, backend = filer
     backend.act = careless
     with pytest.raises(OutcomeUnknown, match="with the secret of option password in it; many may read") as raised:
-        driver.provision(kit.demand())
+        driver.call(kit.demand())
     assert PASSWORD not in str(raised.value)
 
 
@@ -285,7 +285,7 @@ def test_what_a_backend_logs_does_not_show_it(kit: Any, filer: tuple[Driver, Fil
             request.context.log.error("failed", exc_info=OSError(password))
 
     backend.act = act
-    driver.provision(request)
+    driver.call(request)
     text = logged.getvalue()
     assert PASSWORD not in text
     assert "connecting with ***" in text
@@ -301,7 +301,7 @@ def test_a_call_log_does_not_show_it(kit: Any, tmp_path: Path) -> None:
     extension = build_extension(kit.extension(CallLog), {"path": str(tmp_path / "calls")})
     driver = build_driver(NAME, kit.backend(Careless), {"password": f"env:{VARIABLE}"}, [extension])
     with pytest.raises(Unavailable):
-        driver.provision(kit.demand())
+        driver.call(kit.demand())
     assert json.loads((tmp_path / "calls").read_text())["message"] == "login with ***"
 
 
@@ -313,9 +313,9 @@ def test_a_driver_does_not_start_without_its_secret(
 ) -> None:
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(Unavailable, match=rf"^option password: environment variable {VARIABLE} is not set$"):
-        filer[0].start(START)
+        filer[0].call(START)
     monkeypatch.setenv(VARIABLE, "there")
-    filer[0].start(START)
+    filer[0].call(START)
 
 
 def test_an_extension_may_have_secrets_too_and_is_named(kit: Any, tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_an_extension_may_have_secrets_too_and_is_named(kit: Any, tmp_path: Path
         Unavailable,
         match=r"^option password of extension watcher \(volplane-watcher 1\.0\): file .*none cannot be read",
     ):
-        driver.start(START)
+        driver.call(START)
 
 
 class ApiOfSecrets:

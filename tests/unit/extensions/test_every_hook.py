@@ -159,7 +159,7 @@ def test_a_wrapper_sees_request_and_real_result_of_every_hook(hook: str) -> None
     driver = driver_around(whole_backend([]), extension(watcher(seen)))
     seen.clear()
     request = request_of(hook)
-    assert getattr(driver, hook)(request) == RESULTS[hook]
+    assert driver.call(request) == RESULTS[hook]
     [(called, asked, result)] = seen
     assert (called, asked, result) == (hook, request, RESULTS[hook])
     assert asked is request
@@ -170,7 +170,7 @@ def test_the_call_log_and_the_quota_leave_every_result_as_it_is(hook: str, tmp_p
     calls: list[str] = []
     driver = driver_around(whole_backend(calls), *shipped(tmp_path, CallLog, Quota))
     calls.clear()
-    assert getattr(driver, hook)(request_of(hook)) == RESULTS[hook]
+    assert driver.call(request_of(hook)) == RESULTS[hook]
     assert calls == [hook]
     assert logged(tmp_path) == ([(hook, "ok")] if hook in LOGGED else [])
 
@@ -181,11 +181,11 @@ def test_a_dry_run_stops_what_changes_something_and_nothing_else(hook: str, tmp_
     driver = driver_around(whole_backend(calls), *shipped(tmp_path, CallLog, DryRun))
     calls.clear()
     if hook not in CHANGING:
-        assert getattr(driver, hook)(request_of(hook)) == RESULTS[hook]
+        assert driver.call(request_of(hook)) == RESULTS[hook]
         assert calls == [hook]
         return
     with pytest.raises(Declined, match=r"^dry run: would "):
-        getattr(driver, hook)(request_of(hook))
+        driver.call(request_of(hook))
     assert calls == []
     assert logged(tmp_path) == [(hook, "Declined")]
 
@@ -211,21 +211,21 @@ def test_our_backends_work_within_all_of_them_and_not_behind_their_back(backend:
     seen: list[tuple[str, Any, Any]] = []
     around = [*shipped(tmp_path, CallLog, Quota), extension(watcher(seen))]
     driver = driver_around(factory, *around, **options)
-    driver.start(StartRequest(context=FIELDS["context"]))
+    driver.call(StartRequest(context=FIELDS["context"]))
     demand = dataclasses.replace(
         request_of("provision"),
         parameters=driver.view.typed_parameters({}),
         access_modes=(AccessMode.READ_WRITE_ONCE,),
     )
-    first = driver.provision(demand)
-    found = driver.find(request_of("find"))
+    first = driver.call(demand)
+    found = driver.call(request_of("find"))
     assert [hook for hook, _, _ in seen] == ["describe", "start", "provision", "find"]
     assert seen[2][2] is first
     assert seen[3][2] is found
     assert logged(tmp_path) == [("provision", "ok"), ("find", "ok")]
 
     declining = driver_around(factory, *shipped(tmp_path, DryRun), **options)
-    declining.start(StartRequest(context=FIELDS["context"]))
+    declining.call(StartRequest(context=FIELDS["context"]))
     with pytest.raises(Declined, match="dry run: would make pvc-2"):
-        declining.provision(dataclasses.replace(demand, name="pvc-2"))
-    assert {each.name for each in driver.list_assets(request_of("list_assets")).assets} == {"pvc-1"}
+        declining.call(dataclasses.replace(demand, name="pvc-2"))
+    assert {each.name for each in driver.call(request_of("list_assets")).assets} == {"pvc-1"}

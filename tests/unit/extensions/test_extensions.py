@@ -152,10 +152,10 @@ def test_every_call_is_a_line_with_its_outcome_and_duration(tmp_path: Path) -> N
 
     make.options_schema = CallLog.options_schema  # type: ignore[attr-defined]
     driver, backend = wrapped(make, path=str(tmp_path / "calls"))
-    driver.provision(demand())
+    driver.call(demand())
     backend.fault = Throttled("slow\ndown", code="RequestLimitExceeded")
     with pytest.raises(Throttled):
-        driver.delete(deletion())
+        driver.call(deletion())
     assert lines(tmp_path / "calls") == [
         {
             "time": "2026-05-04T00:00:00.000+00:00",
@@ -182,8 +182,8 @@ def test_every_call_is_a_line_with_its_outcome_and_duration(tmp_path: Path) -> N
 
 def test_only_the_chosen_hooks_are_logged(tmp_path: Path) -> None:
     driver, _ = wrapped(CallLog, path=str(tmp_path / "calls"), hooks=["delete"])
-    driver.provision(demand())
-    driver.delete(deletion())
+    driver.call(demand())
+    driver.call(deletion())
     assert [line["hook"] for line in lines(tmp_path / "calls")] == ["delete"]
 
 
@@ -193,14 +193,14 @@ def test_a_log_that_cannot_be_written_harms_no_call_and_is_reported_once(
     caplog.set_level(logging.WARNING)
     driver, _ = wrapped(CallLog, path=str(tmp_path / "missing" / "calls"))
     for _ in range(3):
-        assert isinstance(driver.provision(demand()), Asset)
+        assert isinstance(driver.call(demand()), Asset)
     assert [r.getMessage() for r in caplog.records if "cannot be written" in r.getMessage()] != []
     assert len(caplog.records) == 1
 
 
 def test_lines_of_many_threads_do_not_mix(tmp_path: Path) -> None:
     driver, _ = wrapped(CallLog, path=str(tmp_path / "calls"))
-    threads = [threading.Thread(target=lambda: [driver.provision(demand()) for _ in range(20)]) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: [driver.call(demand()) for _ in range(20)]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -214,21 +214,21 @@ def test_lines_of_many_threads_do_not_mix(tmp_path: Path) -> None:
 def test_a_dry_run_tells_the_plan_and_reaches_no_backend() -> None:
     driver, backend = wrapped(DryRun)
     with pytest.raises(Declined) as declined:
-        driver.provision(demand())
+        driver.call(demand())
     assert str(declined.value) == (
         "dry run: would make pvc-1, 1073741824 bytes in topology.kubernetes.io/zone=a, for claim team-a/data"
     )
     assert declined.value.retry_after == 600
     with pytest.raises(Declined, match="dry run: would delete pvc-1"):
-        driver.delete(deletion())
+        driver.call(deletion())
     with pytest.raises(Declined, match="dry run: would grow pvc-1 to 2147483648 bytes"):
-        driver.expand(growth())
+        driver.call(growth())
     assert backend.calls == []
 
 
 def test_a_dry_run_lets_questions_through() -> None:
     driver, backend = wrapped(DryRun, retryAfter="30s")
-    assert driver.find(search()) == Absent()
+    assert driver.call(search()) == Absent()
     assert backend.calls == ["find"]
 
 
@@ -240,7 +240,7 @@ def test_a_dry_run_wraps_every_hook_that_changes_something() -> None:
     extension = build_extension(Plugin(kind="extension", name="dry", factory=DryRun), {})
     driver = build_driver("d", Plugin(kind="backend", name="m", factory=Attaching), {}, [extension])
     with pytest.raises(Declined, match="dry run: would attach pvc-1 to node n1"):
-        driver.attach(AttachRequest(context=CONTEXT, volume=volume(), node=NodeIdentity(name="n1")))
+        driver.call(AttachRequest(context=CONTEXT, volume=volume(), node=NodeIdentity(name="n1")))
 
 
 # --- quota ------------------------------------------------------------------------------------------------------
@@ -256,65 +256,65 @@ def limited(tmp_path: Path) -> Wrap:
 
 def test_what_does_not_fit_is_declined_before_it_reaches_the_backend(limited: Wrap) -> None:
     driver, backend = limited()
-    driver.provision(demand("pvc-1", 2 * GIB))
+    driver.call(demand("pvc-1", 2 * GIB))
     with pytest.raises(Declined) as declined:
-        driver.provision(demand("pvc-2", 2 * GIB))
+        driver.call(demand("pvc-2", 2 * GIB))
     assert str(declined.value) == "namespace team-a has 2Gi of its 3Gi; 2Gi more do not fit"
     assert (declined.value.nothing_done, declined.value.retry_after) == (True, 60)
     assert backend.calls == ["provision"]
-    driver.provision(demand("pvc-3", GIB))
+    driver.call(demand("pvc-3", GIB))
 
 
 def test_a_repeated_call_for_the_same_asset_counts_once(limited: Wrap) -> None:
     driver, _ = limited()
     for _ in range(5):
-        driver.provision(demand("pvc-1", 2 * GIB))
-    driver.provision(demand("pvc-2", GIB))
+        driver.call(demand("pvc-1", 2 * GIB))
+    driver.call(demand("pvc-2", GIB))
 
 
 def test_namespaces_without_a_limit_have_the_default_or_none(limited: Wrap) -> None:
-    limited()[0].provision(demand("pvc-1", 500 * GIB, "team-b"))
+    limited()[0].call(demand("pvc-1", 500 * GIB, "team-b"))
     driver, _ = limited(default="1Gi")
     with pytest.raises(Declined, match="namespace team-c has 0 of its 1Gi; 2Gi more do not fit"):
-        driver.provision(demand("pvc-2", 2 * GIB, "team-c"))
+        driver.call(demand("pvc-2", 2 * GIB, "team-c"))
 
 
 def test_deleting_gives_the_room_back(limited: Wrap) -> None:
     driver, _ = limited()
-    driver.provision(demand("pvc-1", 3 * GIB))
-    driver.delete(deletion("pvc-1"))
-    driver.provision(demand("pvc-2", 3 * GIB))
+    driver.call(demand("pvc-1", 3 * GIB))
+    driver.call(deletion("pvc-1"))
+    driver.call(demand("pvc-2", 3 * GIB))
 
 
 def test_an_attempt_that_left_nothing_gives_the_room_back_and_an_unknown_one_does_not(limited: Wrap) -> None:
     driver, backend = limited()
     backend.fault = InvalidArgument("bad")
     with pytest.raises(InvalidArgument):
-        driver.provision(demand("pvc-1", 3 * GIB))
+        driver.call(demand("pvc-1", 3 * GIB))
     backend.fault = Unavailable("no answer")
     with pytest.raises(Unavailable):
-        driver.provision(demand("pvc-2", 3 * GIB))
+        driver.call(demand("pvc-2", 3 * GIB))
     with pytest.raises(Declined):
-        driver.provision(demand("pvc-3", 1))
-    assert driver.find(search("pvc-2")) == Absent()
-    driver.provision(demand("pvc-3", 3 * GIB))
+        driver.call(demand("pvc-3", 1))
+    assert driver.call(search("pvc-2")) == Absent()
+    driver.call(demand("pvc-3", 3 * GIB))
 
 
 def test_growing_counts_too(limited: Wrap) -> None:
     driver, _ = limited()
-    driver.provision(demand("pvc-1", GIB))
-    driver.expand(growth("pvc-1", 3 * GIB))
+    driver.call(demand("pvc-1", GIB))
+    driver.call(growth("pvc-1", 3 * GIB))
     with pytest.raises(Declined):
-        driver.expand(growth("pvc-1", 4 * GIB))
+        driver.call(growth("pvc-1", 4 * GIB))
     with pytest.raises(Declined):
-        driver.provision(demand("pvc-2", 1))
-    driver.expand(growth("static", 100 * GIB))
+        driver.call(demand("pvc-2", 1))
+    driver.call(growth("static", 100 * GIB))
 
 
 def test_the_ledger_outlives_the_process(limited: Wrap) -> None:
-    limited()[0].provision(demand("pvc-1", 3 * GIB))
+    limited()[0].call(demand("pvc-1", 3 * GIB))
     with pytest.raises(Declined):
-        limited()[0].provision(demand("pvc-2", 1))
+        limited()[0].call(demand("pvc-2", 1))
 
 
 def test_claims_that_race_for_the_last_bytes_do_not_both_get_them(limited: Wrap) -> None:
@@ -323,7 +323,7 @@ def test_claims_that_race_for_the_last_bytes_do_not_both_get_them(limited: Wrap)
 
     def ask(name: str) -> None:
         try:
-            driver.provision(demand(name, 2 * GIB))
+            driver.call(demand(name, 2 * GIB))
         except Declined:
             declined.append(name)
 
@@ -339,7 +339,7 @@ def test_without_its_ledger_nothing_is_made_and_nothing_counted(limited: Wrap, t
     driver, backend = limited(ledger=str(tmp_path / "gone" / "quota.json"))
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"quota\.json cannot be written: No such file or directory"):
-            driver.provision(demand())
+            driver.call(demand())
     assert backend.calls == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import claim, volume
-from volplane.binding.steps import migration_step
+from volplane.binding.decide import migration_step
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.names import EXTERNAL_PROVISIONER_FINALIZER as EXTERNAL

@@ -4,7 +4,6 @@ does.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,7 +32,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.assembly import Parts, build
+from volplane.assembly import Parts
 from volplane.controller.actions import EventRecord
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
@@ -47,7 +46,9 @@ from volplane.state.records import Sealer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
+from volplane_testing.control_plane import VirtualProcess
 from volplane_testing.executor import InlineExecutor
+from volplane_testing.transport import FaultTransport
 
 DRIVER = "shelf.example.com"
 CLUSTER = "here"
@@ -141,7 +142,8 @@ class Cluster:
 
     def __init__(self, backend: BackendSpec) -> None:
         self.server = ApiServer(now=clock.now, random=Random(3))
-        self.client = Client(InProcessTransport(self.server))
+        self._transport = FaultTransport(InProcessTransport(self.server))
+        self.client = Client(self._transport)
         self.metrics = Metrics()
         self.events: list[EventRecord] = []
         plugin = Plugin(kind="backend", name="shelf", factory=lambda _options: backend, distribution="tests")
@@ -153,13 +155,14 @@ class Cluster:
             executor=InlineExecutor(limits),
             recorder=self,
             sealer=Sealer(b"k" * 32),
-            clock=Clock(),
+            clock=clock.LoopClock(),
             random=Random(5),
             fence=lambda: "1/test",
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
         )
-        self.plane = build(Settings(cluster_id=CLUSTER), parts)
+        self.process = VirtualProcess(Settings(cluster_id=CLUSTER), parts, self._transport)
+        self.plane = self.process.plane
         self.check = self.plane.leak_check
         self.repair = self.plane.leak_repair
         self.adoption = self.plane.adoption
@@ -169,19 +172,12 @@ class Cluster:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        await self.plane.drivers.start_all()
-        async with asyncio.TaskGroup() as group:
-            self._tasks = [group.create_task(self.plane.run()), group.create_task(self.check.run())]
-            await self.plane.wait_synced()
-            try:
-                yield
-            finally:
-                await self.stop()
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks)
+        await self.process.start()
+        self.process.begin("leak check", self.check.run())
+        try:
+            yield
+        finally:
+            await self.process.kill()
 
     async def make_class(self, name: str = "shelves", policy: str = "Delete") -> None:
         await self.client.create(
@@ -217,14 +213,6 @@ class Cluster:
     def found(self) -> list[tuple[str, str]]:
         """(verdict, handle or volume) of every finding."""
         return [(str(f.verdict), f.handle or f.volume) for f in self.check.observations.findings()]
-
-
-class Clock:
-    def now(self) -> Any:
-        return clock.now()
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 @pytest.fixture

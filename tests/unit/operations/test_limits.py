@@ -12,8 +12,7 @@ from volplane.errors import (
     Throttled,
     Unavailable,
 )
-from volplane.operations.limits import TokenBucket
-from volplane.operations.retries import retry_delay
+from volplane.operations.retry_budget import TokenBucket, retry_delay
 
 
 def test_delays_double_from_half_a_second_to_two_minutes() -> None:

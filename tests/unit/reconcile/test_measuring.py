@@ -138,7 +138,7 @@ async def test_what_a_stopped_controller_counted_of_its_caches_is_void(cluster: 
     await asyncio.sleep(1)
     assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [1]
     assert (await cluster.client.get(VOLUMES, "v")).status.phase == "Available"
-    await cluster.stop()
+    await cluster.process.kill()
     assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [None]
 
 

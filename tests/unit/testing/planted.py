@@ -39,7 +39,8 @@ from volplane import (
     hookimpl,
 )
 from volplane.assets import AssetPage
-from volplane_testing.memory import DRIVER, MemoryBackend, MemoryStorage
+from volplane_testing.memory import DRIVER, MemoryBackend
+from volplane_testing.memory_storage import MemoryStorage
 
 MIB = 1 << 20
 SECRET = "hunter2"

@@ -19,7 +19,8 @@ from volplane import (
     ProvisionRequest,
     hookimpl,
 )
-from volplane_testing.memory import MemoryBackend, MemoryStorage
+from volplane_testing.memory import MemoryBackend
+from volplane_testing.memory_storage import MemoryStorage
 
 
 class MarksLast(MemoryBackend):

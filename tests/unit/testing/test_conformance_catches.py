@@ -16,7 +16,8 @@ from volplane import (
     VolumeSource,
 )
 from volplane_testing.conformance import RULES, Report, RuleStatus, Subject, run_rules
-from volplane_testing.memory import DRIVER, ZONE, MemoryBackend, MemoryStorage
+from volplane_testing.memory import DRIVER, ZONE, MemoryBackend
+from volplane_testing.memory_storage import MemoryStorage
 
 
 def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> Subject:

@@ -16,7 +16,8 @@ import pytest
 from volplane import Asset, DeleteRequest, DescribeRequest, Done, DriverInfo, InProgress, ProvisionRequest, hookimpl
 from volplane.errors import PluginError
 from volplane_testing.conformance import RULES, Rule, RuleResult, RuleStatus, Subject, judge, run_rules
-from volplane_testing.memory import MemoryBackend, MemoryStorage
+from volplane_testing.memory import MemoryBackend
+from volplane_testing.memory_storage import MemoryStorage
 
 BY_NAME = {rule.name: rule for rule in RULES}
 WAIVED = "the-longest-name-works"

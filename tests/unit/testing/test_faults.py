@@ -64,8 +64,8 @@ def test_it_is_a_backend_with_the_hooks_of_the_wrapped_one() -> None:
 def test_without_a_script_everything_goes_through() -> None:
     backend = FaultyBackend(MemoryBackend())
     driver = driver_of(backend)
-    assert isinstance(driver.provision(DEMAND), Asset)
-    assert driver.start(StartRequest(context=CONTEXT)) == Done()
+    assert isinstance(driver.call(DEMAND), Asset)
+    assert driver.call(StartRequest(context=CONTEXT)) == Done()
     assert [(call.hook, call.number, call.error) for call in backend.calls][-2:] == [
         ("provision", 1, None),
         ("start", 1, None),
@@ -79,22 +79,22 @@ def test_faults_come_at_their_calls() -> None:
     )
     driver = driver_of(backend)
     with pytest.raises(Throttled):
-        driver.provision(DEMAND)
+        driver.call(DEMAND)
     assert made(backend) == 0
-    assert isinstance(driver.provision(DEMAND), Asset)
+    assert isinstance(driver.call(DEMAND), Asset)
     with pytest.raises(OutcomeUnknown, match="the answer was lost"):
-        driver.provision(DEMAND)
+        driver.call(DEMAND)
     question = FindRequest(context=CONTEXT, name="pvc-u1", owner=OWNER)
-    assert isinstance(driver.find(question), Asset)
+    assert isinstance(driver.call(question), Asset)
     with pytest.raises(OutcomeUnknown, match="returned None"):
-        driver.find(question)
+        driver.call(question)
     assert [type(error).__name__ for error in backend.errors("provision")] == ["Throttled", "TimeoutError"]
 
 
 def test_a_lost_answer_has_its_effect() -> None:
     backend = FaultyBackend(MemoryBackend(), {"provision": [FailAfter()]})
     with pytest.raises(OutcomeUnknown):
-        driver_of(backend).provision(DEMAND)
+        driver_of(backend).call(DEMAND)
     assert made(backend) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_lost_answer_has_its_effect() -> None:
 def test_a_wrong_answer_may_have_its_effect(effect: bool, count: int) -> None:
     backend = FaultyBackend(MemoryBackend(), {"provision": [Answer("done", effect=effect)]})
     with pytest.raises(OutcomeUnknown, match="returned str, expected Asset or InProgress"):
-        driver_of(backend).provision(DEMAND)
+        driver_of(backend).call(DEMAND)
     assert made(backend) == count
 
 
@@ -118,7 +118,7 @@ def test_a_call_may_be_delivered_twice() -> None:
             seen.append("called")
 
     backend = FaultyBackend(Counting(), {"provision": [Twice()]})
-    assert isinstance(driver_of(backend).provision(DEMAND), Asset)
+    assert isinstance(driver_of(backend).call(DEMAND), Asset)
     assert seen == ["called", "pvc-u1", "called"]
     assert [call.hook for call in backend.calls].count("provision") == 1
 
@@ -126,7 +126,7 @@ def test_a_call_may_be_delivered_twice() -> None:
 def test_a_call_hangs_until_it_is_released() -> None:
     backend = FaultyBackend(MemoryBackend(), {"provision": [Hang()]})
     answers: list[Asset | InProgress] = []
-    thread = threading.Thread(target=lambda: answers.append(driver_of(backend).provision(DEMAND)))
+    thread = threading.Thread(target=lambda: answers.append(driver_of(backend).call(DEMAND)))
     thread.start()
     thread.join(0.05)
     assert thread.is_alive()
@@ -138,17 +138,17 @@ def test_a_call_hangs_until_it_is_released() -> None:
 
 def test_a_slow_call_takes_its_time() -> None:
     backend = FaultyBackend(MemoryBackend(), {"provision": [Slow(before=0.001, after=0.001)]})
-    assert isinstance(driver_of(backend).provision(DEMAND), Asset)
+    assert isinstance(driver_of(backend).call(DEMAND), Asset)
 
 
 def test_a_fault_can_be_added_for_the_next_call() -> None:
     backend = FaultyBackend(MemoryBackend())
     driver = driver_of(backend)
-    driver.provision(DEMAND)
+    driver.call(DEMAND)
     backend.fail("provision", FailBefore(Throttled("slow down")))
     with pytest.raises(Throttled):
-        driver.provision(DEMAND)
-    driver.provision(DEMAND)
+        driver.call(DEMAND)
+    driver.call(DEMAND)
 
 
 def test_a_script_for_what_is_no_hook_or_call_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What commands of every distribution are built from: console, shared options, event loop, the HTTP pages of a process.
+"""What commands of every distribution are built from: console, shared options, event loop, HTTP endpoints of a process.
 
-Commands of `volplane`, `volplane-embedded` and `volplane-testing` use it. Nothing here knows a command.
+Commands of `volplane`, `volplane-embedded` and `volplane-testing` import it. It never imports a command.
 """

@@ -1,8 +1,7 @@
-"""What commands say to people: colour and moving progress on a terminal, plain lines in a pipe or a log.
+"""The output of commands for people: colour and progress on a terminal, plain lines in a pipe or a log.
 
-Results go to stdout, everything about the way there (progress, warnings, errors) to stderr, so that
-`volplane status | less` and `volplane status 2>/dev/null` both do what one expects. `NO_COLOR` and `TERM=dumb` are
-honoured. Nothing here is for machines: commands that offer `-o json` print that themselves.
+Results go to stdout; progress, warnings and errors go to stderr. `NO_COLOR` and `TERM=dumb` switch colour off. Commands
+with `-o json` print JSON themselves.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ ERASE_LINE = "\r\x1b[2K"
 
 
 class Console:
-    """Where a command writes.
+    """Writes the output of a command.
 
-    out, err: streams; None = the process's own. colour: None = decided for each stream: a terminal that can.
+    out, err: streams; None = those of the process. colour: None = on for each stream that is a terminal with colours.
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, colour: bool | None = None) -> None:
@@ -54,29 +53,29 @@ class Console:
         self._write(text)
 
     def heading(self, text: str) -> None:
-        """A line that opens a part, with an empty line before it."""
+        """The title of a part, after an empty line."""
         self._write("")
         self._write(self._styled(text, bold=True))
 
     def note(self, text: str) -> None:
-        """A line of lesser weight: why, or what to do by hand."""
+        """A dimmed line: a reason, or what the reader can do."""
         self._write(self._styled(text, dim=True))
 
     def done(self, text: str) -> None:
-        """Something that was to be shown, and was."""
+        """A result that is as it should be, marked "ok"."""
         self._write(f"{self._styled('ok', fg='green', bold=True)}    {text}")
 
     def failed(self, text: str) -> None:
-        """Something that was to be shown, and was not. The command goes on to say why, and exits 1."""
+        """A result that is not as it should be, marked "FAIL". The command then exits with code 1."""
         self._write(f"{self._styled('FAIL', fg='red', bold=True)}  {text}")
 
     def phase(self, kind: str, name: str, phase: str, detail: str = "") -> None:
-        """An object has come to a phase: `claim   default/data   Bound   to pvc-…`."""
+        """The new phase of an object: `claim   default/data   Bound   to pvc-…`."""
         shown = self._styled(f"{phase:<11}", fg=COLOURS.get(phase))
         self._write(f"  {kind:<7} {name:<41} {shown} {detail}".rstrip())
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Columns, each as wide as its widest cell. Cells that are phases are coloured."""
+        """Columns as wide as their widest cell. Cells that are phases are coloured."""
         lines = [list(row) for row in rows]
         widths = [max(len(row[column]) for row in [list(headers), *lines]) for column in range(len(headers))]
         heads = "   ".join(f"{header:<{width}}" for header, width in zip(headers, widths, strict=True)).rstrip()
@@ -88,11 +87,11 @@ class Console:
             self._write("   ".join(cells).rstrip())
 
     def warning(self, text: str) -> None:
-        """What does not stop the command, on stderr."""
+        """A problem that does not stop the command, on stderr."""
         typer.echo(f"{self._styled_err('warning:', fg='yellow')} {text}", file=self._err, color=self._colour_err)
 
     def error(self, text: str) -> None:
-        """Why the command fails, on stderr as one line."""
+        """Why the command fails, as one line on stderr."""
         sentence = " ".join(text.split())
         typer.echo(
             f"{self._styled_err('error:', fg='red', bold=True)} {sentence}", file=self._err, color=self._colour_err
@@ -100,7 +99,7 @@ class Console:
 
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Progress]:
-        """Show that something goes on: one line that is redrawn on a terminal, else a line at the start and the end."""
+        """Show progress on stderr: one line that is redrawn on a terminal, else a line at the start and the end."""
         bar = Progress(self._err, what, total, moving=self._colour_err)
         try:
             yield bar
@@ -119,7 +118,7 @@ class Console:
 
 
 class Progress:
-    """How far something has come. Made by `Console.progress`."""
+    """A line that shows how much is done. Made by `Console.progress`."""
 
     def __init__(self, stream: TextIO, what: str, total: int | None, *, moving: bool) -> None:
         self._stream = stream
@@ -131,18 +130,18 @@ class Progress:
         self._draw()
 
     def advance(self, by: int = 1, detail: str = "") -> None:
-        """So many more are done; `detail` says what is at hand."""
+        """Add `by` to what is done. detail: the current item."""
         self._done += by
-        self.say(detail)
+        self.show(detail)
 
-    def say(self, detail: str) -> None:
-        """Show what is at hand; in a pipe this writes nothing."""
+    def show(self, detail: str) -> None:
+        """Show the current item; writes nothing in a pipe."""
         self._detail = detail
         if self._moving:
             self._draw()
 
     def close(self) -> None:
-        """Leave one plain line behind."""
+        """Replace the moving line by a final plain one."""
         if self._moving:
             self._stream.write(ERASE_LINE)
         if self._moving or self._done or self._detail:

@@ -1,4 +1,4 @@
-"""An event loop for a command: the faster one where it is installed, and signals as an event."""
+"""The event loop of a command: uvloop if it is installed; SIGTERM and SIGINT set an event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["run"]
 
 YOUNG = 20_000
-"""Objects made, less those freed, between two garbage collections; Python's own 700 is for small programs."""
+"""Allocations less deallocations between two collections of the youngest generation; Python's default is 700."""
 
 
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
@@ -21,13 +21,13 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
 
     The loop is uvloop where the extra `speed` is installed. Raises what `main` raises.
     """
-    with _calm_collector(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with _rare_collection(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_with_signals(main))
 
 
 @contextmanager
-def _calm_collector() -> Iterator[None]:
-    """Collect garbage seldom, and never look at what imports left: cached objects are in no cycles, requests in few."""
+def _rare_collection() -> Iterator[None]:
+    """Collect garbage rarely, and skip what imports left: cached objects are in no cycles, requests in few."""
     before = gc.get_threshold()
     gc.set_threshold(YOUNG, *before[1:])
     gc.freeze()

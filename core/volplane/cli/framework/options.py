@@ -1,28 +1,36 @@
-"""Options that several commands share, so that they are spelled and explained alike everywhere."""
+"""Options that several commands share, with one spelling and one help text."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from volplane.controller.config import ALL_CONTROLLERS
+
 __all__ = [
+    "DEFAULT_NAMESPACE",
+    "ConfigFile",
+    "Controllers",
     "DataDirectory",
     "Host",
     "InMemory",
     "Kubeconfig",
     "KubeconfigOut",
+    "OurNamespace",
     "Output",
     "OutputFormat",
     "Port",
     "Verbose",
 ]
 
+DEFAULT_NAMESPACE: Final = "volplane-system"
+
 
 class Output(StrEnum):
-    """How results are written."""
+    """Format of a result."""
 
     TEXT = "text"
     JSON = "json"
@@ -44,6 +52,22 @@ KubeconfigOut = Annotated[
 Kubeconfig = Annotated[
     Path | None,
     typer.Option("--kubeconfig", metavar="FILE", help="Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Drivers and their options, YAML. Else every backend that needs none."
+    ),
+]
+Controllers = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help=f"What to do: some of {', '.join(ALL_CONTROLLERS)}, or all where no kube-controller-manager does it.",
+    ),
+]
+OurNamespace = Annotated[
+    str, typer.Option(metavar="NAME", help="Namespace of the lease, the sealing key and scrubber pods.")
 ]
 OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How the result is written.")]
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log more; twice: everything.")]

@@ -13,8 +13,8 @@ import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
+from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
 from volplane.cli.framework.options import DataDirectory, Host, InMemory, KubeconfigOut, Port, Verbose
-from volplane.cli.framework.serving import HttpAddress, serving
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
 from volplane_embedded.cli.development_cluster import (
@@ -95,7 +95,7 @@ async def _serve(
     console = Console()
     async with (
         development_cluster(settings, configuration, directories, nodes=nodes) as cluster,
-        serving(address, cluster.process),
+        serve_endpoints(address, cluster.process),
     ):
         _print_introduction(console, settings, cluster, nodes)
         await stop.wait()

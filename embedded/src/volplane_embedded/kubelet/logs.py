@@ -6,11 +6,11 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from volplane_embedded.apiserver.errors import bad_request
 
@@ -125,34 +125,35 @@ class _Position:
 
     def read_all(self) -> bytes:
         """Everything that was written so far, in whole lines. Blocks."""
-        older = self._old.read_bytes() if self._old.exists() else b""
-        return older + self._read(self._log, most=-1)
+        with suppress(FileNotFoundError), self._log.open("rb") as file:
+            self._inode = _inode(file)
+            older = b""
+            with suppress(FileNotFoundError), self._old.open("rb") as old:
+                # It is the file itself when the log was renamed after it was opened.
+                older = b"" if _inode(old) == self._inode else old.read()
+            return older + self._read(file, most=-1)
+        return self._old.read_bytes() if self._old.exists() else b""
 
     def read_on(self) -> bytes:
         """A part of what was written after the last read, in whole lines. Blocks."""
-        inode = _inode(self._log)
-        if inode is not None and inode != self._inode:
-            rest = self._read(self._old, most=-1) if _inode(self._old) == self._inode else b""
-            self._inode, self._offset = 0, 0
-            return rest + self._read(self._log, most=_CHUNK)
-        return self._read(self._log, most=_CHUNK)
+        # There is no log for a moment: it is renamed before a new one is made.
+        with suppress(FileNotFoundError), self._log.open("rb") as file:
+            rest = b""
+            # The open file is asked, not the path: the log may be renamed at any moment.
+            if _inode(file) != self._inode:
+                with suppress(FileNotFoundError), self._old.open("rb") as old:
+                    rest = self._read(old, most=-1) if _inode(old) == self._inode else b""
+                self._inode, self._offset = _inode(file), 0
+            return rest + self._read(file, most=_CHUNK)
+        return b""
 
-    def _read(self, path: Path, *, most: int) -> bytes:
-        try:
-            with path.open("rb") as file:
-                self._inode = os.fstat(file.fileno()).st_ino
-                file.seek(self._offset)
-                data = file.read(most)
-        except FileNotFoundError:
-            return b""
+    def _read(self, file: BinaryIO, *, most: int) -> bytes:
+        file.seek(self._offset)
+        data = file.read(most)
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return whole
 
 
-def _inode(path: Path) -> int | None:
-    """None while there is no such file: the log is moved away before a new one is made."""
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None
+def _inode(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_ino

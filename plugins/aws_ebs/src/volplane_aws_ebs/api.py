@@ -31,7 +31,10 @@ NO_CREDENTIALS = "NoCredentials"
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 20
 _ATTEMPTS = 2
-"""Attempts of the SDK, for idle connections that were closed; all other retries are decided by volplane."""
+"""Attempts of the SDK, for idle connections that were closed; all other retries are decided by volplane.
+
+Only for actions whose repetition changes nothing (`Action.repeatable`).
+"""
 _CONNECTIONS = 32
 
 
@@ -61,6 +64,16 @@ class Action(StrEnum):
     def mutates(self) -> bool:
         """Whether it changes something in EC2."""
         return not self.startswith(("Describe", "Decode", "Assume"))
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether two calls with the same parameters leave what one leaves.
+
+        CreateVolume has a client token. AttachVolume, CreateSnapshot and ModifyVolume have none (Amazon EC2 Developer
+        Guide, "Ensuring idempotency in Amazon EC2 API requests"): if the answer to a first call is lost, a second one
+        is refused, creates another snapshot, or uses up one of the volume's changes of the day.
+        """
+        return self not in (Action.ATTACH_VOLUME, Action.CREATE_SNAPSHOT, Action.MODIFY_VOLUME)
 
 
 _METHODS: Mapping[Action, str] = {
@@ -92,11 +105,11 @@ class ServiceClient(Protocol):
     def close(self) -> None: ...
 
 
-Connect = Callable[[Settings, str], ServiceClient]
-"""Makes the client of a service ("ec2" or "sts") for these settings."""
+Connect = Callable[[Settings, str, int], ServiceClient]
+"""Makes the client of a service ("ec2" or "sts") for these settings. The number: attempts of the SDK at each call."""
 
 
-def connect(settings: Settings, service: str) -> ServiceClient:
+def connect(settings: Settings, service: str, attempts: int) -> ServiceClient:
     """The boto3 client of the service, with the credentials that the settings name."""
     from botocore.config import Config  # noqa: PLC0415 - takes 0.15 s, which `volplane plugins` does not need
 
@@ -105,7 +118,7 @@ def connect(settings: Settings, service: str) -> ServiceClient:
     config = Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,
-        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        retries={"mode": "standard", "total_max_attempts": attempts},
         max_pool_connections=_CONNECTIONS,
         tcp_keepalive=True,
     )
@@ -116,19 +129,22 @@ def connect(settings: Settings, service: str) -> ServiceClient:
 
 
 class AwsClient:
-    """Calls of EC2 and STS over boto3 clients that are made once, at the first call. Safe for threads."""
+    """Calls of EC2 and STS over boto3 clients that are made once, at the first call. Safe for threads.
+
+    boto3 counts attempts by client, so the actions that may not be repeated have a client of their own.
+    """
 
     def __init__(self, settings: Settings, connect_to: Connect = connect) -> None:
         self._settings = settings
         self._connect = connect_to
-        self._clients: dict[str, ServiceClient] = {}
+        self._clients: dict[tuple[str, int], ServiceClient] = {}
         self._connecting = threading.Lock()
 
     def call(self, action: Action, **parameters: Any) -> Mapping[str, Any]:
         """Make the call and return its result. Raises AwsError for every error of AWS or of the network."""
         service = "sts" if action is Action.DECODE_AUTHORIZATION_MESSAGE else "ec2"
         try:
-            method = getattr(self._client(service), _METHODS[action])
+            method = getattr(self._client(service, _ATTEMPTS if action.repeatable else 1), _METHODS[action])
             result: Mapping[str, Any] = method(**parameters)
         except Exception as error:
             raise _aws_error(action, error) from error
@@ -141,14 +157,15 @@ class AwsClient:
                 client.close()
             self._clients.clear()
 
-    def _client(self, service: str) -> ServiceClient:
-        client = self._clients.get(service)
+    def _client(self, service: str, attempts: int) -> ServiceClient:
+        key = (service, attempts)
+        client = self._clients.get(key)
         if client is not None:
             return client
         with self._connecting:
-            if service not in self._clients:
-                self._clients[service] = self._connect(self._settings, service)
-            return self._clients[service]
+            if key not in self._clients:
+                self._clients[key] = self._connect(self._settings, service, attempts)
+            return self._clients[key]
 
 
 def _aws_error(action: Action, error: Exception) -> AwsError:

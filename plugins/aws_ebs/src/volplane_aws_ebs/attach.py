@@ -21,18 +21,16 @@ from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.devices import DeviceNames
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import NOT_ATTACHED, NOT_FOUND
-from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
+from volplane_aws_ebs.hook_calls import HookCall, RetryLater
 from volplane_aws_ebs.ownership import Fencing
 from volplane_aws_ebs.resources import Ec2Attachment, Ec2Instance, Ec2Volume, instance_id, volume_id, volume_id_from
+from volplane_aws_ebs.state_waits import STUCK_DETACHING_SECONDS, Pair, StateWaits
 
 __all__ = ["Attacher"]
 
 _FIRST_POLL = 1.25
 _STUCK_ATTACHING_SECONDS = 90.0
-_STUCK_DETACHING_SECONDS = 120.0
 _ATTACHABLE_STATES = ("pending", "running", "stopping", "stopped")
-
-Pair = tuple[str, str]
 
 
 class Attacher:
@@ -41,13 +39,12 @@ class Attacher:
     What it keeps in memory only saves calls and measures how long a state lasts.
     """
 
-    def __init__(self, ec2: Ec2, fencing: Fencing, node_name: Callable[[str], str]) -> None:
+    def __init__(self, ec2: Ec2, fencing: Fencing, waits: StateWaits, node_name: Callable[[str], str]) -> None:
         self._ec2 = ec2
         self._fencing = fencing
         self._node_name = node_name
         self._devices = DeviceNames(ec2.clock)
-        self._since: BoundedCache[tuple[Pair, str], float] = BoundedCache()
-        """Since when a pair of volume and instance is in a state that should not last."""
+        self._waits = waits
 
     # --- attach -------------------------------------------------------------------------------------------------
 
@@ -75,7 +72,7 @@ class Attacher:
         if volume.state == "error":
             raise Unavailable(f"volume {id_} has failed: EC2 says its data cannot be used")
         if volume.state == "creating":
-            raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=0.5))
+            self._waits.creating(volume, after=0.5)
         return self._attach(request, volume, instance, call)
 
     def _existing_attachment(self, volume: Ec2Volume, attachment: Ec2Attachment, call: HookCall) -> Attachment:
@@ -104,19 +101,23 @@ class Attacher:
             raise VolumeInUse(
                 f"{volume.id} is being detached from {self._node_name(attachment.instance)}, which still uses it"
             )
+        if attachment.state == "detaching":
+            self._waits.detaching(volume, attachment, after=0.25)
         raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=0.25))
 
     def _refuse_elsewhere(self, volume: Ec2Volume, instance: str) -> None:
         elsewhere = volume.elsewhere(instance)
         if not elsewhere or volume.multi_attach:
             return
-        if all(each.state == "detaching" for each in elsewhere):
-            raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=0.5))
-        attachment = elsewhere[0]
-        node = self._node_name(attachment.instance)
+        attachment = next((each for each in elsewhere if each.state != "detaching"), elsewhere[0])
+        node, state = self._node_name(attachment.instance), attachment.state
+        if state == "detaching":
+            seconds = self._elapsed((volume.id, attachment.instance), state)
+            if seconds <= STUCK_DETACHING_SECONDS:
+                raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=0.5))
+            state = f"detaching for {seconds:.0f} s: the instance still uses it, or hangs"
         raise AttachedElsewhere(
-            f"{volume.id} is attached to {node} as {attachment.device} ({attachment.state}); it must be detached there "
-            "first",
+            f"{volume.id} is attached to {node} as {attachment.device} ({state}); it must be detached there first",
             node=node,
             code="VolumeInUse",
         )
@@ -186,8 +187,11 @@ class Attacher:
 
     def detach(self, request: DetachRequest, call: HookCall) -> Done:
         """Raises RetryLater, AwsError and the errors of the contract."""
-        id_, instance = volume_id_from(request.volume.handle), instance_id(request.node)
-        if id_ is None or instance is None:
+        id_ = volume_id_from(request.volume.handle)
+        if id_ is None:
+            return Done()
+        instance = instance_id(request.node) if request.node.instance_id else self._known_instance(request, id_)
+        if instance is None:
             return Done()
         recent = self._ec2.recent_volume(id_)
         volume = recent if recent is not None and _is_attached(recent, instance) else self._ec2.volume(id_)
@@ -198,15 +202,7 @@ class Attacher:
             ownership_tags.refuse_foreign(id_, volume.tags, request.volume.owner)
         pair = (id_, instance)
         if attachment.state in ("detaching", "busy"):
-            if self._elapsed(pair, "detaching") > _STUCK_DETACHING_SECONDS:
-                raise VolumeInUse(
-                    f"{id_} has been detaching from {self._node_name(instance)} for "
-                    f"{self._elapsed(pair, 'detaching'):.0f} s: the instance still uses it (mounted, or hung); "
-                    "unmount it there, or stop the instance"
-                )
-            raise RetryLater(
-                self._ec2.batches.volumes.next_poll(id_, after=min(self._elapsed(pair, "detaching") / 4, 10.0))
-            )
+            self._waits.detaching(volume, attachment, after=min(self._elapsed(pair, "detaching") / 4, 10.0))
         self._fencing.refuse_former_leader(volume, call)
         try:
             self._ec2.change(
@@ -224,6 +220,26 @@ class Attacher:
         self._ec2.batches.volumes.invalidate(id_)
         raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=_FIRST_POLL))
 
+    def _known_instance(self, request: DetachRequest, id_: str) -> str | None:
+        """The instance of a node without a providerID, as when the Node object is gone.
+
+        None if the volume is attached to no instance, or only to those of other nodes. Raises NotFound if it is
+        attached to an instance whose node this process does not know: it may be this node or another one.
+        """
+        volume = self._ec2.volume(id_)
+        attached = [each.instance for each in volume.attachments if each.state != "detached"] if volume else []
+        names = {instance: self._node_name(instance) for instance in attached}
+        unknown = [instance for instance, name in names.items() if name == instance]
+        for instance, name in names.items():
+            if name == request.node.name:
+                return instance
+        if unknown:
+            raise NotFound(
+                f"node {request.node.name} is gone or has no spec.providerID, and {id_} is still attached to "
+                f"{', '.join(unknown)}: if that is the node, detach the volume or terminate the instance"
+            )
+        return None
+
     def _detached(self, pair: Pair) -> Done:
         self._reset(pair)
         self._devices.release(pair[1], pair[0])
@@ -233,12 +249,10 @@ class Attacher:
 
     def _elapsed(self, pair: Pair, state: str) -> float:
         """Seconds since the first call for this pair and state after the last `_reset`."""
-        now = self._ec2.clock()
-        return now - self._since.setdefault((pair, state), now)
+        return self._waits.seconds(pair, state)
 
     def _reset(self, pair: Pair) -> None:
-        for state in ("attaching", "detaching", "device", "contested", "full"):
-            self._since.drop((pair, state))
+        self._waits.reset(pair, "attaching", "detaching", "device", "contested", "full")
 
     def _invalidate(self, volume: str, instance: str) -> None:
         self._ec2.batches.volumes.invalidate(volume)

@@ -53,12 +53,18 @@ from volplane_aws_ebs.modify import Modifier
 from volplane_aws_ebs.ownership import Fencing, adopt, list_page
 from volplane_aws_ebs.parameters import LARGEST_GIB, PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import GIB, IN_TREE, asset_from, instance_id, new_source, volume_id_from
-from volplane_aws_ebs.settings import OPTIONS, Settings
+from volplane_aws_ebs.settings import OPTIONS, Settings, check_tag_count
 from volplane_aws_ebs.snapshots import Snapshotter
+from volplane_aws_ebs.state_waits import StateWaits
 
 __all__ = ["AwsEbsBackend"]
 
 _PROBE_SECONDS = 60.0
+_ZONES_SECONDS = 600.0
+_USUAL_ZONE = "availability-zone"
+_AVAILABLE = ("available", "information")
+"""States of a zone in which volumes can be made (Amazon EC2 API reference, AvailabilityZone); others are impaired,
+unavailable and constrained."""
 
 T = TypeVar("T")
 
@@ -85,13 +91,15 @@ class AwsEbsBackend(BackendSpec):
         self._clock = clock
         self._ec2 = Ec2(self._settings, AwsClient(self._settings, connect_to), clock)
         self._nodes: BoundedCache[str, str] = BoundedCache()
-        fencing = Fencing(self._ec2)
-        self._provisioner = Provisioner(self._ec2)
-        self._deleter = Deleter(self._ec2, fencing, self._node_name, self._provisioner.volume_deleted)
-        self._attacher = Attacher(self._ec2, fencing, self._node_name)
-        self._modifier = Modifier(self._ec2)
+        fencing = self._fencing = Fencing(self._ec2)
+        waits = StateWaits(self._ec2, self._node_name)
+        self._provisioner = Provisioner(self._ec2, waits)
+        self._deleter = Deleter(self._ec2, fencing, waits, self._node_name, self._provisioner.volume_deleted)
+        self._attacher = Attacher(self._ec2, fencing, waits, self._node_name)
+        self._modifier = Modifier(self._ec2, fencing, waits)
         self._snapshotter = Snapshotter(self._ec2)
         self._zones: tuple[str, ...] = ()
+        self._zones_read_at = 0.0
         self._probed_at: float | None = None
 
     # --- the driver ---------------------------------------------------------------------------------------------
@@ -118,7 +126,7 @@ class AwsEbsBackend(BackendSpec):
     def start(self, request: StartRequest) -> Done:
         """Connect, and read the region's zones."""
         with self._ec2.translating_errors(f"ask for the zones of {self._settings.region}"):
-            self._load_zones()
+            self._load_zones(request.context)
         return Done()
 
     @hookimpl
@@ -145,8 +153,8 @@ class AwsEbsBackend(BackendSpec):
 
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
-        """Check which parameters can be combined."""
-        ClassParameters.of(request.parameters)
+        """Check which parameters can be combined, with each other and with the options."""
+        check_tag_count(self._settings.tags, ClassParameters.of(request.parameters).tags)
         return Done()
 
     @hookimpl
@@ -166,8 +174,7 @@ class AwsEbsBackend(BackendSpec):
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         """Find the volume by its tags, create it with a client token, wait until it is available."""
         with self._ec2.translating_errors(f"make a volume for {request.name}"):
-            if not self._zones:
-                self._load_zones()
+            self._refresh_zones(request.context)
             return self._run(request.context, lambda call: self._provisioner.provision(request, call, self._zones))
 
     @hookimpl
@@ -210,7 +217,7 @@ class AwsEbsBackend(BackendSpec):
     def adopt(self, request: AdoptRequest) -> Done:
         """Replace the tags of the former owner."""
         with self._ec2.translating_errors(f"mark {request.volume.handle} of {request.volume.name}"):
-            return adopt(self._ec2, request, HookCall(request.context, self._clock, self._clock()))
+            return adopt(self._ec2, self._fencing, request, HookCall(request.context, self._clock, self._clock()))
 
     # --- attachments --------------------------------------------------------------------------------------------
 
@@ -251,17 +258,38 @@ class AwsEbsBackend(BackendSpec):
         except RetryLater as retry:
             return InProgress(retry_after=retry.seconds, state=context.state)
 
-    def _load_zones(self) -> None:
-        response = self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
-        zones = sorted(
-            zone["ZoneName"]
-            for zone in response
-            if zone.get("State") == "available" and zone.get("ZoneType", "availability-zone") == "availability-zone"
-        )
+    def _load_zones(self, context: Context) -> None:
+        """Read the zones for volumes whose place nobody chose: those of the option, else all availability zones.
+
+        A zone that is not available now is left out, unless no other one is left: then EC2 says why it refuses.
+        """
+        zones = {
+            each["ZoneName"]: each for each in self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
+        }
         unknown = [zone for zone in self._settings.zones if zone not in zones]
         if unknown:
-            raise InvalidArgument(f"option zones: {unknown[0]!r} is not one of {', '.join(zones)}")
-        self._zones = self._settings.zones or tuple(zones)
+            raise InvalidArgument(f"option zones: {unknown[0]!r} is not one of {', '.join(sorted(zones))}")
+        usual = (name for name, zone in zones.items() if zone.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE)
+        wanted = self._settings.zones or tuple(sorted(usual))
+        available = tuple(name for name in wanted if zones[name].get("State") in _AVAILABLE)
+        for name in wanted:
+            if name not in available:
+                state = zones[name].get("State")
+                context.log.warning(
+                    "zone %s is %s: volumes without a place of their own are made elsewhere", name, state
+                )
+        self._zones, self._zones_read_at = available or wanted, self._clock()
+
+    def _refresh_zones(self, context: Context) -> None:
+        """Read the zones again after ten minutes, since their states change. Only a first reading may fail."""
+        if self._zones and self._clock() - self._zones_read_at < _ZONES_SECONDS:
+            return
+        try:
+            self._load_zones(context)
+        except AwsError:
+            if not self._zones:
+                raise
+            self._zones_read_at = self._clock()
 
     def _remember_node(self, node: NodeIdentity) -> None:
         """Remember the node of an instance, for messages about it in later calls."""

@@ -21,6 +21,11 @@ _MAX_INSTANCES = 100
 _PROBABLY_GONE_SECONDS = 3_600.0
 _POLL_INTERVAL = 0.5
 _VOLUME_ID = re.compile(r"vol-[0-9a-z]+")
+_BAD_ID = NOT_FOUND | {"InvalidVolumeID.Malformed", "InvalidParameterValue"}
+"""Codes of DescribeVolumes by ids for an id that does not exist, or that EC2 cannot read.
+
+Amazon EC2 API reference, "Error codes for the Amazon EC2 API".
+"""
 
 NameKey = tuple[str, str]
 """Cluster id and name, as the tags of a volume or snapshot have them."""
@@ -84,14 +89,18 @@ class DescribeBatches:
         return found
 
     def _volumes_by_id(self, ids: Sequence[str]) -> tuple[dict[str, Ec2Volume], list[str]]:
-        """The volumes that exist, and the ids that made the call fail."""
+        """The volumes that exist, and the ids that made the call fail.
+
+        Those are unknown or malformed, and are read by a filter, which fails for neither. If EC2 does not say which
+        ids it means, that are all of them.
+        """
         missing: list[str] = []
         left = list(ids)
         while left:
             try:
                 response = self._all(self.volumes, Action.DESCRIBE_VOLUMES, "Volumes", VolumeIds=left)
             except AwsError as error:
-                if error.code not in NOT_FOUND:
+                if error.code not in _BAD_ID:
                     raise
                 named = set(_VOLUME_ID.findall(error.message)).intersection(left)
                 missing += [id_ for id_ in left if id_ in named or not named]

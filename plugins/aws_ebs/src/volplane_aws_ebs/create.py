@@ -15,6 +15,7 @@ from typing import Any
 from volplane import (
     AlreadyExists,
     Asset,
+    BackendError,
     InProgress,
     InvalidArgument,
     Ownership,
@@ -25,10 +26,12 @@ from volplane import (
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
-from volplane_aws_ebs.errors import outcome_unknown, to_backend_error, volume_vanished
+from volplane_aws_ebs.errors import outcome_unknown, to_backend_error, volume_failed, volume_vanished
 from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater, fence_number
 from volplane_aws_ebs.parameters import VolumeSpec, rendered_tags
 from volplane_aws_ebs.resources import Ec2Volume, asset_from, new_source
+from volplane_aws_ebs.settings import check_tag_count
+from volplane_aws_ebs.state_waits import StateWaits
 
 __all__ = ["Provisioner", "allowed_zones", "choose_zone"]
 
@@ -100,8 +103,9 @@ class _Creation:
 class Provisioner:
     """The hook `provision` of one driver. Safe for threads."""
 
-    def __init__(self, ec2: Ec2) -> None:
+    def __init__(self, ec2: Ec2, waits: StateWaits) -> None:
         self._ec2 = ec2
+        self._waits = waits
         self._creations: BoundedCache[Key, _Creation] = BoundedCache(_MAX_CREATIONS)
 
     def provision(self, request: ProvisionRequest, call: HookCall, region: tuple[str, ...]) -> Asset | InProgress:
@@ -110,6 +114,7 @@ class Provisioner:
         Raises RetryLater, AwsError and the errors of the contract.
         """
         spec = VolumeSpec.of(request)
+        check_tag_count(self._ec2.settings.tags, spec.parameters.tags)
         zones = allowed_zones(request, self._ec2.settings.zone_label, region)
         creation = self._creation(request)
         creation.attempt = max(creation.attempt, _number(request.context.state.get("attempt")))
@@ -239,7 +244,7 @@ class Provisioner:
         volume = self._ec2.volume(id_)
         if volume is None:
             if creation.shown or age > SETTLE_SECONDS:
-                return self._gone(request, spec, creation)
+                return self._gone(request, creation, volume_vanished(id_, spec.parameters.kms_key, creation.attempt))
             if age > _UNSEEN_SECONDS and not creation.reported:
                 creation.reported = True
                 raise volume_vanished(id_, spec.parameters.kms_key, creation.attempt)
@@ -252,21 +257,21 @@ class Provisioner:
                 retry_after=1.0,
             )
         if volume.state == "creating":
-            raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=_pause(age)))
+            self._waits.creating(volume, after=_pause(age))
         if volume.state == "error":
             self._ec2.change(Action.DELETE_VOLUME, id_, call, VolumeId=id_)
-            return self._gone(request, spec, creation)
+            return self._gone(request, creation, volume_failed(id_, spec.parameters.kms_key, creation.attempt))
         self._creations.drop(_key(request.owner))
         source = new_source(self._ec2.settings, id_, request.volume_mode, spec.parameters.fs_type)
         return asset_from(self._ec2.settings, volume, source, driver=request.context.driver)
 
-    def _gone(self, request: ProvisionRequest, spec: VolumeSpec, creation: _Creation) -> InProgress:
+    def _gone(self, request: ProvisionRequest, creation: _Creation, error: BackendError) -> InProgress:
         """The volume is gone for certain: raise that once, then use the next client token."""
         id_, creation.volume, creation.shown, creation.token_used_up = creation.volume, "", False, True
         self._ec2.batches.expect_missing(id_)
         if creation.reported:
             return self._next_attempt(request, creation)
-        raise volume_vanished(id_, spec.parameters.kms_key, creation.attempt)
+        raise error
 
 
 def _key(owner: Ownership) -> Key:

@@ -13,6 +13,7 @@ from volplane_aws_ebs.errors import NOT_FOUND
 from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs.ownership import Fencing
 from volplane_aws_ebs.resources import Ec2Volume, volume_id_from
+from volplane_aws_ebs.state_waits import StateWaits
 
 __all__ = ["Deleter"]
 
@@ -41,11 +42,17 @@ class Deleter:
     """The hook `delete` of one driver. Safe for threads; what it keeps in memory only saves calls."""
 
     def __init__(
-        self, ec2: Ec2, fencing: Fencing, node_name: NodeName, on_deleted: Callable[[Ownership], None]
+        self,
+        ec2: Ec2,
+        fencing: Fencing,
+        waits: StateWaits,
+        node_name: NodeName,
+        on_deleted: Callable[[Ownership], None],
     ) -> None:
         """on_deleted: called with the owner of each volume whose deletion this process has seen to its end."""
         self._ec2 = ec2
         self._fencing = fencing
+        self._waits = waits
         self._node_name = node_name
         self._on_deleted = on_deleted
         self._deletions: BoundedCache[str, _Deletion] = BoundedCache()
@@ -70,7 +77,9 @@ class Deleter:
                 return self._deleted(id_)
             raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=min((now - since) / 2, 10.0)))
         self._refuse_attached(volume)
-        if volume.state == "creating" or (deletion is not None and now - deletion.since < _REPEAT_AFTER):
+        if volume.state == "creating":
+            self._waits.creating(volume, after=0.5)
+        if deletion is not None and now - deletion.since < _REPEAT_AFTER:
             raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=0.5))
         self._fencing.refuse_former_leader(volume, call)
         return self._delete(volume, call)
@@ -95,7 +104,7 @@ class Deleter:
         if not attachments:
             return
         if all(each.state == "detaching" for each in attachments):
-            raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=1.0))
+            self._waits.detaching(volume, attachments[0], after=1.0)
         where = ", ".join(f"{self._node_name(each.instance)} ({each.device}, {each.state})" for each in attachments)
         raise VolumeInUse(f"{volume.id} cannot be deleted while it is attached to {where}", code="VolumeInUse")
 

@@ -29,6 +29,7 @@ __all__ = [
     "THROTTLED",
     "outcome_unknown",
     "to_backend_error",
+    "volume_failed",
     "volume_vanished",
 ]
 
@@ -36,7 +37,27 @@ NOT_FOUND = frozenset({"InvalidVolume.NotFound", "InvalidSnapshot.NotFound"})
 """The resource does not exist: success for delete and detach."""
 NOT_ATTACHED = frozenset({"IncorrectState", "InvalidAttachment.NotFound"})
 """Of DetachVolume: the volume is not attached."""
-THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"})
+THROTTLED = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "PriorRequestNotComplete",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+"""Codes by which AWS refuses a call because there are too many (botocore, `retries/standard.py`).
+
+Without LimitExceededException and two codes of DynamoDB, which name limits of other kinds.
+"""
+PER_VOLUME_RATE = "SnapshotCreationPerVolumeRateExceeded"
+"""Of CreateSnapshot: too soon after another snapshot of this volume. It says nothing about calls for other volumes."""
 QUOTA = frozenset(
     {
         "VolumeLimitExceeded",
@@ -53,6 +74,9 @@ _DENIED_RETRY = 60.0
 _THROTTLED_RETRY = 2.0
 _CREDENTIALS_RETRY = 15.0
 _VANISHED_RETRY = 60.0
+_FAILED_RETRY = 15.0
+_SNAPSHOT_RETRY = 15.0
+"""EC2's own advice for SnapshotCreationPerVolumeRateExceeded (Amazon EC2 API reference, "Error codes")."""
 
 Maker = Callable[[AwsError, str], BackendError]
 
@@ -145,7 +169,13 @@ _RULES = (
         ("InvalidZone.NotFound",),
         _simple(InvalidArgument, "the region has no such zone; look at the node's zone label and the class's topology"),
     ),
-    _Rule(tuple(THROTTLED), _simple(Throttled, "EC2 asks for fewer calls", wait=_THROTTLED_RETRY)),
+    _Rule(
+        (PER_VOLUME_RATE,),
+        _simple(
+            Throttled, "EC2 wants 15 seconds between two snapshots of a volume; it is tried again", wait=_SNAPSHOT_RETRY
+        ),
+    ),
+    _Rule(tuple(sorted(THROTTLED)), _simple(Throttled, "EC2 asks for fewer calls", wait=_THROTTLED_RETRY)),
     _Rule(
         ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OperationNotPermitted"),
         _denied,
@@ -199,7 +229,7 @@ _RULES = (
     ),
 )
 
-_NOTHING_DONE = frozenset({NOT_SENT, NO_CREDENTIALS}) | THROTTLED
+_NOTHING_DONE = frozenset({NOT_SENT, NO_CREDENTIALS, PER_VOLUME_RATE}) | THROTTLED
 
 
 def to_backend_error(error: AwsError, doing: str) -> BackendError:
@@ -238,4 +268,19 @@ def volume_vanished(volume: str, kms_key: str | None, before: int) -> BackendErr
         "change kmsKeyId of the class; another volume is tried then",
         code="VolumeVanished",
         retry_after=_VANISHED_RETRY * 2 ** min(before, 3),
+    )
+
+
+def volume_failed(volume: str, kms_key: str | None, before: int) -> BackendError:
+    """EC2 created the volume and reports the state `error`: it cannot be used, and was deleted.
+
+    Amazon EBS User Guide, "Amazon EBS volume lifecycle". kms_key: None = it is not encrypted with a key of the class.
+    before: how often that happened before, for the retry time.
+    """
+    key = f"; look also at KMS key {kms_key}, which the driver's role must be allowed to use" if kms_key else ""
+    return Unavailable(
+        f"EC2 could not make volume {volume}: its state became `error`, which EC2 does not explain; it is deleted, and "
+        f"another volume is made{key}",
+        code="error",
+        retry_after=_FAILED_RETRY * 2 ** min(before, 3),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from volplane import (
     Asset,
@@ -14,74 +13,92 @@ from volplane import (
     InvalidArgument,
     ModifyRequest,
     NotFound,
+    ResourceExhausted,
     Throttled,
     VolumeIdentity,
 )
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import Ec2
-from volplane_aws_ebs.errors import MODIFICATION_RETRY_SECONDS
-from volplane_aws_ebs.hook_calls import HookCall, RetryLater
-from volplane_aws_ebs.parameters import VOLUME_TYPES, gib, iops_for
+from volplane_aws_ebs.errors import MODIFICATION_RETRY_SECONDS, to_backend_error
+from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
+from volplane_aws_ebs.ownership import Fencing
+from volplane_aws_ebs.parameters import VOLUME_TYPES, check_throughput, gib, iops_for
 from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from, volume_id
+from volplane_aws_ebs.state_waits import StateWaits
+from volplane_aws_ebs.wishes import Change, Wishes
 
 __all__ = ["Modifier"]
 
 _OPTIMIZING_RETRY = 60.0
+_FAILED_RETRY = 8 * 3_600.0
+"""A change that failed is tried again after this time: three times a day, which leaves one change for other wishes."""
 _NUMBERS = {"iops": "Iops", "throughput": "Throughput"}
-
-Change = Mapping[str, int | str]
-"""Parameters of ModifyVolume that differ from those of the volume; empty = nothing to do."""
 
 
 class Modifier:
     """The hooks `expand` and `modify` of one driver. Safe for threads."""
 
-    def __init__(self, ec2: Ec2) -> None:
+    def __init__(self, ec2: Ec2, fencing: Fencing, waits: StateWaits) -> None:
         self._ec2 = ec2
+        self._fencing = fencing
+        self._waits = waits
+        self._wishes = Wishes(ec2.clock)
+        self._failed_since: BoundedCache[tuple[str, float], float] = BoundedCache()
+        """By volume and start of its last modification: since when this process knows that it failed."""
 
     def expand(self, request: ExpandRequest, call: HookCall) -> Asset:
         """Raises RetryLater, AwsError and the errors of the contract."""
         size = gib(request.capacity_bytes)
-        volume = self._modify_until(request.volume, lambda volume: _growth(volume, size), call)
+        volume = self._modify_until(request.volume, "expand", lambda volume: _growth(volume, size), call)
         return asset_from(self._ec2.settings, volume, request.volume.source, driver=request.context.driver)
 
     def modify(self, request: ModifyRequest, call: HookCall) -> Done:
         """Raises RetryLater, AwsError and the errors of the contract."""
         wanted = _wanted(request.parameters)
-        self._modify_until(request.volume, lambda volume: _difference(volume, wanted), call)
+        self._modify_until(request.volume, "modify", lambda volume: _performance(volume, wanted), call)
         return Done()
 
     def _modify_until(
-        self, identity: VolumeIdentity, difference: Callable[[Ec2Volume], Change], call: HookCall
+        self, identity: VolumeIdentity, hook: str, difference: Callable[[Ec2Volume], Change], call: HookCall
     ) -> Ec2Volume:
-        """Modify the volume until nothing differs; returns it then."""
+        """Modify the volume until nothing differs; returns it then. What the other hook wants is modified with it."""
         id_ = volume_id(identity)
         volume = self._ec2.volume(id_)
         if volume is None or volume.being_deleted:
             raise NotFound(f"volume {id_} of {identity.name} does not exist (any more)", code="InvalidVolume.NotFound")
         ownership_tags.refuse_foreign(id_, volume.tags, identity.owner)
-        change = difference(volume)
-        if not change:
+        own = difference(volume)
+        if not own:
+            self._wishes.satisfied(id_, hook)
             return volume
+        self._fencing.refuse_former_leader(volume, call)
         if volume.state == "creating":
-            raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=0.5))
+            self._waits.creating(volume, after=0.5)
+        change, open_for = self._wishes.merged(id_, hook, own)
         last = self._ec2.modification(id_)
         if last is not None:
-            self._wait_for(last, change)
+            self._wait_for(last, own)
+        if open_for > 0:
+            raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=open_for))
+        self._fencing.write(volume, call)
         try:
             self._ec2.change(Action.MODIFY_VOLUME, id_, call, VolumeId=id_, **change)
         except AwsError as error:
             self._ec2.batches.modifications.invalidate(id_)
             if error.code == "VolumeModificationRateExceeded":
                 raise _too_many_modifications(id_, error, last) from None
+            if change != own and isinstance(to_backend_error(error, ""), InvalidArgument | ResourceExhausted):
+                self._wishes.keep_apart(id_)
+                raise RetryLater(self._ec2.batches.volumes.next_poll(id_)) from None
             raise
+        self._wishes.made(id_)
         self._ec2.batches.modifications.invalidate(id_)
         self._ec2.batches.volumes.invalidate(id_)
         raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=1.0))
 
     def _wait_for(self, last: VolumeModification, change: Change) -> None:
-        """Raise unless EC2 accepts another modification now."""
+        """Raise unless EC2 accepts another modification now, and unless the last one was this change and failed."""
         covered = all(last.target.get(name) == value for name, value in change.items())
         if last.state == "modifying" or (last.state == "optimizing" and covered):
             raise RetryLater(self._ec2.batches.volumes.next_poll(last.volume, after=1.0))
@@ -91,6 +108,22 @@ class Modifier:
                 "one when that is complete; the wish is kept",
                 code="IncorrectModificationState",
                 retry_after=_OPTIMIZING_RETRY,
+            )
+        if last.state == "failed" and covered:
+            self._refuse_early_repetition(last, change)
+
+    def _refuse_early_repetition(self, last: VolumeModification, change: Change) -> None:
+        """Raise for some hours after a change has failed: each repetition uses up one of the changes of the day."""
+        now = self._ec2.clock()
+        left = self._failed_since.setdefault((last.volume, last.started), now) + _FAILED_RETRY - now
+        if left > 0:
+            values = ", ".join(f"{name} {value}" for name, value in change.items())
+            raise BackendError(
+                f"the change of {last.volume} to {values} of {_utc(last.started)} has failed: "
+                f"{last.message.strip().rstrip('.') or 'EC2 does not say why'}; it is tried again in "
+                f"{max(round(left / 3600), 1)} h, since EC2 allows four changes in 24 hours",
+                code="failed",
+                retry_after=left,
             )
 
 
@@ -103,9 +136,12 @@ def _growth(volume: Ec2Volume, size: int) -> Change:
     change: dict[str, int | str] = {"Size": size}
     per_gib = volume.tags.get(ownership_tags.IOPS_PER_GIB, "")
     if per_gib.isdigit() and kind is not None and kind.iops is not None:
-        iops = iops_for(volume.volume_type, size, int(per_gib), raise_to_minimum=True)
-        if iops > (volume.iops or 0):
-            change["Iops"] = iops
+        before, after = (
+            iops_for(volume.volume_type, each, int(per_gib), raise_to_minimum=True) for each in (volume.size, size)
+        )
+        # Other IOPS than these were set later, by a VolumeAttributesClass or a person: they stay.
+        if before == volume.iops and after > before:
+            change["Iops"] = after
     return change
 
 
@@ -127,9 +163,28 @@ def _wanted(parameters: Mapping[str, str]) -> dict[str, int | str]:
     return wanted
 
 
-def _difference(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> dict[str, Any]:
+def _performance(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:
+    """As `_difference`. Raises InvalidArgument for a throughput that the IOPS do not allow.
+
+    Whether the size allows the IOPS is left to EC2, since the volume may grow in the same modification.
+    """
+    change = _difference(volume, wanted)
+    name = str(change.get("VolumeType", volume.volume_type))
+    if change and name in VOLUME_TYPES:
+        kept = (volume.iops, volume.throughput) if name == volume.volume_type else (None, None)
+        iops, throughput = change.get("Iops", kept[0]), change.get("Throughput", kept[1])
+        check_throughput(name, int(iops or 0) or None, int(throughput or 0) or None)
+    return change
+
+
+def _difference(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:
+    """All that is wanted if any of it differs.
+
+    What a ModifyVolume with another type does not name gets the default of that type, also where the old value is the
+    wanted one (Amazon EC2 API reference, ModifyVolume).
+    """
     found = {"VolumeType": volume.volume_type, "Iops": volume.iops, "Throughput": volume.throughput}
-    return {name: value for name, value in wanted.items() if found[name] != value}
+    return wanted if any(found[name] != value for name, value in wanted.items()) else {}
 
 
 def _too_many_modifications(id_: str, error: AwsError, last: VolumeModification | None) -> BackendError:

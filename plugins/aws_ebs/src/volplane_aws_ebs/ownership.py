@@ -60,10 +60,11 @@ def _listed(volume: Ec2Volume, node_name: Callable[[str], str]) -> ListedAsset:
 # --- adopt ------------------------------------------------------------------------------------------------------
 
 
-def adopt(ec2: Ec2, request: AdoptRequest, call: HookCall) -> Done:
+def adopt(ec2: Ec2, fencing: Fencing, request: AdoptRequest, call: HookCall) -> Done:
     """Replace the ownership tags of `request.former` by those of the new owner.
 
-    Raises AwsError and the errors of the contract: AlreadyExists if the volume is neither owner's.
+    The fence number becomes that of the new owner's leader: numbers of two clusters cannot be compared. Raises AwsError
+    and the errors of the contract: AlreadyExists if the volume is neither owner's.
     """
     id_, owner = volume_id(request.volume), request.volume.owner
     if owner is None:
@@ -85,7 +86,12 @@ def adopt(ec2: Ec2, request: AdoptRequest, call: HookCall) -> Done:
         raise AlreadyExists(
             f"{id_} belongs to {whose}, not to cluster {request.former.cluster_id!r}: it is not touched"
         )
-    tags = [{"Key": key, "Value": value} for key, value in ownership_tags.owner_tags(owner).items()]
+    if request.former.cluster_id == owner.cluster_id:
+        fencing.refuse_former_leader(volume, call)
+    new, fence = ownership_tags.owner_tags(owner), fence_number(call.context)
+    if fence is not None:
+        new[ownership_tags.FENCE] = str(fence)
+    tags = [{"Key": key, "Value": value} for key, value in new.items()]
     try:
         ec2.change(Action.CREATE_TAGS, id_, call, Resources=[id_], Tags=tags)
     except RetryLater as retry:
@@ -95,6 +101,7 @@ def adopt(ec2: Ec2, request: AdoptRequest, call: HookCall) -> Done:
             retry_after=retry.seconds,
             nothing_done=True,
         ) from None
+    fencing.forget(id_)
     ec2.batches.volumes.invalidate(id_)
     return Done()
 
@@ -105,7 +112,8 @@ def adopt(ec2: Ec2, request: AdoptRequest, call: HookCall) -> Done:
 class Fencing:
     """Refuses late calls of a former leader by comparing fence numbers per volume. Safe for threads.
 
-    The highest number is written to the volume as a tag before it is attached, so that other processes see it too.
+    The highest number is written to the volume as a tag before it is attached or modified, so that other processes see
+    it too.
     EC2 has no conditional writes: a call that starts between the read and the change is not refused. For DetachVolume
     the device name closes this gap.
     """
@@ -127,6 +135,10 @@ class Fencing:
                 f"{volume.id} is in the hands of leader {highest}; this call belongs to the former leader {fence} and "
                 "does nothing"
             )
+
+    def forget(self, volume: str) -> None:
+        """Drop what this process knows of the volume's leaders: the tag of the volume has a new number."""
+        self._highest.drop(volume)
 
     def write(self, volume: Ec2Volume, call: HookCall) -> None:
         """Tag one of our volumes with this leader's number, unless it has it. Raises RetryLater, AwsError."""

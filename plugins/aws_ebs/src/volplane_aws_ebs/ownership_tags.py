@@ -15,6 +15,8 @@ __all__ = [
     "FENCE",
     "GENERATION",
     "IOPS_PER_GIB",
+    "MOST_TAGS",
+    "OWN_TAGS",
     "RESERVED_PREFIXES",
     "SNAPSHOT",
     "VOLUME",
@@ -44,6 +46,10 @@ _EBS_CSI_CLUSTER = "ebs.csi.aws.com/cluster"
 _EBS_CSI_VOLUME_NAME = "CSIVolumeName"
 RESERVED_PREFIXES = ("volplane.dev/", "aws:", "ebs.csi.aws.com/", "csivolume")
 _LONGEST_VALUE = 256
+MOST_TAGS = 50
+"""Tags that a resource can have (Amazon EC2 User Guide, "Tag your Amazon EC2 resources")."""
+OWN_TAGS = 12
+"""Tags of a volume that the driver writes at most: those of `volume_tags`, and IOPS_PER_GIB."""
 
 
 def client_token(owner: Ownership, attempt: int) -> str:

@@ -30,6 +30,7 @@ __all__ = [
     "ClassParameters",
     "VolumeSpec",
     "VolumeType",
+    "check_throughput",
     "gib",
     "iops_for",
     "rendered_tags",
@@ -41,6 +42,8 @@ class VolumeType:
     """What EC2 allows for a volume type (Amazon EC2 API reference, CreateVolume).
 
     sizes: GiB. iops, throughput (MiB/s): range that can be provisioned, None = none. iops_required: iops must be given.
+    iops_per_gib: at most so many for each GiB, beyond the lowest number. iops_per_mib: at least so many for each MiB/s.
+    default_iops: what a volume has for which none are given.
     """
 
     sizes: tuple[int, int]
@@ -48,11 +51,20 @@ class VolumeType:
     iops_per_gib: int = 0
     iops_required: bool = False
     throughput: tuple[int, int] | None = None
+    iops_per_mib: int = 0
+    default_iops: int | None = None
     multi_attach: bool = False
 
 
 VOLUME_TYPES: Mapping[str, VolumeType] = {
-    "gp3": VolumeType(sizes=(1, 65_536), iops=(3_000, 80_000), iops_per_gib=500, throughput=(125, 2_000)),
+    "gp3": VolumeType(
+        sizes=(1, 65_536),
+        iops=(3_000, 80_000),
+        iops_per_gib=500,
+        throughput=(125, 2_000),
+        iops_per_mib=4,
+        default_iops=3_000,
+    ),
     "gp2": VolumeType(sizes=(1, 16_384)),
     "io2": VolumeType(
         sizes=(4, 65_536), iops=(100, 256_000), iops_per_gib=1_000, iops_required=True, multi_attach=True
@@ -88,6 +100,33 @@ def iops_for(name: str, size: int, per_gib: int, *, raise_to_minimum: bool) -> i
     return max(low, min(wanted, high, size * kind.iops_per_gib))
 
 
+def check_throughput(name: str, iops: int | None, throughput: int | None) -> None:
+    """Raise InvalidArgument for a throughput (MiB/s) that the IOPS do not allow. None = the type's default.
+
+    Amazon EBS User Guide, "General Purpose SSD volumes".
+    """
+    kind = VOLUME_TYPES[name]
+    has = iops or kind.default_iops or 0
+    needed = (throughput or 0) * kind.iops_per_mib
+    if needed > has:
+        raise InvalidArgument(
+            f"throughput {throughput} MiB/s with {has} IOPS: type {name} has at most {1 / kind.iops_per_mib:g} MiB/s "
+            f"for each of its IOPS; set iops to {needed} or more, or lower throughput"
+        )
+
+
+def _check_iops(name: str, size: int, iops: int | None) -> None:
+    kind = VOLUME_TYPES[name]
+    if iops is None or kind.iops is None:
+        return
+    most = max(kind.iops[0], size * kind.iops_per_gib)
+    if iops > most:
+        raise InvalidArgument(
+            f"iops {iops} for {size} GiB: type {name} has at most {kind.iops_per_gib} IOPS for each GiB, which are "
+            f"{most}; ask for fewer, or for a larger volume"
+        )
+
+
 _FS_TYPES = ("ext4", "ext3", "xfs", "ntfs")
 _CSI_FS_TYPE = "csi.storage.k8s.io/fstype"
 _MULTI_NODE = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
@@ -98,7 +137,7 @@ PARAMETERS = ParameterSchema(
         Parameter(name="type", doc="Volume type.", choices=tuple(VOLUME_TYPES), default="gp3"),
         Parameter(
             name="iops",
-            doc="IOPS to provision, for gp3, io1 and io2.",
+            doc="IOPS to provision, for gp3, io1 and io2; at most 500, 50 and 1000 for each GiB.",
             kind=ParameterKind.INTEGER,
             minimum=100,
             maximum=256_000,
@@ -120,7 +159,7 @@ PARAMETERS = ParameterSchema(
         ),
         Parameter(
             name="throughput",
-            doc="Throughput to provision in MiB/s, for gp3.",
+            doc="Throughput to provision in MiB/s, for gp3; at most 0.25 for each of its IOPS.",
             kind=ParameterKind.INTEGER,
             minimum=125,
             maximum=2_000,
@@ -266,10 +305,13 @@ class VolumeSpec:
                 f"{request.capacity_bytes} bytes are {size} GiB when rounded up, more than the limit of "
                 f"{request.limit_bytes}"
             )
+        iops = parameters.iops_at(size)
+        _check_iops(parameters.volume_type, size, iops)
+        check_throughput(parameters.volume_type, iops, parameters.throughput)
         return cls(
             size=size,
             parameters=parameters,
-            iops=parameters.iops_at(size),
+            iops=iops,
             snapshot=request.source_snapshot or parameters.snapshot,
             multi_attach=_multi_attach(request, parameters),
         )

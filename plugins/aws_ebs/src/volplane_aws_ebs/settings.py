@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema, Secret
-from volplane_aws_ebs.ownership_tags import RESERVED_PREFIXES
+from volplane_aws_ebs.ownership_tags import MOST_TAGS, OWN_TAGS, RESERVED_PREFIXES
 
-__all__ = ["CSI_DRIVER", "OPTIONS", "ZONE_LABEL", "Settings", "check_tags"]
+__all__ = ["CSI_DRIVER", "OPTIONS", "ZONE_LABEL", "Settings", "check_tag_count", "check_tags"]
 
 CSI_DRIVER = "ebs.csi.aws.com"
 ZONE_LABEL = "topology.kubernetes.io/zone"
@@ -181,3 +181,13 @@ def check_tags(tags: Mapping[str, str], where: str) -> None:
             raise InvalidArgument(f"{where}: {key!r} is reserved; choose a key that does not begin so")
         if not 1 <= len(key) <= 128 or len(value) > 256:
             raise InvalidArgument(f"{where}: {key!r} must have 1 to 128 characters and its value at most 256")
+
+
+def check_tag_count(options: Mapping[str, str], parameters: Mapping[str, str]) -> None:
+    """Raise InvalidArgument if a volume cannot have the tags of the driver's options and of its class together."""
+    both, most = len({*options, *parameters}), MOST_TAGS - OWN_TAGS
+    if both > most:
+        raise InvalidArgument(
+            f"parameter tags: with the {len(options)} of the driver's option tags these are {both}, at most {most} are "
+            "possible beside volplane's own; remove some here or there"
+        )

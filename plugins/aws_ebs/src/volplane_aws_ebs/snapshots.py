@@ -5,6 +5,8 @@ CreateSnapshot has no client token. It is therefore repeated only when a first s
 
 from __future__ import annotations
 
+import math
+
 from volplane import (
     AlreadyExists,
     BackendError,
@@ -37,6 +39,8 @@ class Snapshotter:
         self._ec2 = ec2
         self._uncertain_until: BoundedCache[Key, float] = BoundedCache()
         """By name: until when an empty Describe does not prove that there is no snapshot."""
+        self._missing_since: BoundedCache[str, float] = BoundedCache()
+        """By id: since when EC2 has not shown a snapshot that is to be deleted. -inf = this process has deleted it."""
 
     def create(self, request: SnapshotRequest, call: HookCall) -> Snapshot | InProgress:
         """Raises RetryLater, AwsError and the errors of the contract."""
@@ -102,6 +106,7 @@ class Snapshotter:
         filters = [{"Name": "snapshot-id", "Values": [id_]}]
         response = self._ec2.read(Action.DESCRIBE_SNAPSHOTS, OwnerIds=["self"], Filters=filters).get("Snapshots", ())
         if not response:
+            self._require_gone(id_)
             return Done()
         cluster = tags_from(response[0]).get(ownership_tags.CLUSTER)
         if cluster != request.context.cluster_id:
@@ -112,4 +117,15 @@ class Snapshotter:
         except AwsError as error:
             if error.code not in NOT_FOUND:
                 raise
+        self._missing_since.put(id_, -math.inf)
         return Done()
+
+    def _require_gone(self, id_: str) -> None:
+        """Raise RetryLater while EC2 may not show the snapshot yet: only its long absence proves that it is gone.
+
+        `create_snapshot` returns as soon as EC2 has accepted the snapshot, which Describe calls show later.
+        """
+        now = self._ec2.clock()
+        elapsed = now - self._missing_since.setdefault(id_, now)
+        if elapsed < SETTLE_SECONDS:
+            raise RetryLater(min(max(elapsed, 1.0), SETTLE_SECONDS - elapsed))

@@ -269,15 +269,13 @@ class Bench:
 
     def lines_of(self, hook: str, request: Any) -> int:
         """How many lines of the backend a call runs; it is made."""
-        method = getattr(self.instance.driver, hook)
         self.instance.note(hook, "", "counted, line by line")
-        return crash_at(0, lambda: method(request), self._own, self.subject.patience)
+        return crash_at(0, lambda: self.instance.driver.call(request), self._own, self.subject.patience)
 
     def crash(self, hook: str, request: Any, step: int) -> None:
         """Make the call, crash at that line, restart."""
-        method = getattr(self.instance.driver, hook)
         end = die_at if self.subject.real_crashes else crash_at
-        reached = end(step, lambda: method(request), self._own, self.subject.patience)
+        reached = end(step, lambda: self.instance.driver.call(request), self._own, self.subject.patience)
         self.instance.note(hook, "", f"crashed at line {step}" if reached else f"ended before line {step}")
         self.restart()
 

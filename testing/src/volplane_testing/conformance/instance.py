@@ -88,10 +88,9 @@ class Instance:
 
     def once(self, hook: str, request: Any) -> Any:
         """One call; its result, checked for type, or its BackendError. Violation if it takes too long."""
-        method = getattr(self.driver, hook)
         about = _about(request, self.subject.cluster_id)
         try:
-            result = call_in_thread(lambda: method(request), self.subject.patience, hook)
+            result = call_in_thread(lambda: self.driver.call(request), self.subject.patience, hook)
         except (BackendError, PluginError) as error:
             self.note(hook, about, f"{type(error).__name__}: {error}")
             raise

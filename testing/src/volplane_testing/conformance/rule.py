@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "NotApplicable", "Rule", "Violation", "rule"]
 
 Check = Callable[["Bench"], None]
+"""Tries a rule on the subject of a `Bench`. Raises Violation where the rule is broken."""
 
 
 class Violation(AssertionError):

@@ -23,8 +23,8 @@ from volplane import (
 )
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, Extension
-from volplane.drivers.registry import HookRequest
 from volplane.errors import OutcomeUnknown
+from volplane.requests import HookRequest
 from volplane_testing.executor import InlineExecutor
 from volplane_testing.simulation.loop import WHO
 from volplane_testing.simulation.run_context import RunContext
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultInjector", "HookFaults", "TimedExecutor", "injecting", "latency_of"]
 
-Q = TypeVar("Q", bound=HookRequest)
+R = TypeVar("R")
 T = TypeVar("T")
 
 TIMEOUT: Final = 20.0
@@ -92,28 +92,28 @@ class FaultInjector:
     def recycle(self, request: RecycleRequest) -> Generator[None, Any, Any]:
         return (yield from self._around("recycle", request.volume.name, request))
 
-    def call_hook(self, driver: Driver, hook: Callable[[Driver, Q], T], request: Q, /) -> T:
+    def call_hook(self, driver: Driver, request: HookRequest[R], /) -> R:
         """Call a hook now; a real backend may be made to crash in the middle of it."""
         external = self.externals.get(driver.name)
         if external is None:
-            return hook(driver, request)
+            return driver.call(request)
         external.catch_up()
-        spelled = f"{WHO.get()} {driver.name} {hook.__name__} {self._about(request)}"
+        spelled = f"{WHO.get()} {driver.name} {request.hook} {self._about(request)}"
         self._counts[f"inside {spelled}"] += 1
         name = f"inside {spelled} {self._counts[f'inside {spelled}']}"
         # Only if the process ends: the instance cannot be used after a crash inside of it.
-        rate = self._faults.crashes * (2.0 if hook.__name__ in _CHANGING else 0.3)
+        rate = self._faults.crashes * (2.0 if request.hook in _CHANGING else 0.3)
         if self._chance.strikes(name, rate) and self._crash(WHO.get(), name):
             self._trace.happened["hook: crash inside"] += 1
-            external.crash_inside(name, lambda: hook(driver, request))
+            external.crash_inside(name, lambda: driver.call(request))
             raise OutcomeUnknown("the process is dead")
-        return hook(driver, request)
+        return driver.call(request)
 
-    def _about(self, request: HookRequest) -> str:
+    def _about(self, request: HookRequest[Any]) -> str:
         volume = getattr(request, "volume", request)
         return self._view.spell(str(getattr(volume, "name", "")))
 
-    def _around(self, hook: str, about: str, request: HookRequest) -> Generator[None, Any, Any]:
+    def _around(self, hook: str, about: str, request: HookRequest[Any]) -> Generator[None, Any, Any]:
         driver = request.context.driver
         spelled = f"{WHO.get()} {driver} {hook} {self._view.spell(about)}"
         self._counts[spelled] += 1
@@ -134,7 +134,7 @@ class FaultInjector:
         self._raise_after(name, fault)
         return result
 
-    def _record_effect(self, external: ExternalBackend, request: HookRequest, result: object) -> None:
+    def _record_effect(self, external: ExternalBackend, request: HookRequest[Any], result: object) -> None:
         """Record the effect of an external backend's result, also where the caller does not get the result."""
         match request, result:
             case ProvisionRequest(), Asset():

@@ -82,9 +82,10 @@ def test_a_log_keeps_to_two_files_of_bounded_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_time
-async def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [14, 150])
+async def test_following_goes_on_over_the_change_of_files_until_the_container_ends(tmp_path: Path, limit: int) -> None:
     path = tmp_path / "0.log"
-    log = ContainerLog(path, 150)
+    log = ContainerLog(path, limit)
     log.write(b"line 0\n")
     runs = True
     heard = bytearray()

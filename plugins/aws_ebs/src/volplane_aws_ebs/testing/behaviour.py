@@ -18,7 +18,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeType:
-    """What a volume type allows. sizes: GiB. throughput: MiB/s. iops, throughput: None = cannot be provisioned."""
+    """What a volume type allows. sizes: GiB. throughput: MiB/s. iops, throughput: None = cannot be provisioned.
+
+    iops_per_mib: IOPS that each MiB/s of throughput needs.
+    """
 
     sizes: tuple[int, int]
     iops: tuple[int, int] | None = None
@@ -27,6 +30,7 @@ class VolumeType:
     default_iops: int | None = None
     throughput: tuple[int, int] | None = None
     default_throughput: int | None = None
+    iops_per_mib: int = 0
     multi_attach: bool = False
 
 
@@ -39,6 +43,7 @@ VOLUME_TYPES: Mapping[str, VolumeType] = {
         default_iops=3_000,
         throughput=(125, 2_000),
         default_throughput=125,
+        iops_per_mib=4,
     ),
     "io1": VolumeType(sizes=(4, 16_384), iops=(100, 64_000), iops_per_gib=50, iops_required=True, multi_attach=True),
     "io2": VolumeType(
@@ -106,16 +111,19 @@ Source: Amazon EC2 Developer Guide, "Request throttling for the Amazon EC2 API".
 class Behaviour:
     """How the account behaves. Durations are seconds of the fake's clock.
 
+    zone_states: of zones that are not `available` (Amazon EC2 API reference, AvailabilityZone).
     visible_after: how long Describe calls do not show a new resource or tag (eventual consistency).
     kms_keys: ARN -> whether the caller may use the key. A volume under another key is deleted `vanish_seconds` after
     CreateVolume succeeded, as on EC2. encrypt_by_default: of the account. token_seconds: how long a client token is
     remembered. volume_quota, storage_quota_gib, snapshot_quota: of the account and region. modifications_per_day: in
-    any 24 hours. throttle: calls per action, absent = any number. allowed: actions that the caller may use, None = all.
-    access_keys: key ids that are known, None = any. max_results: items on a page at most.
+    any 24 hours. snapshot_interval: seconds between two snapshots of a volume. throttle: calls per action, absent = any
+    number. allowed: actions that the caller may use, None = all. access_keys: key ids that are known, None = any.
+    max_results: items on a page at most.
     """
 
     region: str = "eu-test-1"
     zones: tuple[str, ...] = ("eu-test-1a", "eu-test-1b", "eu-test-1c")
+    zone_states: Mapping[str, str] = field(default_factory=dict)
     account: str = "123456789012"
     create_seconds: float = 1.5
     attach_seconds: float = 1.5
@@ -131,6 +139,7 @@ class Behaviour:
     storage_quota_gib: int = 50_000_000
     snapshot_quota: int = 100_000
     modifications_per_day: int = 4
+    snapshot_interval: float = 15.0
     kms_keys: Mapping[str, bool] = field(default_factory=dict)
     encrypt_by_default: bool = False
     throttle: Mapping[str, Rate] = field(default_factory=dict)

@@ -129,10 +129,11 @@ class FakeEC2:
             self._cloud.timeline.after(fault.seconds, lambda: self._do_quietly(action, params))
             return Reply(lost=True)
         self._cloud.stalled = fault is not None and fault.kind is FaultKind.STALL
+        self._cloud.failure = fault.message if fault is not None and fault.kind is FaultKind.FAIL else None
         try:
             result = self._do(action, params)
         finally:
-            self._cloud.stalled = False
+            self._cloud.stalled, self._cloud.failure = False, None
         if fault is not None and fault.kind is FaultKind.LIE:
             return Reply(error=fault.error)
         return Reply(result=result)

@@ -52,6 +52,9 @@ class FaultKind(Enum):
     """No response comes, and it is done `seconds` later."""
     STALL = "stall"
     """It is done, but the change of state never ends: `creating`, `attaching` or `busy` for ever."""
+    FAIL = "fail"
+    """It is accepted, and its change of state ends in failure: a volume or snapshot in state `error`, a modification in
+    state `failed` with `message`."""
     CLOSE = "close"
     """The connection is closed before the request is read."""
 
@@ -61,7 +64,8 @@ class Fault:
     """One entry of a script.
 
     action: such as "CreateVolume". skip: number of calls that succeed first. times: number of calls that fail then.
-    when: predicate over the parameters of the call. code, message, status: of the error of REFUSE and LIE.
+    when: predicate over the parameters of the call. code, message, status: of the error of REFUSE and LIE; the message
+    also of FAIL.
     """
 
     action: str

@@ -34,7 +34,7 @@ class InProcess:
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, _settings: object, service: str) -> Any:
+    def __call__(self, _settings: object, service: str, _attempts: int = 1) -> Any:
         """The client of a service, as `volplane_aws_ebs.api.Connect` gives it."""
         return self.client(service)
 

@@ -242,7 +242,7 @@ def describe_availability_zones(account: AccountState, params: Mapping[str, Any]
             "ZoneName": name,
             "ZoneId": f"tst1-az{account.behaviour.zones.index(name) + 1}",
             "RegionName": account.behaviour.region,
-            "State": "available",
+            "State": account.behaviour.zone_states.get(name, "available"),
             "ZoneType": "availability-zone",
         }
         for name in names

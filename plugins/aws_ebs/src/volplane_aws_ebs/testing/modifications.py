@@ -39,7 +39,11 @@ def modify_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
         raise EC2Error("VolumeModificationRateExceeded", message)
     started = Modification(started=account.now, state="modifying", original=_properties(volume), target=target)
     volume.modifications.append(started)
-    account.later(account.behaviour.modify_seconds, lambda: _applied(account, volume, started))
+    failure = account.failure
+    if failure is None:
+        account.later(account.behaviour.modify_seconds, lambda: _applied(account, volume, started))
+    else:
+        account.later(account.behaviour.modify_seconds, lambda: _failed(account, started, failure))
     return {"VolumeModification": _output(account, volume, started)}
 
 
@@ -73,6 +77,14 @@ def _applied(account: AccountState, volume: Volume, change: Modification) -> Non
     volume.iops = None if iops is None else int(iops)
     volume.throughput = None if throughput is None else int(throughput)
     account.timeline.after(account.behaviour.optimize_seconds, lambda: _completed(account, change))
+
+
+def _failed(account: AccountState, change: Modification, message: str) -> None:
+    """As after a fault of AWS: nothing changed.
+
+    Amazon EBS User Guide, "Monitor the progress of volume modifications".
+    """
+    change.state, change.message, change.ended = "failed", message, account.now
 
 
 def _completed(account: AccountState, change: Modification) -> None:
@@ -114,6 +126,8 @@ def _output(account: AccountState, volume: Volume, change: Modification) -> dict
         "StartTime": account.unix_time(change.started),
         "Progress": {"modifying": 0, "optimizing": 50}.get(change.state, 100),
     }
+    if change.message:
+        shown["StatusMessage"] = change.message
     if change.ended is not None:
         shown["EndTime"] = account.unix_time(change.ended)
     for prefix, properties in (("Original", change.original), ("Target", change.target)):

@@ -20,6 +20,7 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
         raise EC2Error("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
     if len(account.snapshots) >= account.behaviour.snapshot_quota:
         raise EC2Error("SnapshotLimitExceeded", "You have exceeded your snapshot limit.")
+    _refuse_soon_after(account, volume.id)
     number = account.number()
     snapshot = Snapshot(
         id=account.id("snap", number),
@@ -32,13 +33,26 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
         tags=tags_from_specification(params, "snapshot"),
     )
     account.snapshots[snapshot.id] = snapshot
-    account.later(account.behaviour.snapshot_seconds, lambda: _completed(snapshot))
+    failure = account.failure
+    account.later(account.behaviour.snapshot_seconds, lambda: _ended(snapshot, failure))
     return _output(account, snapshot)
 
 
-def _completed(snapshot: Snapshot) -> None:
+def _refuse_soon_after(account: AccountState, volume: str) -> None:
+    """SnapshotCreationPerVolumeRateExceeded (Amazon EC2 API reference, "Error codes for the Amazon EC2 API")."""
+    earliest = account.now - account.behaviour.snapshot_interval
+    if any(each.volume == volume and each.started > earliest for each in account.snapshots.values()):
+        raise EC2Error(
+            "SnapshotCreationPerVolumeRateExceeded",
+            "The maximum per volume CreateSnapshot request rate has been exceeded. Use an increasing or variable sleep "
+            "interval between requests.",
+        )
+
+
+def _ended(snapshot: Snapshot, failure: str | None) -> None:
     if snapshot.state == "pending":
-        snapshot.state = "completed"
+        snapshot.state = "completed" if failure is None else "error"
+        snapshot.message = failure or ""
 
 
 def delete_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,5 +99,6 @@ def _output(account: AccountState, snapshot: Snapshot) -> dict[str, Any]:
         "Encrypted": snapshot.encrypted,
         "Description": snapshot.description,
         "OwnerId": account.behaviour.account,
+        **({"StateMessage": snapshot.message} if snapshot.message else {}),
         "Tags": tags_output(snapshot.tags),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.faults import EC2Error
 
 __all__ = [
+    "VOLUME_ID",
     "AccountState",
     "Attachment",
     "Instance",
@@ -47,6 +49,8 @@ class Modification:
     original: dict[str, int | str | None]
     target: dict[str, int | str | None]
     ended: float | None = None
+    message: str = ""
+    """Why it failed."""
 
 
 @dataclass(slots=True)
@@ -87,6 +91,8 @@ class Snapshot:
     started: float
     state: str = "pending"
     description: str = ""
+    message: str = ""
+    """Why it failed."""
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -148,6 +154,8 @@ class Timeline:
         return self._events[0][0] if self._events else None
 
 
+VOLUME_ID = re.compile("vol-([0-9a-f]{8}|[0-9a-f]{17})")
+"""The short and the long form of ids (Amazon EC2 User Guide, "Resource IDs")."""
 _EPOCH = 1_767_225_600.0  # 2026-01-01T00:00:00Z is second 0 of the clock.
 
 
@@ -192,6 +200,8 @@ class AccountState:
         self.tagged = TagIndex()
         self.stalled: bool = False
         """Whether the change of state that the current call starts never ends."""
+        self.failure: str | None = None
+        """Why the change of state that the current call starts fails; None if it succeeds."""
         self._last = 0
 
     @property
@@ -220,7 +230,7 @@ class AccountState:
     def volume(self, params: Mapping[str, Any]) -> Volume:
         """The volume of a mutating call. Raises what EC2 raises for ids that are malformed or unknown."""
         id_ = str(params["VolumeId"])
-        if not id_.startswith("vol-") or not 12 <= len(id_) <= 21:
+        if not VOLUME_ID.fullmatch(id_):
             raise EC2Error("InvalidVolumeID.Malformed", f'Invalid id: "{id_}" (expecting "vol-...")')
         if id_ not in self.volumes:
             raise EC2Error("InvalidVolume.NotFound", f"The volume '{id_}' does not exist.")

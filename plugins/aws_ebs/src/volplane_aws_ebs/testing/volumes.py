@@ -8,7 +8,7 @@ from typing import Any
 from volplane_aws_ebs.testing.behaviour import VolumeType
 from volplane_aws_ebs.testing.faults import EC2Error, invalid
 from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
-from volplane_aws_ebs.testing.state import AccountState, Attachment, Token, Volume, canonical_request
+from volplane_aws_ebs.testing.state import VOLUME_ID, AccountState, Attachment, Token, Volume, canonical_request
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 
 __all__ = ["attachment_output", "create_volume", "delete_volume", "describe_volumes", "performance", "volume_output"]
@@ -37,7 +37,8 @@ def create_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
         or account.behaviour.kms_keys.get(volume.kms_key)
     )
     if usable:
-        account.later(account.behaviour.create_seconds, lambda: _become(volume, "creating", "available"))
+        made = "available" if account.failure is None else "error"
+        account.later(account.behaviour.create_seconds, lambda: _become(volume, "creating", made))
     else:
         account.later(account.behaviour.vanish_seconds, lambda: account.remove(volume))
     return volume_output(account, volume)
@@ -125,7 +126,14 @@ def performance(
     low, high = volume_type.sizes
     if not low <= size <= high:
         raise invalid("size", size, f"Volume of type {name} must be between {low} and {high} GiB.")
-    return _iops(name, volume_type, size, iops), _throughput(name, volume_type, throughput)
+    iops, throughput = _iops(name, volume_type, size, iops), _throughput(name, volume_type, throughput)
+    if (throughput or 0) * volume_type.iops_per_mib > (iops or 0):
+        message = (
+            f"Throughput (MiBps) to iops ratio of {(throughput or 0) / (iops or 1):.6f} is too high; maximum is "
+            f"{1 / volume_type.iops_per_mib:.6f} MiBps per iops"
+        )
+        raise EC2Error("InvalidParameterValue", message)
+    return iops, throughput
 
 
 def _iops(name: str, volume_type: VolumeType, size: int, iops: int | None) -> int | None:
@@ -219,9 +227,9 @@ def describe_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[s
 
 
 def _by_id(account: AccountState, ids: Sequence[str]) -> list[Volume]:
-    malformed = [id_ for id_ in ids if not id_.startswith("vol-")]
+    malformed = [id_ for id_ in ids if not VOLUME_ID.fullmatch(id_)]
     if malformed:
-        raise invalid("volumeId", malformed[0], "Expected: 'vol-...'.")
+        raise invalid("volumes", malformed[0], "Expected: 'vol-...'.")
     found = {id_: account.volumes.get(id_) for id_ in ids}
     missing = [id_ for id_, volume in found.items() if volume is None or not account.visible(volume.created)]
     if missing:

@@ -1,6 +1,6 @@
-"""What the controllers may do in a cluster: no more than what their code calls. Pure.
+"""The RBAC rules of the controllers: exactly the calls that they make. Pure.
 
-Everybody reads what the caches hold. A test runs the controllers and compares what they really asked the API server
+All controllers read what the caches hold. tests/integration/test_permissions.py runs them and compares their requests
 with these rules, in both directions.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "scrubs"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs on a resource of an API group ("" = core). names: only objects called so; empty = all."""
+    """Verbs on a resource of an API group ("" = core). names: only objects of these names; empty = all."""
 
     group: str
     resource: str
@@ -28,15 +28,15 @@ class Rule:
     names: tuple[str, ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """As RBAC has it."""
-        told: dict[str, Any] = {"apiGroups": [self.group], "resources": [self.resource], "verbs": list(self.verbs)}
-        return told | ({"resourceNames": list(self.names)} if self.names else {})
+        """A PolicyRule of rbac.authorization.k8s.io/v1."""
+        rule: dict[str, Any] = {"apiGroups": [self.group], "resources": [self.resource], "verbs": list(self.verbs)}
+        return rule | ({"resourceNames": list(self.names)} if self.names else {})
 
 
 READ = ("get", "list", "watch")
 FOLLOW = ("list", "watch")
 
-_EVERYBODY = (
+_ALL = (
     Rule("", "persistentvolumes", READ),
     Rule("", "persistentvolumeclaims", READ),
     Rule("", "pods", FOLLOW),
@@ -66,19 +66,19 @@ _SCRUBBING = (
     Rule("", "pods", ("get", "create", "patch", "delete")),
     Rule("", "events", FOLLOW),
 )
-"""In our namespace: scrubber pods, and what is said about them."""
+"""In our namespace: scrubber pods and their events."""
 
 
 def cluster_rules(controllers: Collection[str], namespace: str) -> list[Rule]:
-    """For a ClusterRole. namespace: ours, whose existence is looked for, beside the one whose uid names the cluster."""
-    rules = [*_EVERYBODY, Rule("", "namespaces", ("get",), tuple(sorted({"kube-system", namespace})))]
+    """For a ClusterRole. namespace: ours; it is read, as is kube-system, whose uid is the default cluster id."""
+    rules = [*_ALL, Rule("", "namespaces", ("get",), tuple(sorted({"kube-system", namespace})))]
     for controller in controllers:
         rules += _OF_CONTROLLER[controller]
     return _merged(rules)
 
 
 def namespace_rules(controllers: Collection[str], secrets: Iterable[str] = ()) -> list[Rule]:
-    """For a Role in our namespace. A create cannot be narrowed to a name. secrets: names of those that options name."""
+    """For a Role in our namespace. secrets: names from the options. RBAC cannot restrict a create to a name."""
     rules = [
         Rule("coordination.k8s.io", "leases", ("create",)),
         Rule("coordination.k8s.io", "leases", ("get", "patch"), (LEASE,)),
@@ -91,12 +91,12 @@ def namespace_rules(controllers: Collection[str], secrets: Iterable[str] = ()) -
 
 
 def secret_rule(names: Iterable[str]) -> Rule:
-    """To read these Secrets and no others: a list or a watch could not be narrowed."""
+    """To get these Secrets and no others. Neither list nor watch is allowed: RBAC cannot restrict them to names."""
     return Rule("", "secrets", ("get",), tuple(sorted(names)))
 
 
 def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
-    """Namespace -> names of the Secrets that options of drivers and extensions name, in secret:NAMESPACE/NAME/KEY."""
+    """Namespace -> names of the Secrets that options refer to, as secret:NAMESPACE/NAME/KEY."""
     named: dict[str, set[str]] = {}
     options = [settings.options for settings in configuration.drivers or ()]
     options += [settings.options for settings in configuration.extensions]
@@ -113,13 +113,13 @@ def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
 
 
 def scrubs(controllers: Collection[str]) -> bool:
-    """Whether these make scrubber pods: beside a stock binder, recycling stays with it."""
+    """Whether these create scrubber pods. Without our binder, the stock controller-manager recycles volumes."""
     return {"binder", "reclaimer"} <= set(controllers)
 
 
 def _merged(rules: Iterable[Rule]) -> list[Rule]:
-    """One rule a resource (and names), with all verbs, in the order of the resources' first mention."""
+    """One rule per resource and names, with all verbs, in the order in which resources first appear."""
     verbs: dict[tuple[str, str, tuple[str, ...]], dict[str, None]] = {}
     for rule in rules:
         verbs.setdefault((rule.group, rule.resource, rule.names), {}).update(dict.fromkeys(rule.verbs))
-    return [Rule(group, resource, tuple(told), named) for (group, resource, named), told in verbs.items()]
+    return [Rule(group, resource, tuple(all_verbs), named) for (group, resource, named), all_verbs in verbs.items()]

@@ -1,4 +1,4 @@
-"""What happens to a cluster during a measurement: objects come, somebody watches."""
+"""The clients of a measurement: one creates the objects, one watches the claims until they are Bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 
-__all__ = ["Binding", "connected", "create_class", "each", "until_phase"]
+__all__ = ["BoundClaims", "connected", "create_class", "each", "until_phase"]
 
 IN_FLIGHT = 50
 TIME_LIMIT = 1800.0
@@ -22,7 +22,7 @@ TIME_LIMIT = 1800.0
 
 @asynccontextmanager
 async def connected(kubeconfig: Path) -> AsyncIterator[Client]:
-    """A client for the time of the block."""
+    """A client that is closed at the end of the block."""
     transport = await HttpTransport.connect(kubeconfig)
     try:
         yield Client(transport, deadline=120.0)
@@ -31,7 +31,7 @@ async def connected(kubeconfig: Path) -> AsyncIterator[Client]:
 
 
 async def each(count: int, act: Callable[[int], Awaitable[object]], *, in_flight: int = IN_FLIGHT) -> None:
-    """`act(number)` for all numbers below `count`, so many at once."""
+    """Call `act(number)` for all numbers below `count`, `in_flight` at a time."""
     numbers = iter(range(count))
 
     async def work() -> None:
@@ -48,7 +48,7 @@ async def create_class(client: Client, name: str = "memory", driver: str = DRIVE
 
 
 async def until_phase(client: Client, phase: str, count: int, *, prefix: str = "volume-") -> None:
-    """Return once so many of the volumes with such names have this phase; somebody else gives it to them."""
+    """Return once `count` volumes named `prefix…` have this phase. Raises TimeoutError after 1,800 s."""
     async with asyncio.timeout(TIME_LIMIT):
         while True:
             volumes = (await client.list(VOLUMES)).items
@@ -57,11 +57,11 @@ async def until_phase(client: Client, phase: str, count: int, *, prefix: str = "
             await asyncio.sleep(0.5)
 
 
-class Binding:
-    """Follows a namespace's claims until they are Bound; knows when each was."""
+class BoundClaims:
+    """Watches the claims of namespace default and notes when each becomes Bound."""
 
     def __init__(self, client: Client, count: int, *, prefix: str = "") -> None:
-        """prefix: names of other claims do not begin so."""
+        """count: how many to wait for. prefix: of their names; other claims are ignored."""
         self._client = client
         self._count = count
         self._prefix = prefix
@@ -69,7 +69,7 @@ class Binding:
         """Claim's name -> `time.perf_counter()` at which it was seen Bound."""
 
     async def follow(self, version: int) -> None:
-        """Watch from `version` on until so many are bound; again wherever a watch is dropped."""
+        """Watch from this resourceVersion until all are bound; a watch that ends is resumed. TimeoutError: 1,800 s."""
         async with asyncio.timeout(TIME_LIMIT):
             while len(self.at) < self._count:
                 watch = self._client.watch(CLAIMS, version=version, namespace=NAMESPACE, seconds=int(TIME_LIMIT))

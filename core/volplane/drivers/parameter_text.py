@@ -1,9 +1,8 @@
-"""Parameters in words, for messages, `volplane plugins show` and the reference pages."""
+"""Parameters as texts for people: in messages, `volplane plugins show` and the reference pages."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +10,7 @@ from typing import Final
 from volplane.kube import quantity
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
 
-__all__ = ["Entry", "default_text", "entries", "markdown", "type_text"]
+__all__ = ["Entry", "default_text", "entries", "type_text"]
 
 
 _KIND_TEXT: Final = {
@@ -28,7 +27,7 @@ _KIND_TEXT: Final = {
 
 
 def type_text(parameter: Parameter) -> str:
-    """What a value must be, in words: kind, choices, pattern and bounds."""
+    """What a value must be: kind, choices, pattern and bounds."""
     if parameter.choices:
         one_of = f"one of {', '.join(parameter.choices)}"
         return f"a comma-separated list, each {one_of}" if parameter.kind is ParameterKind.STRINGS else one_of
@@ -52,7 +51,7 @@ def _bound_text(parameter: Parameter, bound: float) -> str:
 
 
 def default_text(parameter: Parameter) -> str:
-    """The default as one would write it in a class; empty for none."""
+    """The default as it is written in a class; "" if there is none."""
     default = parameter.default
     if default is None:
         return ""
@@ -73,7 +72,7 @@ def default_text(parameter: Parameter) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One parameter, in words."""
+    """The texts about one parameter."""
 
     name: str
     value: str
@@ -96,15 +95,3 @@ def entries(schema: ParameterSchema) -> tuple[Entry, ...]:
         entry = Entry(name=parameter.name, value=type_text(parameter), default=default, doc=" ".join(notes))
         result.append(entry)
     return tuple(result)
-
-
-def markdown(schema: ParameterSchema) -> str:
-    """A Markdown table; one sentence if there are no parameters."""
-    if not schema.parameters:
-        return "None.\n"
-    lines = ["| name | value | default | |", "|---|---|---|---|"]
-    for entry in entries(schema):
-        value = re.sub(r"(?<=that matches )(.*)", r"`\1`", entry.value)
-        cells = (f"`{entry.name}`", value, f"`{entry.default}`" if entry.default else "", entry.doc)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"

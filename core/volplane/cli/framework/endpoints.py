@@ -1,13 +1,15 @@
-"""What a controller process answers about leaks and adoption, as JSON values."""
+"""The HTTP endpoints of a controller process, for `volplane run` and `volplane dev`, and what they answer as JSON."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.controlplane import ControlPlane
 from volplane.errors import VolplaneError
 from volplane.leaks.adoption import Adoptable
@@ -16,17 +18,31 @@ from volplane.leaks.comparison import GRACE_SECONDS, Finding
 from volplane.operations.dispatcher import OneShotStatus
 from volplane.process import ControllerProcess
 
-__all__ = ["UpkeepAnswers", "not_leading"]
+__all__ = ["HttpAddress", "serve_endpoints"]
 
 
-async def not_leading(process: ControllerProcess) -> VolplaneError:
-    """What a process says that another one should be asked."""
-    holder = await process.leader()
-    return VolplaneError(f"this process waits for the lease, which {holder or 'nobody'} holds; ask the one that leads")
+@asynccontextmanager
+async def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AsyncIterator[str]:
+    """Serve health, metrics, /status, /explain, /leaks and /adopt until the block ends; yields the URL."""
+    answers = _Answers(process)
+    pages = Pages(
+        unready=process.unready,
+        details=process.details,
+        metrics=process.exposition,
+        answers={
+            "/status": answers.status,
+            "/explain": answers.explain,
+            "/leaks": answers.leaks,
+            "/adopt": answers.adoptions,
+        },
+        actions={"/leaks/fix": answers.fix, "/adopt": answers.adopt, "/adopt/plan": answers.plan_adoption},
+    )
+    async with serve_pages(address, pages) as url:
+        yield url
 
 
-class UpkeepAnswers:
-    """Answers of the process that leads; every method raises VolplaneError on another one."""
+class _Answers:
+    """One method per path. All but `status` raise VolplaneError while the process does not lead."""
 
     def __init__(self, process: ControllerProcess) -> None:
         self._process = process
@@ -34,15 +50,32 @@ class UpkeepAnswers:
     async def _leading(self) -> ControlPlane:
         plane = self._process.plane
         if plane is None:
-            raise await not_leading(self._process)
+            holder = await self._process.leader() or "nobody"
+            raise VolplaneError(f"this process waits for the lease, which {holder} holds; ask the one that leads")
         return plane
 
-    async def leaks(self, query: Mapping[str, str]) -> Any:
-        """How far each driver's check is, every finding, and what became of the repairs asked for last."""
+    async def status(self, _: Mapping[str, str]) -> Any:
+        """Drivers, running operations, whether this process leads, and why keys wait."""
+        plane = self._process.plane
+        return {
+            "drivers": self._process.driver_status(),
+            "operations": self._process.operations(),
+            "leads": plane is not None,
+            "reasons": plane.reasons() if plane is not None else {},
+        }
+
+    async def explain(self, query: Mapping[str, str]) -> Any:
+        """Why ?claim=NAMESPACE/NAME is in its state, and what happens next."""
+        if not (key := query.get("claim", "")):
+            raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME")
+        return (await self._leading()).explain(key)
+
+    async def leaks(self, _: Mapping[str, str]) -> Any:
+        """The state of each driver's check, all findings, and the repairs requested last."""
         plane = await self._leading()
         return {
             "grace_seconds": GRACE_SECONDS,
-            "drivers": [_status(each, plane) for each in plane.leak_check.status()],
+            "drivers": [_check(each, plane) for each in plane.leak_check.status()],
             "findings": [_finding(each, plane) for each in plane.leak_check.observations.findings()],
             "repairs": [
                 {"driver": finding.driver, "handle": finding.handle, **_progress(status)}
@@ -51,7 +84,7 @@ class UpkeepAnswers:
         }
 
     async def fix(self, query: Mapping[str, str]) -> Any:
-        """Begin to delete every confirmed orphan (?driver=, &handle=: only these); the answer of `leaks`."""
+        """Start to delete all confirmed orphans, or only those of ?driver= and ?handle=; answers as `leaks`."""
         plane = await self._leading()
         plane.leak_repair.start(query.get("driver", ""), query.get("handle", ""))
         return await self.leaks({})
@@ -63,13 +96,13 @@ class UpkeepAnswers:
         return [_adoptable(each) for each in plan]
 
     async def adopt(self, query: Mapping[str, str]) -> Any:
-        """Begin to take over the assets of cluster ?from= (&driver=: of one); the plan."""
+        """Start to adopt the assets of cluster ?from=, or only those of ?driver=; answers with the plan."""
         plane = await self._leading()
         plan = await plane.adoption.start(query.get("from", ""), query.get("driver", ""))
         return [_adoptable(each) for each in plan]
 
-    async def adopted(self, query: Mapping[str, str]) -> Any:
-        """How far the adoption is that was begun last."""
+    async def adoptions(self, _: Mapping[str, str]) -> Any:
+        """The progress of the adoption started last."""
         plane = await self._leading()
         return [{**_adoptable(each), **_progress(status)} for each, status in plane.adoption.statuses()]
 
@@ -78,7 +111,7 @@ def _progress(status: OneShotStatus) -> dict[str, str]:
     return {"state": status.state.value, "detail": status.detail}
 
 
-def _status(status: CheckStatus, plane: ControlPlane) -> dict[str, Any]:
+def _check(status: CheckStatus, plane: ControlPlane) -> dict[str, Any]:
     checked_at = None if status.ended is None else _wall(status.ended, plane)
     error = status.error or plane.state.drivers.broken(status.driver)
     return {"driver": status.driver, "can_list": status.can_list, "checked_at": checked_at, "error": error}

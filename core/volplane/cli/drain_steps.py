@@ -1,37 +1,33 @@
-"""How a drain is carried out: looking, releasing, deleting, and saying who still holds what."""
+"""The steps of a drain: find what is held, release or delete it, report what is left and who holds it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from volplane.cli.asking import ask
+from volplane.cli.controller_client import get_answer
 from volplane.cli.framework.console import Console
 from volplane.controller.actions import EventRecord, Patch
 from volplane.errors import ApiConflict, ApiNotFound
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES
+from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.process import LEASE
 from volplane.reclaim.drain import Held, held_claims, held_volumes, release_claim, release_volume
 from volplane.reclaim.scrub_pod import SCRUB_LABEL
 from volplane.state.indexes import claims_of_pod, scrubbed_volume
 
-__all__ = ["Drain", "Leftover", "controller_at_work"]
+__all__ = ["Drain", "Leftover"]
 
 POLL_SECONDS = 1.0
-RENEWED_WITHIN = 5.0
-"""A leader renews every two seconds."""
 CONFLICTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """What is not gone, and who holds it, in words."""
+    """What is still held. by: finalizers, claim, pods and the controllers' reason, as texts for people."""
 
     held: Held
     by: tuple[str, ...]
@@ -39,14 +35,17 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What shall be drained. driver: "" = of all. timeout: seconds that a deletion may take."""
+    """What to drain. driver: "" = of all drivers. namespace: ours. timeout: seconds that a deletion may take.
+
+    All methods raise ApiError.
+    """
 
     driver: str
     namespace: str
     timeout: float
 
-    async def look(self, client: Client) -> list[Held]:
-        """Everything we hold."""
+    async def find(self, client: Client) -> list[Held]:
+        """All volumes and claims that our finalizers or intents hold."""
         volumes, claims = await self._held(client)
         return [held for _, held in volumes] + [held for _, held in claims]
 
@@ -58,17 +57,21 @@ class Drain:
     # --- keeping the assets -------------------------------------------------------------------------------------
 
     async def release(self, console: Console, client: Client, recorder: EventRecorder) -> None:
-        """Take our finalizers and intents off everything, and remove scrubber pods."""
+        """Remove our finalizers and intents from everything, and delete scrubber pods."""
         volumes, claims = await self._held(client)
         with console.progress("releasing", total=len(volumes) + len(claims)) as bar:
             for volume, held in volumes:
                 if await _write(client, release_volume, volume):
-                    text = f"volplane drain keeps asset {held.asset or '?'} of driver {held.driver or '?'} and lets go"
+                    text = (
+                        f"volplane drain released it and keeps asset {held.asset or '?'} of driver {held.driver or '?'}"
+                    )
                     recorder.record(EventRecord(VOLUMES, volume, "Normal", "Released", text))
                 bar.advance(detail=held.key)
             for claim, held in claims:
                 if await _write(client, release_claim, claim):
-                    text = f"volplane drain lets go; an asset {held.asset} may be left on driver {held.driver or '?'}"
+                    text = (
+                        f"volplane drain released it; an asset {held.asset} may be left on driver {held.driver or '?'}"
+                    )
                     recorder.record(EventRecord(CLAIMS, claim, "Warning", "Released", text))
                 bar.advance(detail=held.key)
         scrubbed = {volume.name for volume, _ in volumes}
@@ -83,7 +86,7 @@ class Drain:
     # --- deleting -----------------------------------------------------------------------------------------------
 
     async def delete(self, console: Console, client: Client, recorder: EventRecorder, address: str) -> list[Leftover]:
-        """Delete the claims of everything we hold, wait for the controllers; what is left, with who holds it."""
+        """Delete all claims, then wait for the controllers; returns what is left. address: of the controller."""
         begun = await self._held(client)
         names = {volume.name for volume, _ in begun[0]} | {claim.key for claim, _ in begun[1]}
         loop = asyncio.get_running_loop()
@@ -98,14 +101,14 @@ class Drain:
                 done = gone
                 if not (ours[0] or ours[1]) or loop.time() > until:
                     break
-                await self._ask_to_go(client, *ours)
+                await self._request_deletion(client, *ours)
                 await asyncio.sleep(POLL_SECONDS)
         return await self._left(client, recorder, address, *ours)
 
-    async def _ask_to_go(
+    async def _request_deletion(
         self, client: Client, volumes: Iterable[tuple[Volume, Held]], claims: Iterable[tuple[Claim, Held]]
     ) -> None:
-        """Delete claims that are not deleted yet, and volumes that no claim has."""
+        """Delete the claims, the claims that volumes are bound to, and available volumes."""
         for claim, _ in claims:
             await _delete(client, CLAIMS, claim)
         for volume, _ in volumes:
@@ -127,7 +130,7 @@ class Drain:
     ) -> list[Leftover]:
         if not volumes and not claims:
             return []
-        reasons: Mapping[str, Mapping[str, str]] = (await ask(address, "/status") or {}).get("reasons", {})
+        reasons: Mapping[str, Mapping[str, str]] = (await get_answer(address, "/status") or {}).get("reasons", {})
         users = _users((await client.list(PODS)).items)
         left: list[Leftover] = []
         for volume, held in volumes:
@@ -141,32 +144,8 @@ class Drain:
         return left
 
 
-async def controller_at_work(client: Client, namespace: str) -> str:
-    """Who holds the lease and renews it; "" if nobody does."""
-    key = f"{namespace}/{LEASE}"
-    try:
-        first = await client.get(LEASES, key)
-    except ApiNotFound:
-        return ""
-    holder = first.spec.holder_identity or ""
-    if not holder or _is_fresh(first.spec.renew_time, first.spec.lease_duration_seconds or 0):
-        return holder
-    # Its clock may be wrong; what counts is whether it goes on.
-    await asyncio.sleep(RENEWED_WITHIN)
-    second = await client.get(LEASES, key)
-    return (second.spec.holder_identity or "") if second.version != first.version else ""
-
-
-def _is_fresh(renewed: str | None, seconds: int) -> bool:
-    try:
-        when = datetime.fromisoformat(renewed or "")
-    except ValueError:
-        return False
-    return abs(datetime.now(UTC) - when) < timedelta(seconds=seconds)
-
-
 async def _write(client: Client, change: Any, target: Any) -> bool:
-    """Write the patch that `change` makes of the object as it is now; False if it is gone."""
+    """Write the patch that `change` makes of the newest object; False if it is gone. Raises ApiError."""
     for _ in range(CONFLICTS):
         step: Patch = change(target)
         metadata = {**step.body.get("metadata", {}), "resourceVersion": target.metadata.resource_version}
@@ -190,7 +169,7 @@ async def _delete(client: Client, kind: Any, target: Any, *, grace_seconds: int 
     try:
         await client.delete(kind, target.key, uid=target.uid, grace_seconds=grace_seconds)
     except (ApiNotFound, ApiConflict):
-        return  # Gone, or another one by now: the next look sees it.
+        return  # gone, or replaced by an object with another uid, which the next list shows
 
 
 async def _get(client: Client, key: str) -> Claim | None:

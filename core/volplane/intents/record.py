@@ -1,36 +1,105 @@
-"""The end of an intent, and what it is written with. Pure.
+"""The intent on a claim: the place it records, how it is written, how it ends, and what follows it. Pure.
 
-An intent ends when its own volume is bound, or when it leads nowhere any more and no asset is left.
+An intent ends when its own volume is bound, or when it leads nowhere any more and no asset is left. Where a person
+deletes the volume before the claim is bound to it, the claim's intent names the next generation before that volume's
+asset is destroyed: what is made next is another asset, and must be told apart from this one, by a client token too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
+from zlib import crc32
 
 from msgspec.structs import replace
 
+from volplane.assets import Segment
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait
-from volplane.intents.segments import presumed_intent
+from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 from volplane.state.progress import Discarded, Discarding
-from volplane.state.records import INTENT_VERSION, ClaimIntent
+from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer
 
 __all__ = [
+    "after_deleted_volume",
+    "allowed_segments",
+    "can_never_be_bound",
+    "choose_segment",
     "discard",
     "discard_begun",
     "driver_of_class",
+    "has_newer_intent",
     "holds_asset",
+    "presumed_intent",
     "provisioning_failed",
     "record_intent",
     "settle",
     "settled_metadata",
 ]
+
+
+# --- the place ----------------------------------------------------------------------------------------------------
+
+
+def choose_segment(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState
+) -> tuple[dict[str, str] | None, str]:
+    """Where the asset goes: the selected node's labels, else an allowed segment by the claim's uid; or why not.
+
+    {} = wherever the driver likes; that is a choice too, which a node selected later does not change.
+    """
+    keys = driver.info.topology_keys
+    if not keys:
+        return None, ""
+    allowed = allowed_segments(storage_class)
+    selected = claim.annotation(names.SELECTED_NODE)
+    if selected:
+        node = cluster.nodes.get(selected)
+        if node is None:
+            return None, f'selected node "{selected}" does not exist'
+        labels = node.metadata.labels or {}
+        missing = [key for key in keys if key not in labels]
+        if missing:
+            return (
+                None,
+                (
+                    f'selected node "{selected}" lacks the label {missing[0]}, by which driver "{driver.name}" '
+                    "places volumes"
+                ),
+            )
+        if allowed and not any(segment.items() <= labels.items() for segment in allowed):
+            return None, f'selected node "{selected}" is outside the allowedTopologies of class "{storage_class.name}"'
+        return {key: labels[key] for key in keys}, ""
+    if not allowed:
+        return {}, ""
+    return dict(allowed[crc32(claim.uid.encode()) % len(allowed)]), ""
+
+
+def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
+    """`allowedTopologies` as single segments; terms are alternatives, keys of a term hold together."""
+    segments: list[Segment] = []
+    for term in storage_class.allowed_topologies or ():
+        expressions = term.match_label_expressions or []
+        keys = [expression.key for expression in expressions]
+        choices = product(*[expression.values or [] for expression in expressions])
+        segments.extend(dict(zip(keys, values, strict=True)) for values in choices)
+    return tuple(segments)
+
+
+def presumed_intent(claim: Claim, driver: DriverView, cluster: ClusterState) -> ClaimIntent:
+    """What was begun for a claim whose record is lost: the first generation, where it would be put now."""
+    storage_class = cluster.classes.get(class_of_claim(claim) or "")
+    segment = None if storage_class is None else choose_segment(claim, storage_class, driver, cluster)[0]
+    return ClaimIntent(v=INTENT_VERSION, driver=driver.name, segment=segment)
+
+
+# --- writing and ending -------------------------------------------------------------------------------------------
 
 
 def provisioning_failed(claim: Claim, message: str) -> EventRecord:
@@ -149,3 +218,43 @@ def driver_of_class(claim: Claim, cluster: ClusterState) -> str:
     """Who provisions for the claim by its class; where that is gone, by what the binder noted. "" = unknown."""
     storage_class = cluster.classes.get(class_of_claim(claim) or "")
     return storage_class.provisioner if storage_class else claim.annotation(names.STORAGE_PROVISIONER) or ""
+
+
+# --- deleted before it was bound ----------------------------------------------------------------------------------
+
+
+def can_never_be_bound(volume: Volume, claim: Claim) -> bool:
+    """Whether a person deleted the volume before the claim it was made for got it.
+
+    A binder writes the phase first, on a version of the volume that it has seen; that of a terminating one it refuses.
+    """
+    pointed = claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None
+    return volume.terminating and volume.status.phase != "Bound" and not pointed
+
+
+def has_newer_intent(volume: Volume, claim: Claim, sealer: Sealer) -> bool:
+    """Whether the claim's intent leads to another asset than this volume's, which may go then."""
+    if volume.name != volume_name_of(claim) or volume.annotation(names.PROVISIONED_BY) is None:
+        return True
+    intent = sealer.open(claim.uid, claim.annotation(names.INTENT))
+    held = claim.has_finalizer(names.PROVISIONING_FINALIZER)
+    return held and intent is not None and intent.generation > _generation_of(volume)
+
+
+def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
+    """The next action for a claim whose volume `can_never_be_bound`."""
+    if has_newer_intent(volume, claim, cluster.sealer):
+        return Wait(
+            reason=f'volume "{volume.name}" was deleted before it was bound; when it is gone another one is made'
+        )
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    intent = ClaimIntent(v=INTENT_VERSION, driver=maker, generation=_generation_of(volume) + 1)
+    metadata: dict[str, object] = {"annotations": {names.INTENT: cluster.sealer.seal(claim.uid, intent)}}
+    if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="declare the intent to provision anew")
+
+
+def _generation_of(volume: Volume) -> int:
+    text = volume.annotation(names.GENERATION) or ""
+    return int(text) if text.isdecimal() else 1

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from volplane.cli.draining import Drain, controller_at_work
+from volplane.cli.controller_client import lease_holder
+from volplane.cli.drain_steps import Drain
 from volplane.cli.framework.console import Console
 from volplane.kube import names
 from volplane.kube.events import EventRecorder
@@ -44,7 +45,7 @@ async def test_who_renews_its_lease_is_at_work_whatever_its_clock_says(
 ) -> None:
     line = wire()
     await with_namespace(line)
-    assert await controller_at_work(line.client, OURS) == ""
+    assert await lease_holder(line.client, OURS) == ""
     body = LEASES.body(metadata={"name": "volplane", "namespace": OURS}, spec=lease_of(age, holder))
     await line.client.create(LEASES, body)
 
@@ -54,7 +55,7 @@ async def test_who_renews_its_lease_is_at_work_whatever_its_clock_says(
         await line.client.patch(LEASES, f"{OURS}/volplane", fresh)
 
     renewing = asyncio.ensure_future(renew()) if renewed_later else None
-    assert await controller_at_work(line.client, OURS) == expected
+    assert await lease_holder(line.client, OURS) == expected
     if renewing is not None:
         await renewing
 
@@ -98,11 +99,11 @@ async def test_a_release_overcomes_conflicts_and_takes_scrubber_pods_with_it(wir
 
     line.before = interfere
     work = Drain("", OURS, 10.0)
-    assert {held.key for held in await work.look(line.client)} == {"v", "default/c"}
+    assert {held.key for held in await work.find(line.client)} == {"v", "default/c"}
     recorder = EventRecorder(line.client, instance="test", now=clock.now)
     await work.release(Console(), line.client, recorder)
     assert interfered
-    assert await work.look(line.client) == []
+    assert await work.find(line.client) == []
     left = await line.client.get(VOLUMES, "v")
     assert left.spec.persistent_volume_reclaim_policy == "Retain"
     assert left.metadata.labels == {"somebody": "was-here"}

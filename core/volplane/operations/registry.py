@@ -5,16 +5,28 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from volplane.backoff import HOOK_FAILED
 from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name
-from volplane.errors import OperationError, OperationInProgress
-from volplane.operations.limits import UNLIMITED, DriverLimits, DriverQueue
-from volplane.operations.operation import RUNNING, Again, Ended, Operation, OperationState, Phase, Requeue, Work
-from volplane.operations.retries import Pauses, retry_delay
+from volplane.errors import BackoffError, OperationError, OperationInProgress
+from volplane.operations.operation import (
+    RUNNING,
+    UNLIMITED,
+    Again,
+    DriverLimits,
+    Ended,
+    Operation,
+    OperationState,
+    Pause,
+    Phase,
+    Requeue,
+    Work,
+)
+from volplane.operations.retry_budget import RetryBudget, TokenBucket, retry_delay
 
 __all__ = ["OperationRegistry"]
 
@@ -226,3 +238,146 @@ class OperationRegistry:
 
 async def _drive(operation: Operation) -> None:
     await operation.work()
+
+
+class DriverQueue:
+    """Operations of one driver that wait for its limits: first come, first served, independent of other drivers."""
+
+    def __init__(self, limits: DriverLimits, begin: Callable[[Operation], None]) -> None:
+        """begin: starts an operation, whose end is reported by `ended`."""
+        self._loop = asyncio.get_running_loop()
+        self._limits = limits
+        self._begin = begin
+        self._bucket = None if limits.rate is None else TokenBucket(limits.rate, self._loop.time())
+        self._waiting: deque[Operation] = deque()
+        self._running = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, operation: Operation) -> None:
+        """Begin the operation now or later."""
+        self._waiting.append(operation)
+        self._pump()
+
+    def remove(self, operation: Operation) -> None:
+        """Forget an operation that has not begun."""
+        self._waiting.remove(operation)
+
+    def ended(self) -> None:
+        """An operation that had begun is over."""
+        self._running -= 1
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._waiting and self._running < self._limits.concurrency:
+            if self._bucket is not None:
+                now = self._loop.time()
+                if (wait := self._bucket.wait(now)) > 0:
+                    if self._timer is None:
+                        self._timer = self._loop.call_later(wait, self._refilled)
+                    return
+                self._bucket.take(now)
+            self._running += 1
+            self._begin(self._waiting.popleft())
+
+    def _refilled(self) -> None:
+        self._timer = None
+        self._pump()
+
+
+class Pauses:
+    """All operations between two runs, by name. Queues their objects again when their delay is over."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Pause] = {}
+        self._by_asset: dict[tuple[str, str], set[str]] = {}
+        self._budgets: dict[tuple[str, str], RetryBudget] = {}
+
+    def get(self, name: str) -> Pause | None:
+        return self._by_name.get(name)
+
+    def waiting(self) -> Iterator[Pause]:
+        """Those whose delay is not over."""
+        now = asyncio.get_running_loop().time()
+        return (pause for pause in self._by_name.values() if now < pause.until)
+
+    def add(self, operation: Operation, delay: float, failures: int, error: str | None) -> float:
+        """Queue the object of `operation` again after `delay` seconds; the loop time of that."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        run, name = operation.run, operation.name
+        pause = Pause(run, name, now, now + delay, failures, error, operation.requeue)
+        pause.timer = loop.call_at(pause.until, self._delay_over, pause)
+        self._by_name[name] = pause
+        self._by_asset.setdefault((run.driver, run.asset), set()).add(name)
+        return pause.until
+
+    def end(self, name: str, requeue: Requeue) -> int:
+        """End the pause of this operation, which is about to run; its failures in a row.
+
+        Raises BackoffError if its delay is not over; `requeue` is called at its end.
+        """
+        pause = self._by_name.get(name)
+        if pause is None:
+            return 0
+        now = asyncio.get_running_loop().time()
+        if now < pause.until:
+            pause.requeue = requeue
+            why = f"failed {pause.failures} times, last: {pause.error}" if pause.failures else "is in progress"
+            raise BackoffError(f"{name} {why}; next try in {pause.until - now:.1f} s", until=pause.until)
+        self.drop(pause)
+        return pause.failures
+
+    def drop(self, pause: Pause) -> None:
+        """Forget the pause and its failures. Queues nothing."""
+        if pause.timer is not None:
+            pause.timer.cancel()
+        pause.dropped = True
+        del self._by_name[pause.name]
+        names = self._by_asset[pause.run.driver, pause.run.asset]
+        names.discard(pause.name)
+        if not names:
+            del self._by_asset[pause.run.driver, pause.run.asset]
+
+    def drop_others(self, run: Run) -> Iterator[Pause]:
+        """Drop the failed operations on the asset of `run`, which is about to change what they failed on."""
+        for name in sorted(self._by_asset.get((run.driver, run.asset), ())):
+            pause = self._by_name[name]
+            apart = bool(run.node and pause.run.node) and run.node != pause.run.node
+            if pause.failures and not apart:
+                self.drop(pause)
+                yield pause
+
+    def succeeded(self, run: Run) -> None:
+        """An operation succeeded: more of its group may be tried again."""
+        group = run.driver, run.group
+        if group in self._budgets and self._budgets[group].succeeded():
+            del self._budgets[group]
+
+    def budget_delay(self, run: Run) -> float:
+        """Seconds that the retry budget would add to the delay of this operation."""
+        budget = self._budgets.get((run.driver, run.group))
+        return budget.delay if budget is not None else 0.0
+
+    def close(self) -> None:
+        """Drop all."""
+        for pause in list(self._by_name.values()):
+            self.drop(pause)
+        for budget in self._budgets.values():
+            budget.close()
+        self._budgets.clear()
+
+    def _delay_over(self, pause: Pause) -> None:
+        if not pause.failures:
+            self._resume(pause)
+            return
+        group = pause.run.driver, pause.run.group
+        if group not in self._budgets:
+            self._budgets[group] = RetryBudget(self._resume)
+        self._budgets[group].add(pause)
+
+    def _resume(self, pause: Pause) -> None:
+        loop = asyncio.get_running_loop()
+        # A timer may ring a clock tick early; refused then, the object would not be queued again.
+        pause.until = min(pause.until, loop.time())
+        pause.timer = loop.call_later(HOOK_FAILED.forget_after, self.drop, pause)
+        loop.call_soon(pause.requeue)

@@ -1,0 +1,100 @@
+"""How commands find and ask the running controller: its Lease in the cluster, JSON over its `--http` address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import aiohttp
+import typer
+
+from volplane.errors import ApiNotFound, VolplaneError
+from volplane.kube.client import Client
+from volplane.kube.kinds import LEASES
+from volplane.process import LEASE
+
+__all__ = ["ControllerAddress", "get_answer", "lease_holder", "post_action", "require_answer"]
+
+ControllerAddress = Annotated[
+    str,
+    typer.Option(
+        "--http", metavar="ADDRESS:PORT", help="Where the running controller serves its answers (its --http)."
+    ),
+]
+
+GET_SECONDS = 5.0
+POST_SECONDS = 60.0
+"""Longer, because the controller may call its backends before it answers."""
+RENEWED_WITHIN = 5.0
+"""Seconds; a leader renews its Lease every two."""
+
+
+async def get_answer(address: str, path: str, query: Mapping[str, str] | None = None) -> Any | None:
+    """GET the path; returns the JSON answer, or None if nothing listens at the address.
+
+    Raises VolplaneError with the controller's reason if it answers with an error.
+    """
+    return await _exchange("GET", address, path, query or {}, GET_SECONDS)
+
+
+async def post_action(address: str, path: str, query: Mapping[str, str] | None = None) -> Any | None:
+    """POST to the path, which starts something; returns and raises as `get_answer`."""
+    return await _exchange("POST", address, path, query or {}, POST_SECONDS)
+
+
+def require_answer(answer: Any | None, address: str) -> Any:
+    """The answer. Raises VolplaneError if there is none."""
+    if answer is None:
+        raise VolplaneError(
+            f"no controller answers at {address}: start `volplane run` or `volplane dev`, or name its --http address; "
+            "in a pod, ask there: kubectl -n NAMESPACE exec deploy/volplane -- volplane …"
+        )
+    return answer
+
+
+async def lease_holder(client: Client, namespace: str) -> str:
+    """Who holds the Lease of volplane in the namespace and renews it; "" if nobody does. Raises ApiError.
+
+    A Lease that looks expired is read again after 5 s: the holder's clock may be wrong, but it changes the Lease.
+    """
+    key = f"{namespace}/{LEASE}"
+    try:
+        first = await client.get(LEASES, key)
+    except ApiNotFound:
+        return ""
+    holder = first.spec.holder_identity or ""
+    if not holder or _is_fresh(first.spec.renew_time, first.spec.lease_duration_seconds or 0):
+        return holder
+    await asyncio.sleep(RENEWED_WITHIN)
+    second = await client.get(LEASES, key)
+    return (second.spec.holder_identity or "") if second.version != first.version else ""
+
+
+def _is_fresh(renewed: str | None, seconds: int) -> bool:
+    try:
+        when = datetime.fromisoformat(renewed or "")
+    except ValueError:
+        return False
+    return abs(datetime.now(UTC) - when) < timedelta(seconds=seconds)
+
+
+async def _exchange(method: str, address: str, path: str, query: Mapping[str, str], seconds: float) -> Any | None:
+    url = f"http://{address}{path}"
+    timeout = aiohttp.ClientTimeout(total=seconds)
+    headers = {"content-type": "application/json"}
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
+            session.request(method, url, params=dict(query), headers=headers) as response,
+        ):
+            content = await response.json(content_type=None)
+    except (aiohttp.ClientConnectionError, TimeoutError):
+        return None
+    except (aiohttp.ClientError, ValueError) as error:
+        raise VolplaneError(f"{url} is no controller of volplane: {error}") from error
+    if response.status != 200:
+        reason = content.get("error") if isinstance(content, dict) else None
+        raise VolplaneError(reason or f"{url} answered {response.status}")
+    return content

@@ -1,0 +1,118 @@
+"""How late a failed operation is tried again, and how many of those that failed at once.
+
+The delays are those of `volplane.backoff`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+from volplane.backoff import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
+from volplane.controller.clock import LoopTime
+from volplane.errors import ApiError, BackendError, RetryPolicy
+from volplane.operations.operation import Pause
+
+__all__ = ["RetryBudget", "TokenBucket", "retry_delay"]
+
+
+def retry_delay(error: BaseException, failures: int) -> float:
+    """Seconds until an operation runs again after its `failures`-th failure in a row, counted from 1.
+
+    The rows are `HOOK_FAILED_SLOW` for errors of the slow policy and `HOOK_FAILED` for all others.
+    """
+    slow = isinstance(error, BackendError) and error.retry is RetryPolicy.SLOW
+    asked = error.retry_after if isinstance(error, BackendError | ApiError) else None
+    return (HOOK_FAILED_SLOW if slow else HOOK_FAILED).delay(failures, asked=asked)
+
+
+class TokenBucket:
+    """`rate` tokens per second, at most `burst` saved up (default: a second's). Times are seconds of any one clock."""
+
+    def __init__(self, rate: float, now: float, *, burst: float | None = None) -> None:
+        self._rate = rate
+        self._burst = max(1.0, rate if burst is None else burst)
+        self._tokens = self._burst
+        self._filled = now
+
+    def wait(self, now: float) -> float:
+        """Seconds until there is a token; 0.0: there is one now."""
+        self._fill(now)
+        return 0.0 if self._tokens >= 1.0 - 1e-9 else (1.0 - self._tokens) / self._rate
+
+    def take(self, now: float) -> None:
+        self._fill(now)
+        self._tokens -= 1.0
+
+    def give(self, tokens: float) -> None:
+        """Add tokens, as far as the burst allows."""
+        self._tokens = min(self._burst, self._tokens + tokens)
+
+    def full(self, now: float) -> bool:
+        self._fill(now)
+        return self._tokens >= self._burst
+
+    def _fill(self, now: float) -> None:
+        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
+        self._filled = now
+
+
+class RetryBudget:
+    """Limits how many operations of one driver and group (a storage class) are tried again after a failure.
+
+    Pauses whose delay is over are resumed at the rate of `backoff.RETRY_BUDGET`, those that failed least often first,
+    so that a driver that is out of order is not flooded, however many objects wait for it. Each success allows two
+    more: once the driver works again, retries double with every round. First tries and operations that go on after
+    `Again` are not counted.
+    """
+
+    def __init__(self, resume: Callable[[Pause], None]) -> None:
+        """resume: queues the object of a pause, soon; called in the loop."""
+        self._resume = resume
+        self._now = LoopTime()
+        self._bucket = TokenBucket(RETRY_BUDGET.rate, self._now(), burst=RETRY_BUDGET.burst)
+        self._waiting: list[tuple[int, int, Pause]] = []
+        self._added = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def delay(self) -> float:
+        """Seconds that the last pause waits here, unless operations succeed meanwhile."""
+        return len(self._waiting) / RETRY_BUDGET.rate
+
+    def add(self, pause: Pause) -> None:
+        """Resume the pause as soon as the budget allows; until then `pause.until` is an estimate of when."""
+        self._added += 1
+        heapq.heappush(self._waiting, (pause.failures, self._added, pause))
+        pause.until = self._now() + self.delay
+        self._resume_due()
+
+    def succeeded(self) -> bool:
+        """An operation of the group succeeded; whether nothing waits and the budget is full again."""
+        self._bucket.give(RETRY_BUDGET.per_success)
+        self._resume_due()
+        return not self._waiting and self._bucket.full(self._now())
+
+    def close(self) -> None:
+        """Resume nothing more."""
+        self._waiting.clear()
+        self._stop_timer()
+
+    def _resume_due(self) -> None:
+        self._stop_timer()
+        now = self._now()
+        while self._waiting:
+            if self._waiting[0][2].dropped:
+                heapq.heappop(self._waiting)
+                continue
+            if (wait := self._bucket.wait(now)) > 0:
+                self._timer = asyncio.get_running_loop().call_later(wait, self._resume_due)
+                return
+            self._bucket.take(now)
+            self._resume(heapq.heappop(self._waiting)[2])
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

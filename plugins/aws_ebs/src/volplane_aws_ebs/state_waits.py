@@ -1,0 +1,76 @@
+"""States of volumes that should pass: how long this process has seen them, and an error for one that does not end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from volplane import Unavailable, VolumeInUse
+from volplane_aws_ebs.ec2 import Ec2
+from volplane_aws_ebs.hook_calls import RetryLater
+from volplane_aws_ebs.resources import Ec2Attachment, Ec2Volume
+
+__all__ = ["STUCK_DETACHING_SECONDS", "Pair", "StateWaits"]
+
+STUCK_DETACHING_SECONDS = 120.0
+_STUCK_CREATING_SECONDS = 600.0
+_STUCK_CREATING_RETRY = 60.0
+_ASKED_SECONDS = 600.0
+"""A state that nobody asked about for this long is another one when it is seen again."""
+
+Pair = tuple[str, str]
+"""Id of a volume, and of an instance or ""."""
+
+
+class StateWaits:
+    """How long pairs of volume and instance are in a state. Safe for threads."""
+
+    def __init__(self, ec2: Ec2, node_name: Callable[[str], str]) -> None:
+        self._ec2 = ec2
+        self._node_name = node_name
+        self._seen: dict[tuple[Pair, str], tuple[float, float]] = {}
+        """First and last time that somebody asked."""
+        self._next_cleanup = 0.0
+        self._lock = threading.Lock()
+
+    def seconds(self, pair: Pair, state: str) -> float:
+        """Seconds since the first call for this pair and state after the last `reset`."""
+        now = self._ec2.clock()
+        with self._lock:
+            if now >= self._next_cleanup:
+                self._next_cleanup = now + _ASKED_SECONDS
+                self._seen = {key: seen for key, seen in self._seen.items() if seen[1] + _ASKED_SECONDS >= now}
+            first, asked = self._seen.get((pair, state), (now, now))
+            if asked + _ASKED_SECONDS < now:
+                first = now
+            self._seen[pair, state] = (first, now)
+            return now - first
+
+    def reset(self, pair: Pair, *states: str) -> None:
+        """These states are over."""
+        with self._lock:
+            for state in states:
+                self._seen.pop((pair, state), None)
+
+    def creating(self, volume: Ec2Volume, after: float) -> NoReturn:
+        """The volume is in state `creating`. Raises RetryLater, and Unavailable once that lasts ten minutes."""
+        seconds = self.seconds((volume.id, ""), "creating")
+        if seconds > _STUCK_CREATING_SECONDS:
+            raise Unavailable(
+                f"EC2 has been creating {volume.id} in {volume.zone} for {seconds / 60:.0f} minutes, which usually "
+                "takes seconds: look at the AWS Health Dashboard; volplane waits for it",
+                code="creating",
+                retry_after=_STUCK_CREATING_RETRY,
+            )
+        raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=after))
+
+    def detaching(self, volume: Ec2Volume, attachment: Ec2Attachment, after: float) -> NoReturn:
+        """The attachment is in state `detaching` or `busy`. Raises RetryLater, and VolumeInUse after two minutes."""
+        seconds = self.seconds((volume.id, attachment.instance), "detaching")
+        if seconds > STUCK_DETACHING_SECONDS:
+            raise VolumeInUse(
+                f"{volume.id} has been detaching from {self._node_name(attachment.instance)} for {seconds:.0f} s: the "
+                "instance still uses it (mounted, or hung); unmount it there, or stop the instance"
+            )
+        raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=after))

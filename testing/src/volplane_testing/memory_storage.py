@@ -1,0 +1,66 @@
+"""The state of the backend in memory. It outlives the backend instances that use it, as a storage system would."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from volplane import Ownership, Segment
+
+__all__ = ["MemoryAsset", "MemoryStorage"]
+
+
+@dataclass(slots=True)
+class MemoryAsset:
+    """One asset. demand: what was asked, to tell an equal demand from another. ready_at: by the storage's clock."""
+
+    handle: str
+    name: str
+    owner: Ownership
+    capacity_bytes: int
+    demand: tuple[object, ...]
+    segment: Segment | None = None
+    ready_at: float = 0.0
+    deleting_until: float | None = None
+    contents: list[str] = field(default_factory=list)
+    attached_to: list[str] = field(default_factory=list)
+    modified: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class MemoryStorage:
+    """The state of the storage. Use `assets` (by name) and `snapshots` (by handle: name and source) in assertions.
+
+    delay: seconds that making and deleting take by `clock`; 0 = at once. nodes: to which assets can be attached,
+    most_attached: how many to one. zones: none = assets can be reached from every node.
+    """
+
+    capacity_bytes: int = 1 << 50
+    delay: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    nodes: Sequence[str] = ("node-1", "node-2", "node-3")
+    most_attached: int | None = None
+    zones: Sequence[str] = ()
+    page: int = 100
+    assets: dict[str, MemoryAsset] = field(default_factory=dict)
+    snapshots: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    made: int = 0
+    """How many assets were ever made; part of their handles."""
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+
+    def by_handle(self, handle: str) -> MemoryAsset | None:
+        """The asset with this handle."""
+        return next((asset for asset in self.assets.values() if asset.handle == handle), None)
+
+    def room(self) -> int:
+        """Free bytes."""
+        return self.capacity_bytes - sum(asset.capacity_bytes for asset in self.assets.values())
+
+    def sweep(self) -> None:
+        """Remove the assets whose deletion is due."""
+        now = self.clock()
+        for name, asset in list(self.assets.items()):
+            if asset.deleting_until is not None and asset.deleting_until <= now:
+                del self.assets[name]
