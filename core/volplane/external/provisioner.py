@@ -17,7 +17,7 @@ from volplane.intents.record import (
     can_never_be_bound,
     driver_of_class,
     has_newer_intent,
-    provisioning_failed,
+    not_provisioned,
     settle,
     settled_metadata,
 )
@@ -58,9 +58,7 @@ def _has(driver: str, cluster: ClusterState) -> bool:
 
 
 def _settle(claim: Claim, cluster: ClusterState) -> Action:
-    """End an intent that leads nowhere any more; one of a driver that we do not have may be another process's to
-    end.
-    """
+    """End an intent that leads nowhere any more. One of a driver that we do not have may be another process's."""
     if not settled_metadata(claim):
         return Settled()
     intent = cluster.intent_of(claim)
@@ -75,11 +73,10 @@ def _settle(claim: Claim, cluster: ClusterState) -> Action:
 
 def _class_is_gone(claim: Claim, class_name: str) -> Wait:
     message = (
-        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, and '
-        "what was "
-        "made is deleted with the claim"
+        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, '
+        "and what was made is deleted with the claim"
     )
-    return Wait(reason=message, events=(provisioning_failed(claim, message),))
+    return not_provisioned(claim, message)
 
 
 def _not_asked(claim: Claim, storage_class: StorageClass) -> str:

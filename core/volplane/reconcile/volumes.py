@@ -55,15 +55,12 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return _incomplete(volume)
     claim = _claim_of(volume, reference, cluster)
     if claim is None or claim.uid != reference.uid:
-        unsure = _confirm_absence(volume, reference, claim, reads)
-        return unsure or _released(volume, cluster, reads)
+        return _confirm_absence(volume, reference, claim, reads) or _released(volume, cluster, reads)
     return _referenced(volume, claim, cluster, reads)
 
 
 def promised(claim: Claim, cluster: ClusterState) -> bool:
-    """Whether a static volume refers to the claim, which never pointed back: it is taken back while the claim
-    exists.
-    """
+    """Whether a static volume refers to a claim that never pointed back: it is taken back while the claim exists."""
     if claim.spec.volume_name or not cluster.settings.binder:
         return False
     volumes = map(cluster.volumes.get, cluster.reserved_for(claim.key))
@@ -201,13 +198,9 @@ def _half_bound(volume: Volume, claim: Claim) -> Action:
 
 
 def _released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
-    """Its claim is gone, or is bound elsewhere. Policy decides; the phase comes first because protection waits for
-    it.
-    """
+    """Its claim is gone, or bound elsewhere. Policy decides; the phase comes first, as protection waits for it."""
     if volume.status.phase not in ("Released", "Failed"):
-        step = volume_phase_step(volume, "Released")
-        if step is not None:
-            return step
+        return volume_phase_step(volume, "Released") or _reclaim(volume, cluster, reads)
     return _reclaim(volume, cluster, reads)
 
 
