@@ -172,9 +172,7 @@ async def _in_the_making(harness: Beside) -> None:
     await harness.create("claims", ours())
     await harness.start_both()
     await harness.until(lambda: _tried(harness), what="the first call")
-    harness.backend.assets["pvc-" + (await harness.see("claims", "c"))["metadata"]["uid"]] = Asset(
-        handle="h", source=VolumeSource(kind="hostPath", fields={"path": "/h"}), capacity_bytes=GIB
-    )
+    harness.backend.memory.provision(harness.backend.requests[-1])
 
 
 async def _tried(harness: Beside) -> bool:
@@ -283,7 +281,7 @@ async def test_a_renamed_driver_is_another_driver_until_its_former_name_is_confi
         former = harness.backends.pop(DRIVER)
         await harness.kill()
         harness.backends["new.example.com"] = ScriptedBackend("new.example.com")
-        harness.backends["new.example.com"].assets = former.assets
+        harness.backends["new.example.com"].memory = former.memory
         await harness.start()
         await harness.delete("claims", "c")
         await harness.settle()

@@ -1,4 +1,8 @@
-"""A backend whose answers are written down beforehand, and that counts what it was asked."""
+"""A backend whose answers are written down beforehand, and that counts what it was asked.
+
+It has only the hooks below, since the controllers act by the hooks that a backend has; its assets are in a
+`MemoryBackend`.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +38,23 @@ from volplane.requests import (
     RecycleRequest,
 )
 from volplane.schemas import Parameter, ParameterSchema
+from volplane_testing.memory import MemoryBackend
+from volplane_testing.memory_storage import MemoryAsset
 
 OK = "ok"
 Answer = Any
 """`"ok"`, an error text, an exception to raise, or the result itself. A text that starts with `in-use:` is
 VolumeInUse."""
+
+
+class Paths(MemoryBackend):
+    """The handle of an asset is its path."""
+
+    def handle_of(self, name: str) -> str:
+        return f"/assets/{name}"
+
+    def source_of(self, asset: MemoryAsset) -> VolumeSource:
+        return VolumeSource(kind="hostPath", fields={"path": asset.handle})
 
 
 class ScriptedBackend(BackendSpec):
@@ -59,7 +75,7 @@ class ScriptedBackend(BackendSpec):
     ) -> None:
         super().__init__({})
         self.name = name
-        self.assets: dict[str, Asset] = {}
+        self.memory = Paths()
         self.calls: Counter[str] = Counter()
         self.requests: list[Any] = []
         self.complaints: list[str] = []
@@ -69,6 +85,11 @@ class ScriptedBackend(BackendSpec):
         self._parameters = tuple(parameters)
         self._info = dict(info or {})
         self._owns = owns
+
+    @property
+    def assets(self) -> dict[str, MemoryAsset]:
+        """By name."""
+        return self.memory.storage.assets
 
     def driver(self) -> Driver:
         plugin = Plugin(kind="backend", name="scripted", factory=lambda _options: self, distribution="tests")
@@ -123,25 +144,12 @@ class ScriptedBackend(BackendSpec):
 
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
-        def make() -> Asset:
-            path = f"/assets/{request.name}"
-            asset = Asset(
-                handle=path,
-                source=VolumeSource(kind="hostPath", fields={"path": path}),
-                capacity_bytes=request.capacity_bytes,
-            )
-            return self.assets.setdefault(request.name, asset)
-
-        result: Asset | InProgress = self._play("provision", request, make)
+        result: Asset | InProgress = self._play("provision", request, lambda: self.memory.provision(request))
         return result
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
-        def destroy() -> Done:
-            self.assets.pop(request.volume.name, None)
-            return Done()
-
-        result: Done | InProgress = self._play("delete", request, destroy)
+        result: Done | InProgress = self._play("delete", request, lambda: self.memory.delete(request))
         return result
 
     @hookimpl
@@ -157,8 +165,5 @@ class SearchableBackend(ScriptedBackend):
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        def look() -> Asset | Absent:
-            return self.assets.get(request.name) or Absent()
-
-        result: Asset | Absent = self._play("find", request, look)
+        result: Asset | Absent = self._play("find", request, lambda: self.memory.find(request))
         return result

@@ -16,10 +16,12 @@ from volplane import (
     BackendError,
     DeleteRequest,
     InProgress,
+    Ownership,
     ProvisionRequest,
     VolumeSource,
 )
 from volplane.operations import DriverLimits
+from volplane_testing.memory_storage import MemoryAsset
 
 
 def _asset(name: str, gib: int, **more: object) -> Asset:
@@ -149,12 +151,11 @@ async def test_an_asset_smaller_than_asked_is_no_success() -> None:
 
     async with Harness(backend) as harness:
         await create_class(harness)
-        uid = await ask(harness)
-        backend.assets[f"pvc-{uid}"] = _asset("small", 1)
-        backend.script("provision", backend.assets[f"pvc-{uid}"])
-        await harness.delete("claims", "c")
         uid = await ask(harness, resources={"requests": {"storage": "2Gi"}})
-        backend.assets = {f"pvc-{uid}": _asset("small", 1)}
+        name, small = f"pvc-{uid}", _asset("small", 1)
+        owner = Ownership(cluster_id="cluster-1", claim_uid=uid, volume_name=name)
+        backend.assets[name] = MemoryAsset(small.handle, name, owner, small.capacity_bytes, demand=())
+        backend.script("provision", small)
         await harness.start()
         await harness.settle()
         assert await harness.volumes() == {}

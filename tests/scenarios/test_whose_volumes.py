@@ -107,7 +107,7 @@ async def test_a_renamed_driver_takes_over_by_the_annotation() -> None:
     async with Harness(old) as harness:
         name = await made_volume(harness)
         await harness.kill()
-        new.assets = old.assets
+        new.memory = old.memory
         harness.backends = {new.name: new}
         await harness.patch(
             "volumes", name, {"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": new.name}}}
