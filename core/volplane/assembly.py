@@ -6,7 +6,7 @@ here decides anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -43,7 +43,7 @@ from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
 from volplane.reconcile.volumes import VolumeReconciler, promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
-from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
+from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
 from volplane.state.naming import volume_source
 from volplane.state.records import Sealer
 
@@ -116,16 +116,9 @@ class _Wiring:
         if parts.lifecycle_metrics is not None:
             claims, volumes = self._state.claims, self._state.volumes
             self._measured = MeasuredHooks(self._drivers, claims, volumes, parts.lifecycle_metrics)
-        self._caches: Mapping[str, Cache[Any]] = {
-            cache.kind.plural: cache
-            for cache in (
-                self._state.claims,
-                self._state.volumes,
-                self._state.classes,
-                self._state.pods,
-                self._state.nodes,
-            )
-        }
+        state = self._state
+        caches: tuple[Cache[Any], ...] = (state.claims, state.volumes, state.classes, state.pods, state.nodes)
+        self._caches = {cache.kind.plural: cache for cache in caches}
 
     def plane(self) -> ControlPlane:
         """Build the rest, each part after those that it needs."""
@@ -257,14 +250,7 @@ class _Wiring:
         volumes = self._runner(
             "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes), state.volumes
         )
-        handlers = ProtectionHandlers(
-            claims=claims,
-            volumes=volumes,
-            known=state.claims,
-            live=live,
-            claims_of_pod=claims_of_pod,
-            monotonic=parts.clock.monotonic,
-        )
+        handlers = ProtectionHandlers(protection, claims=claims, volumes=volumes)
         state.claims.subscribe(handlers.claim_changed)
         state.volumes.subscribe(handlers.volume_changed)
         state.pods.subscribe(handlers.pod_changed)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-__all__ = ["nearest", "sanitize"]
+__all__ = ["nearest", "one_line", "sanitize"]
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[\t\n]")
 
@@ -20,6 +20,11 @@ def sanitize(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _CONTROL.sub(_escaped, text.encode("utf-8", "backslashreplace").decode())
+
+
+def one_line(text: object) -> str:
+    """The text with every run of white space as one space."""
+    return " ".join(str(text).split()) or "no message"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

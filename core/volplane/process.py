@@ -168,11 +168,11 @@ class ControllerProcess:
 
         Raises ConfigurationError if the API server refuses what the start needs.
         """
-        loaded = await asyncio.to_thread(load_drivers, self._configuration, self._plugins or InstalledPlugins())
-        self._loaded = loaded
-        for broken in loaded.broken:
+        plugins = self._plugins or InstalledPlugins()
+        self._loaded = await asyncio.to_thread(load_drivers, self._configuration, plugins)
+        for broken in self._loaded.broken:
             log.error("driver %s is not usable: %s", broken.name, broken.error)
-        working = asyncio.ensure_future(self._elect_and_work(loaded, stop))
+        working = asyncio.ensure_future(self._elect_and_work(stop))
         stopped = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -186,13 +186,13 @@ class ControllerProcess:
         if working.done() and not working.cancelled():
             working.result()
 
-    async def _elect_and_work(self, loaded: LoadedDrivers, stop: asyncio.Event) -> None:
+    async def _elect_and_work(self, stop: asyncio.Event) -> None:
         await self._prepare()
 
         async def work(leadership: Leadership) -> None:
             # In each term again: the namespace with the sealing key may have been deleted and created anew.
             cluster_id, sealer = await self._prepare()
-            await self._lead(loaded, cluster_id, sealer, leadership, stop)
+            await self._lead(cluster_id, sealer, leadership, stop)
 
         if not self._options.leader_elect:
             self.metrics.leading(LEASE, leading=True)
@@ -235,14 +235,12 @@ class ControllerProcess:
                 self._trouble = ""
                 return cluster_id, sealer
 
-    async def _lead(
-        self, loaded: LoadedDrivers, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event
-    ) -> None:
+    async def _lead(self, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event) -> None:
         """One term of leadership: build a control plane, run it until `stop` or the end of the Lease, shut it down."""
         recorder = EventRecorder(
             self._client, instance=self._options.identity, now=self._clock.now, metrics=self.metrics
         )
-        plane = self._build(loaded, cluster_id, sealer, leadership, recorder)
+        plane = self._build(cluster_id, sealer, leadership, recorder)
         async with asyncio.TaskGroup() as group:
             events = group.create_task(recorder.run(), name="events")
             keeping = group.create_task(plane.drivers.keep(), name="drivers")
@@ -273,18 +271,11 @@ class ControllerProcess:
                 await recorder.close(EVENT_SECONDS)
                 events.cancel()
 
-    def _build(
-        self,
-        loaded: LoadedDrivers,
-        cluster_id: str,
-        sealer: Sealer,
-        leadership: Leadership,
-        recorder: EventRecorder,
-    ) -> ControlPlane:
+    def _build(self, cluster_id: str, sealer: Sealer, leadership: Leadership, recorder: EventRecorder) -> ControlPlane:
         parts = Parts(
             client=self._client,
-            loaded=loaded,
-            executor=ThreadExecutor(loaded.limits),
+            loaded=self._loaded,
+            executor=ThreadExecutor(self._loaded.limits),
             recorder=recorder,
             sealer=sealer,
             clock=self._clock,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from backends import Shelf
 from volplane import (
     Asset,
-    BackendSpec,
     Done,
     DriverInfo,
     InvalidArgument,
@@ -36,13 +36,11 @@ SECOND = ParameterSchema(
 )
 
 
-class Shelf(BackendSpec):
-    """Remembers what it was asked."""
-
-    default_driver_name = "shelf.example.com"
+class Tiered(Shelf):
+    """Remembers the parameters that it was asked with."""
 
     def __init__(self, schema: ParameterSchema, made: dict[str, Any], asked: list[Any]) -> None:
-        super().__init__({})
+        super().__init__()
         self.schema, self.made, self.asked = schema, made, asked
 
     @hookimpl
@@ -60,13 +58,12 @@ class Shelf(BackendSpec):
     def provision(self, request: Any) -> Asset:
         self.asked.append(("provision", dict(request.parameters)))
         self.made[request.name] = dict(request.parameters)
-        source = VolumeSource(kind="nfs", fields={"server": "shelf", "path": f"/{request.name}"})
-        return Asset(handle=request.name, source=source, capacity_bytes=request.capacity_bytes)
+        return super().provision(request)
 
     @hookimpl
-    def delete(self, request: Any) -> Done:
-        self.made.pop(request.volume.handle, None)
-        return Done()
+    def delete(self, request: Any) -> Any:
+        self.made.pop(request.volume.handle.removeprefix("shelf/"), None)
+        return super().delete(request)
 
 
 class Site:
@@ -77,8 +74,8 @@ class Site:
         self.made: dict[str, Any] = {}
         self.asked: list[Any] = []
 
-    def shelf(self) -> Shelf:
-        return Shelf(self.schema, self.made, self.asked)
+    def shelf(self) -> Tiered:
+        return Tiered(self.schema, self.made, self.asked)
 
     def cluster(self) -> Cluster:
         return Cluster({"shelf.example.com": self.shelf})
@@ -157,7 +154,7 @@ async def test_attributes_come_back_whatever_the_source_is() -> None:
     seen: list[dict[str, str]] = []
     told = {"pool": "a", "note": 'quotes " and ünï'}
 
-    class Attributed(Shelf):
+    class Attributed(Tiered):
         def __init__(self, kind: str) -> None:
             super().__init__(FIRST, {}, [])
             self.kind = kind
@@ -203,7 +200,7 @@ async def test_attributes_come_back_whatever_the_source_is() -> None:
 async def test_a_hook_is_told_which_try_it_is() -> None:
     attempts: list[int] = []
 
-    class Slow(Shelf):
+    class Slow(Tiered):
         @hookimpl
         def provision(self, request: Any) -> Asset:
             attempts.append(request.context.attempt)

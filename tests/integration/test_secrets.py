@@ -13,18 +13,9 @@ from typing import Any
 
 import pytest
 
+from backends import Filer
 from integration.controller_process import Asked, Site, running_process
-from volplane import (
-    Asset,
-    BackendSpec,
-    Done,
-    DriverInfo,
-    Parameter,
-    ParameterKind,
-    ParameterSchema,
-    VolumeSource,
-    hookimpl,
-)
+from volplane import hookimpl
 from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
 from volplane.controller import logs
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
@@ -36,40 +27,27 @@ from volplane.kube.transport import Response
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 
 OURS = "volplane-system"
-FILER = "filer.example.com"
+FILER = Filer.default_driver_name
 PASSWORD = "s3cr3t-in-the-cluster"
 EVERYTHING = frozenset(ALL_CONTROLLERS)
 
 
-class Filer(BackendSpec):
+class Guarded(Filer):
     """Lets in who knows the password."""
 
-    options_schema = ParameterSchema(
-        parameters=(Parameter(name="password", doc="Of the filer.", kind=ParameterKind.SECRET, required=True),)
-    )
-
     def __init__(self, options: Any) -> None:
-        self._password = options["password"]
+        super().__init__(options)
+        self.log_in = self._admit
 
-    def _log_in(self) -> None:
-        if self._password.reveal() != PASSWORD:
-            raise Unavailable(f"the filer does not let in {self._password.reveal()}")
-
-    @hookimpl
-    def describe(self, request: Any) -> DriverInfo:
-        return DriverInfo(version="1")
+    def _admit(self, password: str) -> None:
+        if password != PASSWORD:
+            raise Unavailable(f"the filer does not let in {password}")
 
     @hookimpl
-    def provision(self, request: Any) -> Asset:
-        self._log_in()
-        request.context.log.warning("logged in with %s", self._password.reveal())
-        source = VolumeSource(kind="nfs", fields={"server": "filer", "path": f"/{request.name}"})
-        return Asset(handle=request.name, source=source, capacity_bytes=request.capacity_bytes)
-
-    @hookimpl
-    def delete(self, request: Any) -> Done:
-        self._log_in()
-        return Done()
+    def provision(self, request: Any) -> Any:
+        made = super().provision(request)
+        request.context.log.warning("logged in with %s", self.password.reveal())
+        return made
 
 
 def configuration(reference: str) -> Configuration:
@@ -79,7 +57,7 @@ def configuration(reference: str) -> Configuration:
 
 @asynccontextmanager
 async def site_with(directory: Path, reference: str) -> AsyncIterator[Site]:
-    plugin = Plugin(kind="backend", name="filer", factory=Filer)
+    plugin = Plugin(kind="backend", name="filer", factory=Guarded)
     configured = configuration(reference)
     async with running_process(directory, EVERYTHING, configuration=configured, plugins=[plugin]) as site:
         yield site

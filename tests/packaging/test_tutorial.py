@@ -74,9 +74,9 @@ def test_the_backend_of_the_readme_makes_and_deletes_volumes(tmp_path: Path) -> 
     driver = build_driver("folders.example.com", plugin, {"root": str(tmp_path)})
 
     demand = ProvisionRequest(context=CONTEXT, name="pvc-5a1e", capacity_bytes=5, owner=OWNER, claim=CLAIM)
-    asset = driver.provision(demand)
+    asset = driver.call(demand)
     assert isinstance(asset, Asset)
-    assert driver.provision(demand) == asset
+    assert driver.call(demand) == asset
     [made] = [path for path in tmp_path.iterdir() if path.is_dir()]
     (made / "file").write_text("contents")
 
@@ -84,7 +84,7 @@ def test_the_backend_of_the_readme_makes_and_deletes_volumes(tmp_path: Path) -> 
         name="pvc-5a1e", uid="77", handle=asset.handle, source=asset.source, capacity_bytes=5, owner=OWNER
     )
     for _ in range(2):
-        assert driver.delete(DeleteRequest(context=CONTEXT, volume=volume)) == Done()
+        assert driver.call(DeleteRequest(context=CONTEXT, volume=volume)) == Done()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from scenarios.backends import ScriptedBackend
 from scenarios.faults import Call, Rules, refusing
-from volplane.assembly import Parts, build
+from volplane.assembly import Parts
 from volplane.controller.actions import EventRecord
 from volplane.controlplane import ControlPlane
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
@@ -24,6 +24,7 @@ from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
+from volplane_testing.control_plane import VirtualProcess
 from volplane_testing.executor import InlineExecutor, Latency
 from volplane_testing.transport import FaultTransport
 
@@ -91,10 +92,8 @@ class Harness:
         self._limits = dict(limits or {})
         self._latency = latency
         self._people = InProcessTransport(self.server)
-        self._running: asyncio.Task[None] | None = None
         self._transport: FaultTransport | None = None
-        self._executor: InlineExecutor | None = None
-        self._plane: ControlPlane | None = None
+        self._process: VirtualProcess | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._crashing: asyncio.Task[None] | None = None
         self.adjust: Callable[[ControlPlane], None] = lambda _plane: None
@@ -104,17 +103,16 @@ class Harness:
 
     @property
     def plane(self) -> ControlPlane:
-        assert self._plane is not None, "no controller was started"
-        return self._plane
+        assert self._process is not None, "no controller was started"
+        return self._process.plane
 
     def way_to_server(self) -> Transport:
         """What lies between a control plane and the server."""
         return InProcessTransport(self.server)
 
-    async def build(self) -> ControlPlane:
-        """A fresh process: nothing survives but the server, the backends and the rules."""
+    async def build(self) -> VirtualProcess:
+        """A fresh process, not started: nothing survives but the server, the backends and the rules."""
         self._transport = FaultTransport(self.way_to_server(), self.rules)
-        self._executor = InlineExecutor(self._limits, self._latency)
         bootstrap = Client(InProcessTransport(self.server))
         await ensure_namespace(bootstrap, OURS)
         loaded = LoadedDrivers(
@@ -123,35 +121,23 @@ class Harness:
         parts = Parts(
             client=Client(self._transport),
             loaded=loaded,
-            executor=self._executor,
+            executor=InlineExecutor(self._limits, self._latency),
             recorder=self,
             sealer=await ensure_sealer(bootstrap, OURS),
-            clock=_Clock(),
+            clock=clock.LoopClock(),
             random=random.Random(11),
         )
-        self._plane = build(self._settings, parts)
-        self.adjust(self._plane)
-        await self._plane.drivers.start_all()
-        return self._plane
+        self._process = VirtualProcess(self._settings, parts, self._transport)
+        self.adjust(self._process.plane)
+        return self._process
 
     async def start(self) -> None:
-        plane = await self.build()
-        self.run(plane)
-        await plane.wait_synced()
-
-    def run(self, plane: ControlPlane) -> None:
-        self._running = asyncio.create_task(plane.run(), name="control plane")
+        await (await self.build()).start()
 
     async def kill(self) -> None:
         """SIGKILL: what is under way reaches nothing any more."""
-        if self._running is None or self._transport is None or self._executor is None:
-            return
-        self._transport.dead = True
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
-        self._executor.close()
-        await self.plane.operations.drain(0.0)
-        self._running = None
+        if self._process is not None:
+            await self._process.kill()
 
     async def restart(self) -> None:
         """Kill it and start another one."""
@@ -286,8 +272,8 @@ class Harness:
         begun, version, since = loop.time(), self.server.store.version, loop.time()
         while loop.time() < since + seconds:
             await asyncio.sleep(seconds / 30)
-            if self._running is not None and self._running.done() and self._crashing is None:
-                self._running.result()
+            if self._process is not None and self._crashing is None:
+                self._process.check()
             if self._crashing is not None and self._crashing.done():
                 self._crashing.result()
             if self.server.store.version != version:
@@ -302,7 +288,7 @@ class Harness:
             await asyncio.sleep(0.01)
 
     def reasons(self) -> dict[str, dict[str, str]]:
-        return {r.name: dict(r.reasons) for r in self.plane.runners} if self._plane is not None else {}
+        return {r.name: dict(r.reasons) for r in self.plane.runners} if self._process is not None else {}
 
     # --- faults -------------------------------------------------------------------------------------------------
 
@@ -370,11 +356,3 @@ class Harness:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-class _Clock:
-    def now(self) -> Any:
-        return clock.now()
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()

@@ -43,7 +43,8 @@ async def one_sync(harness: Harness, kind: str, name: str, *, before: Callable[[
 
     Whose the static volumes are is known before: asking for it would be an operation of its own, and end the pass.
     """
-    plane = await harness.build()
+    plane = (await harness.build()).plane
+    await plane.drivers.start_all()
     client = Client(InProcessTransport(harness.server))
     for cache in plane.caches.values():
         listing = await client.list(cache.kind)

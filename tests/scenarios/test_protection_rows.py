@@ -124,14 +124,14 @@ async def _deliver(harness: Harness, step: Json) -> None:
     pods.
     """
     harness.rules.hide("pods", "*")
-    plane = await harness.build()
+    process = await harness.build()
     for version, key in enumerate(("old", "new"), start=10**9):
         if key in step:
             body = {**step[key], "metadata": {"uid": "uid0", **step[key]["metadata"], "resourceVersion": str(version)}}
-            plane.state.pods.observe(msgspec.convert(body, Pod))
+            process.plane.state.pods.observe(msgspec.convert(body, Pod))
     if step["event"] == "delete":
-        plane.state.pods.observe_deleted("default/pod1", "uid0")
-    harness.run(plane)
+        process.plane.state.pods.observe_deleted("default/pod1", "uid0")
+    await process.start()
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------

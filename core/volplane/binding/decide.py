@@ -130,8 +130,9 @@ def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
     """Table 5.2 for a claim that went through a complete bind before."""
     name = claim.spec.volume_name
     if not name:
-        message = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"
-        return _lost(claim, "ClaimLost", message)
+        return _lost(
+            claim, "ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"
+        )
     volume = volumes.get(name)
     if volume is None:
         return _lost(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
@@ -143,8 +144,7 @@ def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
             return _bind_again(claim, volume)
         if not reference.uid and reference_is(reference, claim):
             return Bind(volume)  # Restored from a backup: both name each other, only uids are new.
-    message = "Two claims are bound to the same volume, this one is bound incorrectly"
-    return _lost(claim, "ClaimMisbound", message)
+    return _lost(claim, "ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
 
 
 def _given_up(volume: Volume) -> bool:
@@ -155,8 +155,7 @@ def _given_up(volume: Volume) -> bool:
 def _bind_again(claim: Claim, volume: Volume) -> Bind | Action:
     """The volume lost its reference, or is another one that was given the name of a lost one."""
     enough = capacity_of(volume) >= held_by(claim) > 0
-    ignoring = ("deletion", "attributes", *(("size",) if enough else ()))
-    why = refusal(volume, claim, ignoring=ignoring)
+    why = refusal(volume, claim, ignoring=("deletion", "attributes", *(("size",) if enough else ())))
     if not why:
         return Bind(volume)
     message = f'Volume "{volume.name}" is not the one that this claim was bound to: {why}. Data on the volume is lost!'
@@ -277,10 +276,9 @@ def reset_claim_step(claim: Claim, phase: str, *, events: tuple[EventRecord, ...
         status["currentVolumeAttributesClassName"] = None
     if not status:
         return None
-    recorded = events if "phase" in status else ()
-    return Patch(
-        kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=f"status {phase}", events=recorded
-    )
+    told = events if "phase" in status else ()
+    body, why = {"status": status}, f"status {phase}"
+    return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=told)
 
 
 def unbind_patch(volume: Volume, *, metadata: Mapping[str, Any] | None = None, why: str) -> Patch:
@@ -301,9 +299,7 @@ def unbind_patch(volume: Volume, *, metadata: Mapping[str, Any] | None = None, w
 
 
 def migration_step(kind: Kind[Any], item: Claim | Volume) -> Patch | None:
-    """Set or remove the annotation `pv.kubernetes.io/migrated-to`, for volumes of in-tree plugins that a CSI driver
-    serves now.
-    """
+    """Set or remove `pv.kubernetes.io/migrated-to`, for volumes of in-tree plugins that a CSI driver serves now."""
     if isinstance(item, Volume):
         plugin = item.annotation(names.PROVISIONED_BY)
     else:

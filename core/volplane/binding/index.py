@@ -33,24 +33,15 @@ def _entry_of(volume: Volume) -> Entry:
     return (capacity_of(volume), volume.metadata.creation_timestamp or "", volume.name)
 
 
-def is_free(volume: Volume) -> bool:
+def is_free(volume: Volume, phases: tuple[str, ...] = ("Available",)) -> bool:
     """Whether any claim may take it: available, unreserved, not going away, not being scrubbed."""
-    return (
-        volume.spec.claim_ref is None
-        and volume.status.phase == "Available"
-        and not volume.terminating
-        and volume.annotation(INTENT) is None
-    )
+    unused = volume.spec.claim_ref is None and not volume.terminating and volume.annotation(INTENT) is None
+    return unused and volume.status.phase in phases
 
 
 def is_coming(volume: Volume) -> bool:
     """Whether it is new and will be free as soon as its first phase is written."""
-    return (
-        volume.spec.claim_ref is None
-        and volume.status.phase in ("", "Pending")
-        and not volume.terminating
-        and volume.annotation(INTENT) is None
-    )
+    return is_free(volume, ("", "Pending"))
 
 
 class FreeVolumes:

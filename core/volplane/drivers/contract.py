@@ -44,7 +44,7 @@ HOOKS: Final = frozenset(name for name, value in vars(BackendSpec).items() if ha
 IN_TREE_PREFIX: Final = "kubernetes.io/"
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _STARS: Final[Mapping[object, str]] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-_UNMARKED: Final = "hook {}: is not marked and would never be called; mark it with @hookimpl or rename it"
+_UNMARKED: Final = "is not marked and would never be called; mark it with @hookimpl or rename it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,29 +90,26 @@ def driver_name_flaw(name: str) -> str | None:
 
 def marks(plugin: object) -> tuple[Mark, ...]:
     """Everything in `plugin` that carries the mark, found without evaluating properties."""
-    return tuple(_marks(plugin))
+    return tuple(filter(None, (_mark(plugin, attribute) for attribute in sorted(dir(plugin)))))
 
 
-def _marks(plugin: object) -> Iterator[Mark]:
-    for attribute in sorted(dir(plugin)):
-        static = inspect.getattr_static(plugin, attribute, None)
-        function = _function(static)
-        options = _options(static) or _options(function)
-        if options is not None:
-            yield Mark(
-                attribute=attribute,
-                hook=options.get("specname") or attribute,
-                function=function,
-                bound=not isinstance(static, staticmethod) and not _own(plugin, attribute),
-                wrapper=bool(options.get("wrapper")),
-                old_wrapper=bool(options.get("hookwrapper")),
-                optional=bool(options.get("optionalhook")),
-            )
-
-
-def _own(plugin: object, attribute: str) -> bool:
-    """Whether a function is kept on the object itself (a module, an instance attribute), so that nothing binds it."""
-    return not isinstance(plugin, type) and attribute in getattr(plugin, "__dict__", {})
+def _mark(plugin: object, attribute: str) -> Mark | None:
+    static = inspect.getattr_static(plugin, attribute, None)
+    function = _function(static)
+    options = _options(static) or _options(function)
+    if options is None:
+        return None
+    # Nothing binds a function that is kept on the object itself: in a module, or as an attribute of an instance.
+    own = not isinstance(plugin, type) and attribute in getattr(plugin, "__dict__", {})
+    return Mark(
+        attribute=attribute,
+        hook=options.get("specname") or attribute,
+        function=function,
+        bound=not isinstance(static, staticmethod) and not own,
+        wrapper=bool(options.get("wrapper")),
+        old_wrapper=bool(options.get("hookwrapper")),
+        optional=bool(options.get("optionalhook")),
+    )
 
 
 def _function(static: object) -> Callable[..., object] | None:
@@ -134,10 +131,8 @@ def backend_flaws(backend: object) -> tuple[str, ...]:
     """Everything for which this backend instance is refused; each names hook and argument."""
     found = marks(backend)
     unmarked = _unmarked(backend, found)
-    flaws = [flaw for mark in found for flaw in _mark_flaws(mark) or _backend_mark_flaws(mark)]
-    flaws += _duplicates(found)
-    flaws += [_UNMARKED.format(hook) for hook in unmarked]
     missing = sorted(REQUIRED_HOOKS - {m.hook for m in found} - set(unmarked))
+    flaws = _hook_flaws(found, unmarked, _backend_mark_flaws)
     flaws += [f"hook {hook}: is required and missing; implement it and mark it with @hookimpl" for hook in missing]
     return tuple(flaws)
 
@@ -145,12 +140,19 @@ def backend_flaws(backend: object) -> tuple[str, ...]:
 def extension_flaws(extension: object) -> tuple[str, ...]:
     """Everything for which this extension instance is refused."""
     found = marks(extension)
-    flaws = [flaw for mark in found for flaw in _mark_flaws(mark) or _extension_mark_flaws(mark)]
-    flaws += _duplicates(found)
-    flaws += [_UNMARKED.format(hook) for hook in _unmarked(extension, found)]
+    flaws = _hook_flaws(found, _unmarked(extension, found), _extension_mark_flaws)
     if not found and not flaws:
         flaws.append("wraps no hook; mark a generator function named after one with @hookimpl(wrapper=True)")
     return tuple(flaws)
+
+
+def _hook_flaws(found: tuple[Mark, ...], unmarked: list[str], of_kind: Callable[[Mark], list[str]]) -> list[str]:
+    flaws = [flaw for mark in found for flaw in _mark_flaws(mark) or of_kind(mark)]
+    names: dict[str, list[str]] = {}
+    for mark in found:
+        names.setdefault(mark.hook, []).append(mark.attribute)
+    flaws += [f"hook {h}: is implemented twice, by {' and '.join(a)}" for h, a in names.items() if len(a) > 1]
+    return [*flaws, *(f"hook {hook}: {_UNMARKED}" for hook in unmarked)]
 
 
 def _mark_flaws(mark: Mark) -> list[str]:
@@ -197,13 +199,6 @@ def _extension_mark_flaws(mark: Mark) -> list[str]:
     if mark.function is not None and not inspect.isgeneratorfunction(mark.function):
         return [f"hook {mark.hook}: a wrapper is a generator: 'result = yield', then 'return result'"]
     return []
-
-
-def _duplicates(found: tuple[Mark, ...]) -> list[str]:
-    names: dict[str, list[str]] = {}
-    for mark in found:
-        names.setdefault(mark.hook, []).append(mark.attribute)
-    return [f"hook {h}: is implemented twice, by {' and '.join(a)}" for h, a in names.items() if len(a) > 1]
 
 
 def _unmarked(plugin: object, found: tuple[Mark, ...]) -> list[str]:

@@ -24,7 +24,7 @@ from typing import IO, Any, Final, Protocol
 
 from volplane.drivers.contract import Plugin
 from volplane.errors import PluginError
-from volplane.messages import nearest
+from volplane.messages import nearest, one_line
 
 __all__ = ["GROUPS", "IMPORT_DEADLINE", "GivenPlugins", "Installed", "InstalledPlugins", "PluginSource", "installed"]
 
@@ -106,17 +106,14 @@ class InstalledPlugins:
             raise PluginError(f"{kind} {name!r} is not installed{nearest(name, self.names(kind))}")
         with self._locks[key]:
             if key not in self._loaded:
-                self._loaded[key] = self._load(self._installed[key])
+                try:
+                    self._loaded[key] = _import(self._installed[key], self.deadline)
+                except PluginError as error:
+                    self._loaded[key] = error
             loaded = self._loaded[key]
         if isinstance(loaded, PluginError):
             raise PluginError(str(loaded))
         return loaded
-
-    def _load(self, entry: Installed) -> Plugin | PluginError:
-        try:
-            return _import(entry, self.deadline)
-        except PluginError as error:
-            return error
 
 
 def installed(kind: str) -> tuple[Installed, ...]:
@@ -143,30 +140,27 @@ def _entries(kind: str) -> Iterator[Installed]:
         text = _read(distribution)
         if text is None or GROUPS[kind] not in text:
             continue
-        name = _distribution_name(distribution)
+        name = _metadata(distribution, "Name", "a distribution without a name")
         if re.sub(r"[-_.]+", "-", name).lower() in seen:
             continue  # the same distribution stands earlier on sys.path and shadows this one, as for imports
         seen.add(re.sub(r"[-_.]+", "-", name).lower())
         for entry_name, value in _section(text, GROUPS[kind]):
-            yield Installed(kind=kind, name=entry_name, value=value, distribution=f"{name} {_version(distribution)}")
+            version = _metadata(distribution, "Version", "of unknown version")
+            yield Installed(kind=kind, name=entry_name, value=value, distribution=f"{name} {version}")
 
 
 def _read(distribution: importlib.metadata.Distribution) -> str | None:
     try:
         return distribution.read_text("entry_points.txt")
     except (OSError, UnicodeDecodeError) as error:
-        log.warning("entry points of %s cannot be read: %s", _distribution_name(distribution), error)
+        name = _metadata(distribution, "Name", "a distribution without a name")
+        log.warning("entry points of %s cannot be read: %s", name, error)
         return None
 
 
-def _distribution_name(distribution: importlib.metadata.Distribution) -> str:
+def _metadata(distribution: importlib.metadata.Distribution, field: str, otherwise: str) -> str:
     metadata: Any = distribution.metadata
-    return (metadata["Name"] if metadata is not None else None) or "a distribution without a name"
-
-
-def _version(distribution: importlib.metadata.Distribution) -> str:
-    metadata: Any = distribution.metadata
-    return (metadata["Version"] if metadata is not None else None) or "of unknown version"
+    return (metadata[field] if metadata is not None else None) or otherwise
 
 
 def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
@@ -210,7 +204,7 @@ def _import(entry: Installed, deadline: float) -> Plugin:
 def _import_failed(entry: Installed, module: str, error: str, text: str, missing: str) -> str:
     newer = missing == "volplane" or missing.startswith("volplane.")
     hint = "; it seems to need another version of volplane" if newer else ""
-    return f"{entry}: importing {module} raised {error}: {' '.join(text.split()) or 'no message'}{hint}"
+    return f"{entry}: importing {module} raised {error}: {one_line(text)}{hint}"
 
 
 _CHILD: Final = """

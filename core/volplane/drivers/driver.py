@@ -22,6 +22,7 @@ from volplane.drivers.contract import HOOKS, Plugin
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
+from volplane.messages import one_line
 from volplane.requests import Context, DescribeRequest, HookRequest
 from volplane.schemas import ParameterSchema
 from volplane.secret import Secret, redacted
@@ -102,7 +103,7 @@ class Driver:
                 self._hooks.register(extension.instance, name=f"extension {index} {extension.plugin.name}")
             self._hooks.check_pending()
         except pluggy.PluginValidationError as error:
-            raise PluginError(f"{plugin}: {_one_line(error)}") from None
+            raise PluginError(f"{plugin}: {one_line(error)}") from None
         self._around = ", ".join(e.plugin.name for e in extensions)
         self.view = DriverView(
             name=name,
@@ -130,13 +131,12 @@ class Driver:
         hook = request.hook
         if hook == "start":
             self._reveal_secrets()
-        result: R
-        if not self.supports(hook):
-            if hook not in NOT_IMPLEMENTED:
-                raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
+        if self.supports(hook):
+            result: R = self._call(hook, request)
+        elif hook in NOT_IMPLEMENTED:
             result = NOT_IMPLEMENTED[hook]
-            return result
-        result = self._call(hook, request)
+        else:
+            raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
         return result
 
     def _reveal_secrets(self) -> None:
@@ -158,7 +158,7 @@ class Driver:
         except (Exception, SystemExit) as error:
             log.debug("hook %s of driver %s failed", hook, self.name, exc_info=True)
             traceback.clear_frames(error.__traceback__)
-            raise self._fault(hook, f"raised {type(error).__name__}: {_one_line(error)}") from None
+            raise self._fault(hook, f"raised {type(error).__name__}: {one_line(error)}") from None
         flaw = _result_flaw(hook, result) or self._shown(result)
         if flaw is not None:
             if inspect.iscoroutine(result):
@@ -169,20 +169,14 @@ class Driver:
     def _shown(self, result: object) -> str | None:
         for option, secret in self.secrets.items():
             if secret.is_in(result):
-                return (
-                    f"returned {type(result).__name__} with the secret of {option} in it; many may read volumes "
-                    "and logs"
-                )
+                what = f"returned {type(result).__name__} with the secret of {option} in it"
+                return f"{what}; many may read volumes and logs"
         return None
 
     def _fault(self, hook: str, what: str) -> PluginError | OutcomeUnknown:
         around = f" (wrapped by {self._around})" if self._around else ""
         message = redacted(f"hook {hook} of backend {self.plugin.name}{around} {what}")
         return PluginError(message) if hook in _HARMLESS else OutcomeUnknown(message)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or "no message"
 
 
 # --- the check of results: third-party code is checked at run time ----------------------------------------------------
@@ -198,10 +192,6 @@ def _result_flaw(hook: str, result: object) -> str | None:
         return f"returned the class {names} itself, expected an instance of it"
     if not any(isinstance(result, t) for t in expected):
         return f"returned {type(result).__name__}, expected {names}"
-    return _content_flaw(result)
-
-
-def _content_flaw(result: object) -> str | None:
     if isinstance(result, Asset):
         return _asset_flaw(result)
     if isinstance(result, AssetPage):

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
@@ -24,6 +25,7 @@ from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.parameters import driver_options
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
+from volplane.messages import one_line
 from volplane.operations import DriverLimits
 from volplane.requests import Context, DescribeRequest
 from volplane.schemas import ParameterSchema
@@ -55,7 +57,7 @@ def load_drivers(configuration: Configuration, plugins: PluginSource) -> LoadedD
         return LoadedDrivers(broken=tuple(broken))
     loaded = _load("backend", {s.backend for s in settings}, plugins)
     drivers: list[Driver] = []
-    builds = {s.name: _build(s, loaded[s.backend], extensions) for s in settings}
+    builds = {s.name: partial(_build, s, loaded[s.backend], extensions) for s in settings}
     built = _all_within(builds, BUILD_DEADLINE, "making the backend")
     for setting in settings:
         result = built[setting.name]
@@ -120,21 +122,14 @@ def _extensions(
 
 
 def _load(kind: str, names: Iterable[str], plugins: PluginSource) -> dict[str, Plugin | VolplaneError]:
-    def load(name: str) -> Callable[[], Plugin]:
-        return lambda: plugins.load(kind, name)
-
-    return _all_within({name: load(name) for name in sorted(names)}, 2 * IMPORT_DEADLINE, f"importing the {kind}")
+    jobs = {name: partial(plugins.load, kind, name) for name in sorted(names)}
+    return _all_within(jobs, 2 * IMPORT_DEADLINE, f"importing the {kind}")
 
 
-def _build(
-    settings: DriverSettings, plugin: Plugin | VolplaneError, extensions: tuple[Extension, ...]
-) -> Callable[[], Driver]:
-    def build() -> Driver:
-        if isinstance(plugin, VolplaneError):
-            raise plugin
-        return build_driver(settings.name, plugin, settings.options, extensions)
-
-    return build
+def _build(settings: DriverSettings, plugin: Plugin | VolplaneError, extensions: tuple[Extension, ...]) -> Driver:
+    if isinstance(plugin, VolplaneError):
+        raise plugin
+    return build_driver(settings.name, plugin, settings.options, extensions)
 
 
 def _all_within(jobs: Mapping[K, Callable[[], T]], seconds: float, what: str) -> dict[K, T | VolplaneError]:
@@ -220,7 +215,7 @@ def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
         raise
     except (Exception, SystemExit) as error:
         log.debug("%s could not be made", plugin, exc_info=True)
-        what = redacted(f"{type(error).__name__}: {_one_line(error)}")
+        what = redacted(f"{type(error).__name__}: {one_line(error)}")
         raise PluginError(f"{plugin}: cannot be made: {what}") from None
     if instance is None or isinstance(instance, type):
         raise PluginError(f"{plugin}: its entry point gave {instance!r}, expected an instance with hooks")
@@ -247,7 +242,3 @@ def _newer(backend: object, driver: str) -> str | None:
     if inspect.iscoroutine(info):
         info.close()
     return version_flaw(info)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or "no message"

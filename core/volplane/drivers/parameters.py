@@ -46,14 +46,8 @@ def class_parameters(
     """
     misplaced = {p.name.lower(): p.name for p in secrets_of(options)}
     values, flaws = check(schema, {key: raw for key, raw in given.items() if key.lower() not in misplaced}, "parameter")
-    flaws += tuple(
-        (
-            f"parameter {key!r} must not stand in a class, which many may read: secrets are options of the driver, by "
-            "reference"
-        )
-        for key in given
-        if key.lower() in misplaced
-    )
+    why = "must not stand in a class, which many may read: secrets are options of the driver, by reference"
+    flaws += tuple(f"parameter {key!r} {why}" for key in given if key.lower() in misplaced)
     if flaws:
         raise InvalidArgument(f"{where}: {'; '.join(flaws)}")
     return values
@@ -94,17 +88,13 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
 
 
 def _unknown(schema: ParameterSchema, key: str, raw: object, word: str) -> str:
-    hint = nearest(key, _names(schema))
+    hint = nearest(key, (p.name for p in schema.parameters))
     hidden = _CONFIDENTIAL.search(key) or any(repr(p.name) in hint for p in secrets_of(schema))
     return f"unknown {word} {key!r} (value {HIDDEN if hidden else _shown(raw)}){hint}"
 
 
 def secrets_of(schema: ParameterSchema | None) -> tuple[Parameter, ...]:
     return tuple(p for p in schema.parameters if p.kind is ParameterKind.SECRET) if schema is not None else ()
-
-
-def _names(schema: ParameterSchema) -> tuple[str, ...]:
-    return tuple(p.name for p in schema.parameters)
 
 
 def _shown(raw: object) -> str:
@@ -136,10 +126,10 @@ def read_value(parameter: Parameter, raw: object) -> Any:
     except ValueError:
         quote = "; quote it" if isinstance(raw, int | float) and parameter.kind in _QUOTED else ""
         raise _Wrong(f"expected {type_text(parameter)}{quote}") from None
-    items = value if isinstance(value, tuple) else (value,)
-    for item in items:
+    for item in value if isinstance(value, tuple) else (value,):
         _restrict(parameter, item)
-    if parameter.kind in _BOUNDED and not _within(parameter, value):
+    low, high = parameter.minimum, parameter.maximum
+    if parameter.kind in _BOUNDED and not ((low is None or value >= low) and (high is None or value <= high)):
         raise _Wrong(f"expected {type_text(parameter)}")
     return value
 
@@ -153,11 +143,6 @@ def _restrict(parameter: Parameter, item: object) -> None:
         raise _Wrong(f"expected {type_text(parameter)}")
 
 
-def _within(parameter: Parameter, value: float) -> bool:
-    low, high = parameter.minimum, parameter.maximum
-    return (low is None or value >= low) and (high is None or value <= high)
-
-
 def _string(raw: object) -> str:
     """Text, or a whole number; YAML has already rounded other numbers (1.10 is 1.1), so they must be quoted."""
     if isinstance(raw, bool) or not isinstance(raw, str | int):
@@ -166,9 +151,7 @@ def _string(raw: object) -> str:
 
 
 def _integer(raw: object) -> int:
-    if isinstance(raw, bool) or not isinstance(raw, str | int):
-        raise _Wrong(raw)
-    text = str(raw).strip()
+    text = _string(raw).strip()
     if not _INTEGER.fullmatch(text):
         raise _Wrong(raw)
     return int(text)

@@ -17,7 +17,7 @@ from volplane.intents.record import (
     can_never_be_bound,
     driver_of_class,
     has_newer_intent,
-    provisioning_failed,
+    not_provisioned,
     settle,
     settled_metadata,
 )
@@ -45,27 +45,20 @@ def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads)
     storage_class = cluster.classes.get(class_name) if class_name else None
     if storage_class is None:
         return _class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
-    if not _has(storage_class.provisioner, cluster):
+    if not cluster.has_driver(storage_class.provisioner):
         return _settle(claim, cluster)
     if why := _not_asked(claim, storage_class):
         return Wait(reason=why)
     return decide_provision(claim, storage_class, cluster, reads)
 
 
-def _has(driver: str, cluster: ClusterState) -> bool:
-    """Whether a driver of this name is configured here, working or not."""
-    return cluster.drivers.get(driver) is not None or bool(cluster.drivers.broken(driver))
-
-
 def _settle(claim: Claim, cluster: ClusterState) -> Action:
-    """End an intent that leads nowhere any more; one of a driver that we do not have may be another process's to
-    end.
-    """
+    """End an intent that leads nowhere any more. One of a driver that we do not have may be another process's."""
     if not settled_metadata(claim):
         return Settled()
     intent = cluster.intent_of(claim)
     driver = intent.driver if intent is not None else driver_of_class(claim, cluster)
-    if not _has(driver, cluster):
+    if not cluster.has_driver(driver):
         left = PATIENCE - _seconds_since(claim.metadata.deletion_timestamp, cluster.now())
         if left > 0:
             seconds = left if claim.terminating else None
@@ -75,11 +68,10 @@ def _settle(claim: Claim, cluster: ClusterState) -> Action:
 
 def _class_is_gone(claim: Claim, class_name: str) -> Wait:
     message = (
-        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, and '
-        "what was "
-        "made is deleted with the claim"
+        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, '
+        "and what was made is deleted with the claim"
     )
-    return Wait(reason=message, events=(provisioning_failed(claim, message),))
+    return not_provisioned(claim, message)
 
 
 def _not_asked(claim: Claim, storage_class: StorageClass) -> str:

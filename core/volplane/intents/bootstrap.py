@@ -74,8 +74,7 @@ def _key_of(secret: Secret) -> bytes:
     if len(key) < 16:
         raise ConfigurationError(
             f'secret {secret.key}: data["{_KEY}"] must be at least 16 bytes in base64; restore it, or delete '
-            "the secret "
-            "to have a new one made (open intents are then settled as unknown)"
+            "the secret to have a new one made (open intents are then settled as unknown)"
         )
     return key
 

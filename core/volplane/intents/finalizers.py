@@ -15,11 +15,7 @@ from volplane.kube.names import csi_driver_of
 from volplane.kube.objects import Volume
 from volplane.state.naming import is_in_tree
 
-__all__ = [
-    "finalizer_step",
-    "held_for_reclaim",
-    "without_finalizer",
-]
+__all__ = ["finalizer_step", "held_for_reclaim", "without_finalizer"]
 
 _RECLAIM = (names.RECLAIM_FINALIZER, names.IN_TREE_FINALIZER)
 

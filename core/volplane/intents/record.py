@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from volplane.assets import Segment
 from volplane.binding.matching import class_of_claim, refers_to
-from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait
+from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
@@ -36,6 +36,7 @@ __all__ = [
     "driver_of_class",
     "has_newer_intent",
     "holds_asset",
+    "not_provisioned",
     "presumed_intent",
     "provisioning_failed",
     "record_intent",
@@ -66,13 +67,8 @@ def choose_segment(
         labels = node.metadata.labels or {}
         missing = [key for key in keys if key not in labels]
         if missing:
-            return (
-                None,
-                (
-                    f'selected node "{selected}" lacks the label {missing[0]}, by which driver "{driver.name}" '
-                    "places volumes"
-                ),
-            )
+            lacks = f'lacks the label {missing[0]}, by which driver "{driver.name}" places volumes'
+            return None, f'selected node "{selected}" {lacks}'
         if allowed and not any(segment.items() <= labels.items() for segment in allowed):
             return None, f'selected node "{selected}" is outside the allowedTopologies of class "{storage_class.name}"'
         return {key: labels[key] for key in keys}, ""
@@ -104,7 +100,12 @@ def presumed_intent(claim: Claim, driver: DriverView, cluster: ClusterState) -> 
 
 def provisioning_failed(claim: Claim, message: str) -> EventRecord:
     """The event that tells why provisioning does not go on."""
-    return EventRecord(CLAIMS, claim, "Warning", "ProvisioningFailed", message)
+    return warning(CLAIMS, claim, "ProvisioningFailed", message)
+
+
+def not_provisioned(claim: Claim, message: str) -> Wait:
+    """Wait, and tell on the claim why provisioning does not go on."""
+    return Wait(reason=message, events=(provisioning_failed(claim, message),))
 
 
 def record_intent(
@@ -146,11 +147,8 @@ def settle(claim: Claim, cluster: ClusterState) -> Action | None:
     name = intent.driver if intent is not None else driver_of_class(claim, cluster)
     made = cluster.volumes.get(volume_name_of(claim))
     used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)
-    if (
-        used
-        or (made is not None and holds_asset(made, claim, name))
-        or isinstance(cluster.progress.claim(claim.uid).step, Discarded)
-    ):
+    held = made is not None and holds_asset(made, claim, name)
+    if used or held or isinstance(cluster.progress.claim(claim.uid).step, Discarded):
         return _end_intent(claim)
     return _restore_record(claim, name, intent, cluster) or discard(claim, name, cluster)
 
@@ -188,10 +186,9 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
         reason = cluster.drivers.broken(name) or "it is not configured here"
         message = (
             f'an asset may be left on driver "{name}", which cannot be asked: {reason}. Configure the driver, '
-            "or remove "
-            f"the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
+            f"or remove the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
         )
-        return Wait(reason=message, events=(provisioning_failed(claim, message),))
+        return not_provisioned(claim, message)
     step, intent = cluster.progress.claim(claim.uid).step, cluster.intent_of(claim)
     if isinstance(step, Discarding) and step.state is not None:
         if intent is not None and intent.driver == name and intent.discard != step.state:
@@ -199,14 +196,8 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
             return record_intent(claim, kept, cluster, why="keep the driver's state of the deletion")
         if (left := step.due - cluster.monotonic()) > 0:
             return Wait(reason=f'driver "{name}" is deleting an asset that is not wanted any more', seconds=left)
-    return Run(
-        verb="discard",
-        key=claim.key,
-        uid=claim.uid,
-        driver=driver.name,
-        asset=volume_name_of(claim),
-        group="discard",
-    )
+    asset = volume_name_of(claim)
+    return Run(verb="discard", key=claim.key, uid=claim.uid, driver=driver.name, asset=asset, group="discard")
 
 
 def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:
@@ -244,9 +235,8 @@ def has_newer_intent(volume: Volume, claim: Claim, sealer: Sealer) -> bool:
 def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
     """The next action for a claim whose volume `can_never_be_bound`."""
     if has_newer_intent(volume, claim, cluster.sealer):
-        return Wait(
-            reason=f'volume "{volume.name}" was deleted before it was bound; when it is gone another one is made'
-        )
+        reason = f'volume "{volume.name}" was deleted before it was bound; when it is gone another one is made'
+        return Wait(reason=reason)
     maker = volume.annotation(names.PROVISIONED_BY) or ""
     intent = ClaimIntent(v=INTENT_VERSION, driver=maker, generation=_generation_of(volume) + 1)
     metadata: dict[str, object] = {"annotations": {names.INTENT: cluster.sealer.seal(claim.uid, intent)}}

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from volplane.assets import ListedAsset, Ownership
 from volplane.controller.actions import Run
 from volplane.drivers.view import DriverView
-from volplane.errors import ApiNotFound, ConfigurationError, Unavailable, Unsupported, VolplaneError
+from volplane.errors import ConfigurationError, Unavailable, Unsupported, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks.listing import assets_of
 from volplane.operations import Dispatcher, Work
@@ -122,11 +121,9 @@ class Adoption:
         driver = self._cluster.drivers.get(adoptable.driver)
         if driver is None:
             raise Unavailable(f"driver {adoptable.driver}: {self._cluster.drivers.broken(adoptable.driver)}")
-        try:
-            live = await self._deps.client.get(VOLUMES, adoptable.volume)
-        except ApiNotFound:
-            raise VolplaneError(f"volume {adoptable.volume} is gone") from None
-        self._cluster.volumes.observe(live)
+        live = await self._deps.live_volume(adoptable.volume)
+        if live is None:
+            raise VolplaneError(f"volume {adoptable.volume} is gone")
         if obstacle := _obstacle(live, adoptable.driver, adoptable.handle):
             raise VolplaneError(obstacle)
         identity = volume_identity(live, self._cluster.settings.cluster_id)

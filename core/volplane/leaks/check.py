@@ -22,7 +22,7 @@ from volplane.intents.requests import segments_of
 from volplane.kube import names
 from volplane.kube.objects import Volume
 from volplane.leaks.comparison import Comparison, Finding, Observations, Verdict
-from volplane.leaks.listing import assets_of, each, feed_cached, feed_live, findings_of
+from volplane.leaks.listing import assets_of, feed_cached, feed_live, findings_of, paced
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["INTERVAL", "CheckStatus", "LeakCheck"]
@@ -138,14 +138,8 @@ class LeakCheck:
 
     async def _known(self, name: str) -> set[str]:
         """Volumes of the driver before its listing begins."""
-        known: set[str] = set()
-
-        def add(volume: Volume) -> None:
-            if volume.annotation(names.PROVISIONED_BY) == name:
-                known.add(volume.uid)
-
-        await each(add, self._cluster.volumes.values())
-        return known
+        volumes = paced(list(self._cluster.volumes.values()))
+        return {volume.uid async for volume in volumes if volume.annotation(names.PROVISIONED_BY) == name}
 
     def _in_reach(self, volume: Volume) -> bool:
         """Whether the volume lies where this process can look: anywhere, or on its node."""

@@ -18,10 +18,10 @@ from volplane.leaks.comparison import Comparison, Finding
 from volplane.requests import ListRequest
 from volplane.state.cluster_state import ClusterState
 
-__all__ = ["assets_of", "each", "feed_cached", "feed_live", "findings_of"]
+__all__ = ["assets_of", "feed_cached", "feed_live", "findings_of", "paced"]
 
 CHUNK = 500
-"""Objects between two breaths of the loop."""
+"""Objects after which other tasks run."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=KubeObject)
@@ -44,18 +44,20 @@ async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[Li
         seen.add(token)
 
 
-async def each(act: Callable[[T], None], items: Iterable[T]) -> None:
-    """Call `act` on each of the items there are now, letting others run in between."""
-    for number, item in enumerate(list(items), start=1):
-        act(item)
+async def paced(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items. Other tasks run after every `CHUNK` of them."""
+    for number, item in enumerate(items, start=1):
+        yield item
         if number % CHUNK == 0:
             await asyncio.sleep(0)
 
 
 async def feed_cached(comparison: Comparison, cluster: ClusterState) -> None:
     """Compare with what the caches hold: enough to explain an asset, never to call it an orphan."""
-    await each(comparison.add_claim, cluster.claims.values())
-    await each(comparison.add_volume, cluster.volumes.values())
+    async for claim in paced(list(cluster.claims.values())):
+        comparison.add_claim(claim)
+    async for volume in paced(list(cluster.volumes.values())):
+        comparison.add_volume(volume)
 
 
 async def feed_live(comparison: Comparison, client: Client) -> None:
@@ -68,9 +70,8 @@ async def _feed_pages(client: Client, kind: Kind[K], add: Callable[[K], None]) -
     async for page in client.pages(kind, limit=CHUNK):
         if page.unreadable:
             raise VolplaneError(
-                f"{kind.kind} {page.unreadable[0]} cannot be read: it may lead to any asset, so nothing can be "
-                "called an "
-                "orphan; repair or delete the object"
+                f"{kind.kind} {page.unreadable[0]} cannot be read: it may lead to any asset, so nothing can be called "
+                "an orphan; repair or delete the object"
             )
         for obj in page.items:
             add(obj)
@@ -78,10 +79,4 @@ async def _feed_pages(client: Client, kind: Kind[K], add: Callable[[K], None]) -
 
 async def findings_of(comparison: Comparison) -> list[Finding]:
     """What does not fit."""
-    found: list[Finding] = []
-    for number, finding in enumerate(comparison.findings(), start=1):
-        if finding is not None:
-            found.append(finding)
-        if number % CHUNK == 0:
-            await asyncio.sleep(0)
-    return found
+    return [finding async for finding in paced(comparison.findings()) if finding is not None]

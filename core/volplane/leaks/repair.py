@@ -14,9 +14,8 @@ from typing import Any
 
 from volplane.assets import InProgress, ListedAsset, Ownership, VolumeSource
 from volplane.controller.actions import Run
-from volplane.errors import ApiNotFound, OperationError, Unavailable, VolplaneError
+from volplane.errors import OperationError, Unavailable, VolplaneError
 from volplane.intents.operation import OperationDeps
-from volplane.kube.kinds import VOLUMES
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.comparison import Comparison, Finding, Verdict
 from volplane.leaks.listing import feed_live
@@ -104,12 +103,8 @@ class LeakRepair:
                 await self._look(finding, look)
         if finding.key not in look.orphans:
             raise VolplaneError("it is no orphan any more: a volume or a claim leads to it")
-        try:
-            live = await self._deps.client.get(VOLUMES, owner.volume_name)
-        except ApiNotFound:
-            return
-        self._deps.cluster.volumes.observe(live)
-        raise VolplaneError(f"it is no orphan any more: volume {live.name} leads to it")
+        if (live := await self._deps.live_volume(owner.volume_name)) is not None:
+            raise VolplaneError(f"it is no orphan any more: volume {live.name} leads to it")
 
     async def _look(self, finding: Finding, look: _Look) -> None:
         """Compare the finding, and all orphans of its driver with it, with what the API server has now."""

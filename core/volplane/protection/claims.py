@@ -47,19 +47,18 @@ class LivePods:
         self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
 
     def proves_unused(self, claim: Claim) -> bool:
-        since = self.terminating_since.get(claim.uid)
-        started = self.started.get(claim.namespace)
-        if since is None or started is None or started < since:
-            return False
-        return not any(uses(pod, claim) for pod in self.used[claim.namespace])
+        listed = self._started_after(claim) is not None
+        return listed and not any(uses(pod, claim) for pod in self.used[claim.namespace])
 
     def valid_for(self, claim: Claim, now: float) -> float:
         """Seconds for which a list that showed a user of this claim is believed; 0 = another list is needed."""
-        since = self.terminating_since.get(claim.uid)
-        started = self.started.get(claim.namespace)
-        if since is None or started is None or started < since:
-            return 0.0
-        return max(started + BELIEVED - now, 0.0)
+        started = self._started_after(claim)
+        return max(started + BELIEVED - now, 0.0) if started is not None else 0.0
+
+    def _started_after(self, claim: Claim) -> float | None:
+        """When the last list started, if that was after the claim was seen terminating."""
+        since, started = self.terminating_since.get(claim.uid), self.started.get(claim.namespace)
+        return None if since is None or started is None or started < since else started
 
     def doubt(self, namespace: str) -> None:
         """A pod of the namespace changed: what a list showed of its use may be over."""
@@ -71,8 +70,7 @@ class LivePods:
 class ProtectionState:
     """What the decision sees.
 
-    promised: whether the binder still has to take back
-    a volume that refers to the claim; it can only while the claim exists.
+    promised: whether the binder still has to take back a volume that refers to the claim, while the claim exists.
     """
 
     claims: Cache[Claim]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from volplane.kube.cache import Cache
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
-from volplane.protection.claims import LivePods
+from volplane.protection.claims import ProtectionState
+from volplane.state.indexes import claims_of_pod
 
 __all__ = ["ProtectionHandlers"]
 
@@ -20,27 +19,15 @@ class Queue(Protocol):
 class ProtectionHandlers:
     """Queues what a change may concern."""
 
-    def __init__(
-        self,
-        *,
-        claims: Queue,
-        volumes: Queue,
-        known: Cache[Claim],
-        live: LivePods,
-        claims_of_pod: Callable[[Pod], Iterable[str]],
-        monotonic: Callable[[], float],
-    ) -> None:
-        """claims, volumes: the queues. known: the cache of claims."""
+    def __init__(self, state: ProtectionState, *, claims: Queue, volumes: Queue) -> None:
+        """claims, volumes: the queues."""
+        self._state = state
         self._claims = claims
         self._volumes = volumes
-        self._known = known
-        self._live = live
-        self._claims_of_pod = claims_of_pod
-        self._monotonic = monotonic
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if new is None or new.terminating or (old is not None and old.uid != new.uid):
-            self._live.follow(old, new, self._monotonic())
+            self._state.live.follow(old, new, self._state.monotonic())
         if _is_work(old, CLAIM_PROTECTION) or _is_work(new, CLAIM_PROTECTION):
             self._claims.enqueue((new or old or KubeObject()).key)
 
@@ -55,13 +42,13 @@ class ProtectionHandlers:
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
-            for key in self._claims_of_pod(pod) if pod is not None else ():
+            for key in claims_of_pod(pod) if pod is not None else ():
                 if self._is_dying(key):
-                    self._live.doubt(key.partition("/")[0])
+                    self._state.live.doubt(key.partition("/")[0])
                     self._claims.enqueue(key)
 
     def _is_dying(self, key: str) -> bool:
-        claim = self._known.get(key)
+        claim = self._state.claims.get(key)
         return claim is not None and claim.terminating
 
 

@@ -21,6 +21,7 @@ from volplane.intents.record import (
     choose_segment,
     discard,
     discard_begun,
+    not_provisioned,
     provisioning_failed,
     record_intent,
     settle,
@@ -53,14 +54,13 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
     if made is not None:
         return _volume_exists(claim, made, cluster)
     if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
-        message = f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource'
-        return Wait(reason=message, events=(provisioning_failed(claim, message),))
+        return not_provisioned(claim, f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource')
     obstacle = _obstacle(claim, storage_class, driver)
     if obstacle:
         if (step := _name_provisioner(claim, driver.name, cluster)) is not None:
             return step
         # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
-        return Wait(reason=obstacle, events=(provisioning_failed(claim, obstacle),))
+        return not_provisioned(claim, obstacle)
     discarded = isinstance(cluster.progress.claim(claim.uid).step, Discarded)
     if known is not None and known.driver != driver.name and not discarded:
         return discard(claim, known.driver, cluster)
@@ -87,24 +87,20 @@ def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterS
     """Nobody here serves the class: a broken driver, an external provisioner, or volumes made by hand."""
     provisioner = csi_driver_of(storage_class.provisioner) or storage_class.provisioner
     if broken := cluster.drivers.broken(provisioner):
-        message = f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}'
-        return Wait(reason=message, events=(provisioning_failed(claim, message),))
+        return not_provisioned(claim, f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}')
     if is_in_tree(provisioner):
         message = f"no volume plugin matched name: {provisioner}"
         if provisioner == NO_PROVISIONER:
-            reason = (
-                f'class "{storage_class.name}" has no provisioner and no volume of it fits: an administrator '
-                "must add one"
-            )
+            reason = f'class "{storage_class.name}" has no provisioner and no volume of it fits'
+            reason += ": an administrator must add one"
             return Wait(reason=reason, events=(provisioning_failed(claim, message),))
-        return Wait(reason=message, events=(provisioning_failed(claim, message),))
+        return not_provisioned(claim, message)
     if (step := _name_provisioner(claim, provisioner, cluster)) is not None:
         return step
     message = (
         f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by "
-        "the system "
-        "administrator. If volume creation is delayed, please verify that the provisioner is running and correctly "
-        "registered."
+        "the system administrator. If volume creation is delayed, please verify that the provisioner is running and "
+        "correctly registered."
     )
     return Wait(reason=message, events=(EventRecord(CLAIMS, claim, "Normal", "ExternalProvisioning", message),))
 
@@ -132,7 +128,7 @@ def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
     if refers_to(made, claim):
         return settle(claim, cluster) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'
-    return Wait(reason=message, events=(provisioning_failed(claim, message),))
+    return not_provisioned(claim, message)
 
 
 def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:
@@ -155,9 +151,8 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
         return f'class "{storage_class.name}" has mountOptions, which driver "{driver.name}" does not support'
     if claim.spec.selector is not None:
         return (
-            "spec.selector matches no available volume and cannot be met by provisioning a new one; remove the "
-            "selector "
-            "or add a volume with these labels"
+            "spec.selector matches no available volume and cannot be met by provisioning a new one; "
+            "remove the selector or add a volume with these labels"
         )
     if claim.spec.volume_attributes_class_name and not driver.supports("modify"):
         return f'driver "{driver.name}" knows no VolumeAttributesClass; remove spec.volumeAttributesClassName'
@@ -168,10 +163,6 @@ def _listed(values: frozenset[Any]) -> str:
     return "it supports " + ", ".join(sorted(values))
 
 
-def _must_place(claim: Claim, driver: DriverView) -> bool:
-    return bool(driver.info.topology_keys and claim.annotation(names.SELECTED_NODE))
-
-
 def _declare(
     claim: Claim, storage_class: StorageClass, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState
 ) -> Action:
@@ -180,7 +171,7 @@ def _declare(
     if intent.segment is None:  # else sticky: an asset may be there already
         segment, why_not = choose_segment(claim, storage_class, driver, cluster)
         if why_not:
-            return Wait(reason=why_not, events=(provisioning_failed(claim, why_not),))
+            return not_provisioned(claim, why_not)
         intent = replace(intent, segment=segment)
     annotations = _provisioner_annotations(claim, driver.name, cluster)
     annotations[names.INTENT] = cluster.sealer.seal(claim.uid, intent)
@@ -196,7 +187,7 @@ def _give_back_lost_node(
     """Ask for another node where the selected one is no more: no scheduler would ever look at this claim again."""
     selected = claim.annotation(names.SELECTED_NODE) or ""
     placed = old is not None and old.segment is not None
-    if placed or not _must_place(claim, driver) or cluster.nodes.get(selected) is not None:
+    if placed or not driver.info.topology_keys or not selected or cluster.nodes.get(selected) is not None:
         return None
     if not reads.has(NODES, selected):
         return Read(NODES, selected, why="does the selected node exist?")
@@ -204,9 +195,8 @@ def _give_back_lost_node(
         return None
     message = f'selected node "{selected}" does not exist; another one is asked for'
     body = {"metadata": {"annotations": {names.SELECTED_NODE: None}}}
-    return Patch(
-        kind=CLAIMS, target=claim, body=body, why="the node is gone", events=(provisioning_failed(claim, message),)
-    )
+    events = (provisioning_failed(claim, message),)
+    return Patch(kind=CLAIMS, target=claim, body=body, why="the node is gone", events=events)
 
 
 def _after_hook(
@@ -217,7 +207,8 @@ def _after_hook(
             return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, cluster)
         case Pending(state=state, due=due):
             if (intent.state or {}) != state:
-                return _keep_state(claim, intent, dict(state), cluster)
+                kept = replace(intent, v=INTENT_VERSION, state=dict(state), discard=None)
+                return record_intent(claim, kept, cluster, why="keep the driver's state")
             if due > cluster.monotonic():
                 return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=due - cluster.monotonic())
         case Full():
@@ -238,19 +229,11 @@ def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: Clust
         body["metadata"]["annotations"][names.BOUND_BY_CONTROLLER] = "yes"
     message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
     event = EventRecord(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
-    failure_event = provisioning_failed(
+    failed = provisioning_failed(
         claim, f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept"
     )
-    return Create(
-        kind=VOLUMES, body=body, why=f"volume for claim {claim.key}", events=(event,), failure_event=failure_event
-    )
-
-
-def _keep_state(claim: Claim, intent: ClaimIntent, state: dict[str, Any], cluster: ClusterState) -> Patch:
-    kept = ClaimIntent(
-        v=INTENT_VERSION, driver=intent.driver, generation=intent.generation, segment=intent.segment, state=state
-    )
-    return record_intent(claim, kept, cluster, why="keep the driver's state")
+    why = f"volume for claim {claim.key}"
+    return Create(kind=VOLUMES, body=body, why=why, events=(event,), failure_event=failed)
 
 
 def _reschedule(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:

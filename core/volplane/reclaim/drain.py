@@ -17,15 +17,14 @@ from volplane.intents.record import settled_metadata
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
+from volplane.state.naming import volume_name_of
 
 __all__ = ["Held", "driver_of_claim", "held_claims", "held_volumes", "release_claim", "release_volume"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """An object that we hold. driver: "" if nothing tells. asset: its handle, or what it would be called. why: for
-    people.
-    """
+    """An object that we hold. driver: "" if unknown. asset: its handle, or its future name. why: for people."""
 
     kind: str
     key: str
@@ -60,17 +59,9 @@ def held_volumes(volumes: Iterable[Volume], driver: str = "") -> Iterator[tuple[
         if driver not in ("", maker) or not (finalizer or volume.annotation(names.INTENT) is not None):
             continue
         why = f"finalizer {names.RECLAIM_FINALIZER}" if finalizer else f"annotation {names.INTENT}: a scrub"
-        yield (
-            volume,
-            Held(
-                kind="volume",
-                key=volume.name,
-                driver=maker,
-                phase="Terminating" if volume.terminating else volume.status.phase,
-                asset=volume.annotation(names.HANDLE) or "",
-                why=why,
-            ),
-        )
+        phase = "Terminating" if volume.terminating else volume.status.phase
+        asset = volume.annotation(names.HANDLE) or ""
+        yield volume, Held(kind="volume", key=volume.name, driver=maker, phase=phase, asset=asset, why=why)
 
 
 def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Claim, Held]]:
@@ -83,17 +74,9 @@ def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Cla
         if driver not in ("", maker):
             continue
         why = f"finalizer {names.PROVISIONING_FINALIZER}" if finalizer else f"annotation {names.INTENT}"
-        yield (
-            claim,
-            Held(
-                kind="claim",
-                key=claim.key,
-                driver=maker,
-                phase="Terminating" if claim.terminating else claim.status.phase or "Pending",
-                asset=f"pvc-{claim.uid}",
-                why=why,
-            ),
-        )
+        phase = "Terminating" if claim.terminating else claim.status.phase or "Pending"
+        asset = volume_name_of(claim)
+        yield claim, Held(kind="claim", key=claim.key, driver=maker, phase=phase, asset=asset, why=why)
 
 
 def release_volume(volume: Volume) -> Patch:
@@ -110,9 +93,5 @@ def release_volume(volume: Volume) -> Patch:
 
 def release_claim(claim: Claim) -> Patch:
     """Let the claim go; an asset that was in the making is left where it is."""
-    return Patch(
-        kind=CLAIMS,
-        target=claim,
-        body={"metadata": settled_metadata(claim)},
-        why="released by drain, an asset in the making is left",
-    )
+    body = {"metadata": settled_metadata(claim)}
+    return Patch(kind=CLAIMS, target=claim, body=body, why="released by drain, an asset in the making is left")

@@ -7,7 +7,7 @@ that this process took an earlier one. A failed attempt is counted on the volume
 
 from __future__ import annotations
 
-from typing import Any
+from msgspec.structs import replace
 
 from volplane.backoff import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
@@ -22,13 +22,7 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
-from volplane.state.records import (
-    INTENT_VERSION,
-    RecycleIntent,
-    epoch_of,
-    read_recycle_intent,
-    write_volume_intent,
-)
+from volplane.state.records import INTENT_VERSION, RecycleIntent, epoch_of, read_recycle_intent, write_volume_intent
 
 __all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod"]
 
@@ -60,7 +54,7 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
     if theirs > ours:
         return Wait(reason=NEWER)
     if theirs < ours:
-        return _record(volume, _with(intent, fence=cluster.fence()), why="take the scrub over")
+        return _record(volume, replace(intent, fence=cluster.fence()), why="take the scrub over")
     return _scrub(volume, intent, driver, cluster, reads)
 
 
@@ -156,15 +150,15 @@ def _scrub(
     if pod is not None:
         return _follow_pod(volume, intent, pod, reads)
     if intent.pod:
-        return _record(volume, _with(intent, failed="recycler pod was deleted"), why="the scrub failed")
+        return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
     progress = cluster.progress.volume(volume.uid)
     if (why := progress.unreported_failure) and (step := _failed_step(volume, why)) is not None:
         return step
     match progress.step:
         case BackendErased():
-            return _record(volume, _with(intent, erased=True), why="the backend erased it")
+            return _record(volume, replace(intent, erased=True), why="the backend erased it")
         case Erasing(state=state) if (intent.state or {}) != state:
-            return _record(volume, _with(intent, state=dict(state) or None), why="keep the driver's state")
+            return _record(volume, replace(intent, state=dict(state) or None), why="keep the driver's state")
         case Erasing(due=due) if due > cluster.monotonic():
             left = due - cluster.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)
@@ -194,16 +188,16 @@ def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, reads: LiveRead
             return _remove_pod(pod, why="runs without a permit")
         if not reads.has(VOLUMES, volume.key):
             return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
-        return _record(volume, _with(intent, pod=pod.uid), why=f"permit pod {pod.name}")
+        return _record(volume, replace(intent, pod=pod.uid), why=f"permit pod {pod.name}")
     if SCRUB_GATE in gates:
         left = [{"name": name} for name in gates if name != SCRUB_GATE]
         body = {"spec": {"schedulingGates": left}}
         return Patch(kind=PODS, target=pod, body=body, why="lift the gate")
     match pod.status.phase:
         case "Succeeded":
-            return _record(volume, _with(intent, erased=True), why="the pod erased and verified it")
+            return _record(volume, replace(intent, erased=True), why="the pod erased and verified it")
         case "Failed":
-            return _record(volume, _with(intent, failed=_why_failed(pod)), why="the scrub failed")
+            return _record(volume, replace(intent, failed=_why_failed(pod)), why="the scrub failed")
         case phase:
             return Wait(reason=f"scrubber pod {pod.key} is {phase or 'Pending'}")
 
@@ -219,11 +213,6 @@ def _why_failed(pod: Pod) -> str:
     return (text or "pod failed, pod.Status.Message unknown")[:900]
 
 
-def _with(intent: RecycleIntent, **changes: Any) -> RecycleIntent:
-    fields = {name: getattr(intent, name) for name in intent.__struct_fields__}
-    return RecycleIntent(**{**fields, **changes})
-
-
 def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> Action:
     """Say it failed, remove the pod, and after a while begin the next attempt, or give up."""
     message = f"Recycle failed: failed to recycle volume: {intent.failed}"
@@ -235,14 +224,13 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) 
     limit = cluster.settings.scrub.attempts
     if intent.attempt >= limit:
         text = f"{message} (attempt {intent.attempt} of {limit}, the last)"
-        event = warning(
-            VOLUMES, volume, "VolumeFailedRecycle", f"{text}; remove the annotation {names.INTENT} to try again"
-        )
-        return _record(volume, _with(intent, failed=text, given_up=True), why="no further attempt", events=(event,))
+        advice = f"{text}; remove the annotation {names.INTENT} to try again"
+        event = warning(VOLUMES, volume, "VolumeFailedRecycle", advice)
+        return _record(volume, replace(intent, failed=text, given_up=True), why="no further attempt", events=(event,))
     now = cluster.now().timestamp()
     if not intent.not_before:
         pause = SCRUB_FAILED.delay(intent.attempt)
-        return _record(volume, _with(intent, not_before=now + pause), why="pause before the next attempt")
+        return _record(volume, replace(intent, not_before=now + pause), why="pause before the next attempt")
     left = intent.not_before - now
     if 0 < left <= SCRUB_FAILED.ceiling:  # more than that is a clock that was put back
         return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
@@ -257,4 +245,4 @@ def _release(volume: Volume, cluster: ClusterState) -> Action:
         return _remove_pod(pod, why="the scrub is done")
     events = (EventRecord(VOLUMES, volume, "Normal", "VolumeRecycled", "Volume recycled"),)
     step = unbind_patch(volume, metadata={"annotations": {names.INTENT: None}}, why="scrubbed, offered again")
-    return Patch(kind=step.kind, target=step.target, body=step.body, why=step.why, events=events)
+    return replace(step, events=events)

@@ -54,21 +54,19 @@ class Unmountable(Exception):
     """A scrubber pod cannot mount this volume; the text says why."""
 
 
-def _hash(volume_uid: str) -> str:
-    return hashlib.sha256(volume_uid.encode()).hexdigest()[:16]
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def pod_name(volume: Volume) -> str:
     """`volplane-scrub-` and the first 16 hex digits of SHA-256 of the volume's uid."""
-    return f"volplane-scrub-{_hash(volume.uid)}"
+    return f"volplane-scrub-{_hash(volume.uid.encode())}"
 
 
 def source_digest(volume: Volume) -> str:
     """Which source the pod was made for: a changed source must not be scrubbed under an old permit."""
     source = volume_source(volume)
-    return hashlib.sha256(msgspec.json.encode([source.kind, dict(source.fields)], order="deterministic")).hexdigest()[
-        :16
-    ]
+    return _hash(msgspec.json.encode([source.kind, dict(source.fields)], order="deterministic"))
 
 
 def _permit(volume: Volume, intent: RecycleIntent) -> dict[str, str]:
@@ -135,7 +133,7 @@ def pod_body(
     metadata = {
         "name": pod_name(volume),
         "namespace": namespace,
-        "labels": {SCRUB_LABEL: _hash(volume.uid), "app.kubernetes.io/name": "volplane-scrub"},
+        "labels": {SCRUB_LABEL: _hash(volume.uid.encode()), "app.kubernetes.io/name": "volplane-scrub"},
         "annotations": _permit(volume, intent),
     }
     return overlaid(PODS.body(metadata=metadata, spec=spec), settings.template)

@@ -23,7 +23,7 @@ from volplane.external.provisioner import decide_external_claim
 from volplane.intents.record import (
     after_deleted_volume,
     can_never_be_bound,
-    provisioning_failed,
+    not_provisioned,
     settle,
     settled_metadata,
 )
@@ -117,12 +117,8 @@ def _follow(outcome: Bind | Unmatched | Action, claim: Claim, cluster: ClusterSt
         return settle(claim, cluster) or outcome
     if not isinstance(outcome, Bind):
         return outcome
-    ours = outcome.volume.name == volume_name_of(claim)
-    metadata = settled_metadata(claim) if ours else {}
-    step = bind_step(claim, outcome.volume, claim_metadata=metadata)
-    if step is not None:
-        return step
-    return settle(claim, cluster) or Settled()
+    metadata = settled_metadata(claim) if outcome.volume.name == volume_name_of(claim) else {}
+    return bind_step(claim, outcome.volume, claim_metadata=metadata) or settle(claim, cluster) or Settled()
 
 
 def _unbound(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -151,8 +147,7 @@ def _unmatched(claim: Claim, class_name: str | None, cluster: ClusterState) -> A
     if not class_name:
         why = NO_CLASS + _what_is_near(claim, cluster)
         return _pending(claim, why, EventRecord(CLAIMS, claim, "Normal", "FailedBinding", why))
-    message = f'storageclass.storage.k8s.io "{class_name}" not found'
-    return Wait(reason=message, events=(provisioning_failed(claim, message),))
+    return not_provisioned(claim, f'storageclass.storage.k8s.io "{class_name}" not found')
 
 
 def _provisioned(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads) -> Action:

@@ -43,7 +43,8 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return Settled()
     if not cluster.settings.binder:
         return decide_external_volume(volume, cluster, reads)
-    step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=_ours(volume, cluster))
+    ours = cluster.has_driver(volume.annotation(names.PROVISIONED_BY) or "")
+    step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=ours)
     if step is not None:
         return step
     if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
@@ -55,15 +56,12 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return _incomplete(volume)
     claim = _claim_of(volume, reference, cluster)
     if claim is None or claim.uid != reference.uid:
-        unsure = _confirm_absence(volume, reference, claim, reads)
-        return unsure or _released(volume, cluster, reads)
+        return _confirm_absence(volume, reference, claim, reads) or _released(volume, cluster, reads)
     return _referenced(volume, claim, cluster, reads)
 
 
 def promised(claim: Claim, cluster: ClusterState) -> bool:
-    """Whether a static volume refers to the claim, which never pointed back: it is taken back while the claim
-    exists.
-    """
+    """Whether a static volume refers to a claim that never pointed back: it is taken back while the claim exists."""
     if claim.spec.volume_name or not cluster.settings.binder:
         return False
     volumes = map(cluster.volumes.get, cluster.reserved_for(claim.key))
@@ -72,12 +70,6 @@ def promised(claim: Claim, cluster: ClusterState) -> bool:
 
 def _claim_key(reference: ObjectReference) -> str:
     return f"{reference.namespace}/{reference.name}"
-
-
-def _ours(volume: Volume, cluster: ClusterState) -> bool:
-    """Whether a driver that is configured here made it, working or not."""
-    maker = volume.annotation(names.PROVISIONED_BY) or ""
-    return cluster.drivers.get(maker) is not None or bool(cluster.drivers.broken(maker))
 
 
 def _claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState) -> Claim | None:
@@ -201,13 +193,9 @@ def _half_bound(volume: Volume, claim: Claim) -> Action:
 
 
 def _released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
-    """Its claim is gone, or is bound elsewhere. Policy decides; the phase comes first because protection waits for
-    it.
-    """
+    """Its claim is gone, or bound elsewhere. Policy decides; the phase comes first, as protection waits for it."""
     if volume.status.phase not in ("Released", "Failed"):
-        step = volume_phase_step(volume, "Released")
-        if step is not None:
-            return step
+        return volume_phase_step(volume, "Released") or _reclaim(volume, cluster, reads)
     return _reclaim(volume, cluster, reads)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from volplane import Absent, Asset, InProgress
+from volplane_hostpath import syscalls
 
 MIB = 1 << 20
 CHANGES = ("mkdir", "rename", "unlink", "rmdir", "write", "pwrite", "fsync", "fchmod", "fchown", "chmod", "open")
@@ -53,6 +54,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, step: int = 0, *, after: bool = Fal
     with monkeypatch.context() as patch:
         for name in CHANGES:
             patch.setattr(os, name, computer.wrapped(name, getattr(os, name)))
+        patch.setattr(syscalls, "syncfs", computer.wrapped("syncfs", syscalls.syncfs))
         yield computer
 
 

@@ -17,7 +17,9 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
+from volplane_hostpath import syscalls
 from volplane_hostpath.errors import printable, to_backend_error
+from volplane_hostpath.mounts import MountTable
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_a_message_is_always_text() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES])
-@pytest.mark.parametrize("step", ["mkdir", "fsync", "fchmod"])
+@pytest.mark.parametrize("step", ["mkdir", "fsync", "syncfs", "fchmod"])
 def test_a_disk_that_fails_while_a_volume_is_made_leaves_nothing(
     site: Any, monkeypatch: pytest.MonkeyPatch, step: str, number: int
 ) -> None:
@@ -60,7 +62,8 @@ def test_a_disk_that_fails_while_a_volume_is_made_leaves_nothing(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, step, failing)
+        patch.setattr(MountTable, "kind", lambda *_: "ext4" if step == "syncfs" else "nfs4")
+        patch.setattr(syscalls if step == "syncfs" else os, step, failing)
         with pytest.raises(BackendError, match="pvc-u1") as caught:
             site.provision()
     assert caught.value.nothing_done

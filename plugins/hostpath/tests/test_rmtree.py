@@ -150,13 +150,14 @@ def test_removal_itself_does_not_cross_into_a_mount_that_nobody_reported(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asset = site.provision()
-    monkeypatch.setattr("volplane_hostpath.delete.read_mounts", list)
+    monkeypatch.setattr("volplane_hostpath.mounts.MountTable.current", lambda _: [])
     for arguments in (("-t", "tmpfs", "none"), ("--bind", str(site.root.parent))):
         with mounted(*arguments, point=site.path(asset) / "mounted-unseen"):
             with pytest.raises(VolumeInUse):
                 site.delete(site.volume(asset))
             # Back to where it was, for the next kind.
             (trashed,) = (site.root / ".volplane/trash").glob("*/*")
+            site.path(asset).parent.mkdir(exist_ok=True)
             trashed.rename(site.path(asset))
     assert site.root.is_dir()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,10 @@ from volplane import (
     InvalidArgument,
     NotFound,
     PodScrub,
+    Unavailable,
+    VolumeInUse,
 )
+from volplane_hostpath import delete
 
 # --- volumes that people made ---------------------------------------------------------------------------------------
 
@@ -97,3 +103,56 @@ def test_recycling_is_for_a_pod_that_sees_only_the_directory(site: Any) -> None:
         site.recycle(site.static(site.root / "missing"))
     with pytest.raises(NotFound):
         site.recycle(site.volume(uid="u9"))
+
+
+def test_a_volume_made_while_a_static_one_is_deleted_is_not_taken_with_it(site: Any, monkeypatch: Any) -> None:
+    """The static volume names a directory that becomes one of ours between the check and the move."""
+    real = delete.refuse_not_static
+    made: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def check(*arguments: Any) -> None:
+            real(*arguments)
+            made.append(pool.submit(site.provision))
+            wait(made, timeout=0.2)
+
+        monkeypatch.setattr(delete, "refuse_not_static", check)
+        site.delete(site.static(site.root / "default"))
+        assert site.path(made[0].result()).is_dir()
+
+
+def test_a_static_volume_is_refused_while_the_path_of_a_volume_is_not_known(site: Any) -> None:
+    asset = site.provision(parameters={"pathTemplate": "${volume}"})
+    whole = site.marker().read_bytes()
+    site.marker().write_bytes(whole[:20])
+    other = site.again().start()
+    for call in (other.delete_once, other.recycle):
+        with pytest.raises(Unavailable, match="restore or repair"):
+            call(other.static(site.path(asset)))
+    assert site.path(asset).is_dir()
+
+
+def test_a_static_volume_in_the_root_of_another_driver_is_refused(site: Any) -> None:
+    nested = type(site)(site.root / "nested", driver="other.volplane.dev", create_root=True).start()
+    asset = nested.provision()
+    for path in (nested.root, site.path(asset).parent, site.path(asset)):
+        for call in (site.delete_once, site.recycle):
+            with pytest.raises(AlreadyExists, match="another driver"):
+                call(site.static(path))
+    assert site.path(asset).is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_static_volume_within_one_that_a_pod_uses_is_refused(site: Any, tmp_path: Path) -> None:
+    (site.root / "foreign/sub").mkdir(parents=True)
+    point = tmp_path / "pod"
+    point.mkdir()
+    subprocess.run(["mount", "--bind", str(site.root / "foreign"), str(point)], check=True)
+    try:
+        for call in (site.delete_once, site.recycle):
+            with pytest.raises(VolumeInUse, match="lies in a directory that is mounted"):
+                call(site.static(site.root / "foreign/sub"))
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+    site.delete(site.static(site.root / "foreign/sub"))
+    assert site.leftovers() == ["foreign"]

@@ -1,4 +1,4 @@
-"""A control plane in virtual time: how one is run, and the one controller process of a test cluster.
+"""A control plane in virtual time: how one is run, as a process that can be killed, and in a test cluster.
 
 `run_plane` is the only place of the kit that starts the drivers and controllers of a plane; the simulation uses it too.
 """
@@ -27,9 +27,9 @@ from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
 from volplane_testing.executor import InlineExecutor
 from volplane_testing.faults import FaultyBackend
-from volplane_testing.transport import FaultTransport
+from volplane_testing.transport import FaultTransport, KillableTransport
 
-__all__ = ["ControllerSpec", "Controllers", "reasons_of", "run_plane"]
+__all__ = ["ControllerSpec", "Controllers", "VirtualProcess", "reasons_of", "run_plane"]
 
 NAMESPACE = "volplane-system"
 
@@ -52,6 +52,53 @@ def reasons_of(plane: ControlPlane) -> dict[str, str]:
     }
 
 
+class VirtualProcess:
+    """A controller process in virtual time. It is made for one start, and belongs to the running loop."""
+
+    def __init__(self, settings: Settings, parts: Parts, transport: KillableTransport) -> None:
+        """Build the plane; nothing runs yet. transport: the one under `parts.client`."""
+        self.plane = build(settings, parts)
+        self._executor = parts.executor
+        self._transport = transport
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Run drivers and controllers, and return once the caches are filled. Raises what ended them before."""
+        running = self.begin("control plane", run_plane(self.plane))
+        synced = asyncio.create_task(self.plane.wait_synced())
+        await asyncio.wait((running, synced), return_when=asyncio.FIRST_COMPLETED)
+        synced.cancel()
+        self.check()
+
+    def begin(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something beside the controllers, until the end of the process."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        return task
+
+    async def kill(self) -> None:
+        """End at once, as after SIGKILL: no request reaches the server and no hook takes effect any more."""
+        self._transport.dead = True
+        if self._tasks:
+            await self.end()
+            await self.plane.operations.drain(0.0)
+
+    async def end(self) -> None:
+        """Cancel all tasks and close the executor."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._executor.close()
+        await asyncio.sleep(0)
+
+    def check(self) -> None:
+        """Raise what ended a part of the process that should go on."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSpec:
     """What to build. backends: driver name -> instance, or what makes one at every start."""
@@ -64,10 +111,10 @@ class ControllerSpec:
 
 
 class Controllers:
-    """The controller process of a `Cluster`. It is built anew at every start, and belongs to the running loop."""
+    """The controllers of a `Cluster`, with the backends of a spec; made anew at every start."""
 
     def __init__(self, spec: ControllerSpec, server: Server, transport: FaultTransport, random: Random) -> None:
-        self.transport = transport
+        self._transport = transport
         self._spec = spec
         self._random = random
         self._client = Client(transport)
@@ -75,7 +122,7 @@ class Controllers:
         self._executor = InlineExecutor(spec.limits, self._latency)
         self.backends: dict[str, object] = {}
         self._ends: list[float] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._process: VirtualProcess | None = None
 
     async def start(self) -> None:
         """Build everything, start the drivers, and return once the caches are filled.
@@ -98,13 +145,20 @@ class Controllers:
             clock=clock.LoopClock(),
             random=self._random,
         )
-        self.plane = build(settings, parts)
-        self._begin("events", self.recorder.run())
-        running = self._begin("control plane", run_plane(self.plane))
-        synced = asyncio.create_task(self.plane.wait_synced())
-        await asyncio.wait((running, synced), return_when=asyncio.FIRST_COMPLETED)
-        synced.cancel()
-        self.check()
+        self._process = VirtualProcess(settings, parts, self._transport)
+        self._process.begin("events", self.recorder.run())
+        await self._process.start()
+
+    @property
+    def plane(self) -> ControlPlane:
+        """The running control plane."""
+        return self._started.plane
+
+    @property
+    def _started(self) -> VirtualProcess:
+        if self._process is None:
+            raise RuntimeError("the controllers were not started")
+        return self._process
 
     async def stop(self) -> None:
         """End in order, as after SIGTERM: wait for running hooks, stop the drivers."""
@@ -112,14 +166,12 @@ class Controllers:
         await self.plane.operations.drain(4.0)
         await self.plane.drivers.stop_all()
         await self.recorder.close(1.0)
-        await self._end()
+        await self._started.end()
 
     async def kill(self) -> None:
-        """End at once, as after SIGKILL: no request reaches the server and no hook takes effect any more."""
-        self.transport.dead = True
-        if self._tasks:
-            await self._end()
-            await self.plane.operations.drain(0.0)
+        """See `VirtualProcess.kill`."""
+        if self._process is not None:
+            await self._process.kill()
 
     @property
     def quiet(self) -> bool:
@@ -152,9 +204,7 @@ class Controllers:
 
     def check(self) -> None:
         """Raise what ended a part of the process that should go on."""
-        for task in self._tasks:
-            if task.done() and not task.cancelled():
-                task.result()
+        self._started.check()
 
     # --- building -----------------------------------------------------------------------------------------------
 
@@ -180,19 +230,6 @@ class Controllers:
         if before + after and end < math.inf:
             self._ends.append(end)
         return before, after
-
-    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.append(task)
-        return task
-
-    async def _end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._executor.close()
-        await asyncio.sleep(0)
 
 
 def _giving(instance: object) -> Callable[[Mapping[str, object]], object]:

@@ -166,13 +166,15 @@ class FaultyBackend:
     def __repr__(self) -> str:
         return f"FaultyBackend({self.backend!r})"
 
-    def fail(self, hook: str, faults: Mapping[int, Fault] | Fault) -> None:
-        """Add to the script: faults by call number, counted from the first call of all; a single one: the next call."""
+    def fail(self, hook: str, faults: Mapping[int, Fault] | Sequence[Fault] | Fault) -> None:
+        """Add to the script: faults by call number, counted from the first call of all; or those of the next calls."""
         if hook not in HOOKS:
             raise ConfigurationError(f"hook {hook!r} is none; known are {', '.join(sorted(HOOKS))}")
         with self._lock:
-            numbered = faults if isinstance(faults, Mapping) else {self.asked[hook] + 1: faults}
-            for number, fault in numbered.items():
+            if not isinstance(faults, Mapping):
+                following = faults if isinstance(faults, Sequence) else [faults]
+                faults = dict(enumerate(following, self.asked[hook] + 1))
+            for number, fault in faults.items():
                 if number < 1:
                     raise ConfigurationError(f"call {number} of {hook} is none; the first is 1")
                 self._script[hook][number] = fault

@@ -65,7 +65,7 @@ _MANY: Final = frozenset({AccessMode.READ_ONLY_MANY, AccessMode.READ_WRITE_MANY}
 
 
 class MemoryBackend(BackendSpec):
-    """Every hook of the contract, over a `MemoryStorage`."""
+    """Every hook of the contract, over a `MemoryStorage`. Subclasses may name assets and their sources otherwise."""
 
     default_driver_name: ClassVar[str] = DRIVER
 
@@ -73,6 +73,14 @@ class MemoryBackend(BackendSpec):
         """storage: None = one of its own. There are no options."""
         super().__init__(options or {})
         self.storage = storage if storage is not None else MemoryStorage()
+
+    def handle_of(self, name: str) -> str:
+        """The handle of a new asset that is called `name`."""
+        return f"memory-{self.storage.made}"
+
+    def source_of(self, asset: MemoryAsset) -> VolumeSource:
+        """Where volumes of this asset find it."""
+        return VolumeSource(kind="csi", fields={"driver": DRIVER, "volumeHandle": asset.handle})
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -118,12 +126,12 @@ class MemoryBackend(BackendSpec):
             if asset is None:
                 asset = self._make(request)
             elif (asset.owner, asset.demand) != (request.owner, _demand_of(request)):
-                raise AlreadyExists(f"{request.name} was made for {asset.owner.claim_uid} with another demand")
+                raise AlreadyExists(f"{request.name} was made for {_claim_of(asset)} with another demand")
             if asset.deleting_until is not None:
                 return InProgress(retry_after=max(asset.deleting_until - storage.clock(), 0.0), state={"step": "wait"})
             if asset.ready_at > storage.clock():
                 return InProgress(retry_after=asset.ready_at - storage.clock(), state={"handle": asset.handle})
-            return _seen(asset)
+            return self._seen(asset)
 
     def _check(self, request: ProvisionRequest) -> None:
         if request.source_volume is not None and self.storage.by_handle(request.source_volume) is None:
@@ -145,7 +153,7 @@ class MemoryBackend(BackendSpec):
         if storage.zones and segment is None:
             segment = {ZONE: storage.zones[0]}
         asset = MemoryAsset(
-            handle=f"memory-{storage.made}",
+            handle=self.handle_of(request.name),
             name=request.name,
             owner=request.owner,
             capacity_bytes=request.capacity_bytes,
@@ -164,7 +172,7 @@ class MemoryBackend(BackendSpec):
             asset = self.storage.assets.get(request.name)
             if asset is None or asset.owner != request.owner or asset.deleting_until is not None:
                 return Absent()
-            return _seen(asset)
+            return self._seen(asset)
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
@@ -187,7 +195,7 @@ class MemoryBackend(BackendSpec):
         """The volume's asset; raises AlreadyExists for another's."""
         asset = self.storage.by_handle(volume.handle)
         if asset is not None and asset.owner != volume.owner:
-            raise AlreadyExists(f"{asset.handle} carries the marks of claim {asset.owner.claim_uid}")
+            raise AlreadyExists(f"{asset.handle} carries the marks of claim {_claim_of(asset)}")
         return asset
 
     def _there(self, volume: VolumeIdentity) -> MemoryAsset:
@@ -204,7 +212,7 @@ class MemoryBackend(BackendSpec):
             if asset is None:
                 raise NotFound(f"asset {request.volume.handle} does not exist")
             if request.volume.owner is None or asset.owner not in (request.former, request.volume.owner):
-                raise AlreadyExists(f"{asset.handle} carries the marks of claim {asset.owner.claim_uid}")
+                raise AlreadyExists(f"{asset.handle} carries the marks of claim {_claim_of(asset)}")
             asset.owner = request.volume.owner
         return Done()
 
@@ -233,7 +241,7 @@ class MemoryBackend(BackendSpec):
             if more > self.storage.room():
                 raise ResourceExhausted(f"{more} bytes more were asked for, there are {self.storage.room()}")
             asset.capacity_bytes += max(more, 0)
-            return _seen(asset)
+            return self._seen(asset)
 
     @hookimpl
     def modify(self, request: ModifyRequest) -> Done:
@@ -281,7 +289,7 @@ class MemoryBackend(BackendSpec):
             self.storage.sweep()
             names = sorted(name for name in self.storage.assets if request.page is None or name > request.page)
             taken = names[: self.storage.page]
-            assets = tuple(_listed(self.storage.assets[name]) for name in taken)
+            assets = tuple(self._listed(self.storage.assets[name]) for name in taken)
             return AssetPage(assets=assets, next_page=taken[-1] if len(names) > len(taken) else None)
 
     @hookimpl
@@ -316,6 +324,28 @@ class MemoryBackend(BackendSpec):
             self.storage.snapshots.pop(request.handle, None)
         return Done()
 
+    def _seen(self, asset: MemoryAsset) -> Asset:
+        return Asset(
+            handle=asset.handle,
+            source=self.source_of(asset),
+            capacity_bytes=asset.capacity_bytes,
+            node_affinity=(dict(asset.segment),) if asset.segment else (),
+        )
+
+    def _listed(self, asset: MemoryAsset) -> ListedAsset:
+        return ListedAsset(
+            handle=asset.handle,
+            name=asset.name,
+            capacity_bytes=asset.capacity_bytes,
+            owner=asset.owner and replace(asset.owner),
+            attached_to=tuple(asset.attached_to),
+            source=self.source_of(asset),
+        )
+
+
+def _claim_of(asset: MemoryAsset) -> str:
+    return asset.owner.claim_uid if asset.owner is not None else "none"
+
 
 def _demand_of(request: ProvisionRequest) -> tuple[object, ...]:
     modes = tuple(sorted(request.access_modes))
@@ -328,23 +358,4 @@ def _demand_of(request: ProvisionRequest) -> tuple[object, ...]:
         tuple(sorted((request.segment or {}).items())),
         request.source_snapshot,
         request.source_volume,
-    )
-
-
-def _seen(asset: MemoryAsset) -> Asset:
-    return Asset(
-        handle=asset.handle,
-        source=VolumeSource(kind="csi", fields={"driver": DRIVER, "volumeHandle": asset.handle}),
-        capacity_bytes=asset.capacity_bytes,
-        node_affinity=(dict(asset.segment),) if asset.segment else (),
-    )
-
-
-def _listed(asset: MemoryAsset) -> ListedAsset:
-    return ListedAsset(
-        handle=asset.handle,
-        name=asset.name,
-        capacity_bytes=asset.capacity_bytes,
-        owner=replace(asset.owner),
-        attached_to=tuple(asset.attached_to),
     )

@@ -14,11 +14,14 @@ __all__ = ["MemoryAsset", "MemoryStorage"]
 
 @dataclass(slots=True)
 class MemoryAsset:
-    """One asset. demand: what was asked, to tell an equal demand from another. ready_at: by the storage's clock."""
+    """One asset. demand: what was asked, to tell an equal demand from another. ready_at: by the storage's clock.
+
+    owner: None = it carries no marks; a user made it.
+    """
 
     handle: str
     name: str
-    owner: Ownership
+    owner: Ownership | None
     capacity_bytes: int
     demand: tuple[object, ...]
     segment: Segment | None = None

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from backends import Filer
 from volplane import (
     Asset,
-    BackendSpec,
     DriverInfo,
     InProgress,
     Parameter,
@@ -56,38 +56,9 @@ pytestmark = pytest.mark.usefixtures("nothing_hidden")
 
 PASSWORD = "s3cr3t-of-the-filer"
 VARIABLE = "VOLPLANE_TEST_FILER"
-NAME = "filer.example.com"
+NAME = Filer.default_driver_name
+CREDENTIALS = Filer.options_schema
 START = StartRequest(context=Context(driver=NAME, cluster_id="c"))
-CREDENTIALS = ParameterSchema(
-    parameters=(
-        Parameter(name="server", doc="Where.", default="filer"),
-        Parameter(name="password", doc="Of the filer.", kind=ParameterKind.SECRET, required=True),
-    )
-)
-
-
-class Filer(BackendSpec):
-    """Careless by its `act`, which every hook but describe does with the password."""
-
-    options_schema = CREDENTIALS
-
-    def __init__(self, options: Any) -> None:
-        self.password: Secret = options["password"]
-        self.act: Callable[[str], Any] = lambda _password: None
-
-    @hookimpl
-    def describe(self, request: Any) -> DriverInfo:
-        return DriverInfo(version="1")
-
-    @hookimpl
-    def provision(self, request: Any) -> Any:
-        made = self.act(self.password.reveal())
-        source = VolumeSource(kind="nfs", fields={"server": "filer", "path": "/a"})
-        return Asset(handle="a", source=source, capacity_bytes=1) if made is None else made
-
-    @hookimpl
-    def delete(self, request: Any) -> Any:
-        raise NotImplementedError
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +93,7 @@ def test_a_backend_gets_a_secret_that_it_reads_when_it_needs_it(
     driver, backend = filer
     assert backend.password == Secret(f"env:{VARIABLE}")
     read: list[str] = []
-    backend.act = read.append
+    backend.log_in = read.append
     driver.call(kit.demand())
     monkeypatch.setenv(VARIABLE, "rotated since")
     driver.call(kit.demand())
@@ -220,7 +191,7 @@ def test_an_error_with_the_secret_in_it_does_not_show_it(
     kit: Any, filer: tuple[Driver, Filer], error: type[Exception], logged: io.StringIO
 ) -> None:
     driver, backend = filer
-    backend.act = raising(error)
+    backend.log_in = raising(error)
     with pytest.raises(BackendError) as raised:
         driver.call(kit.demand())
     assert "login as root:*** failed" in str(raised.value)
@@ -245,7 +216,7 @@ def test_a_result_with_the_secret_in_it_reaches_no_object(
     kit: Any, filer: tuple[Driver, Filer], careless: Callable[[str], Any]
 ) -> None:
     driver, backend = filer
-    backend.act = careless
+    backend.log_in = careless
     with pytest.raises(OutcomeUnknown, match="with the secret of option password in it; many may read") as raised:
         driver.call(kit.demand())
     assert PASSWORD not in str(raised.value)
@@ -284,7 +255,7 @@ def test_what_a_backend_logs_does_not_show_it(kit: Any, filer: tuple[Driver, Fil
             logging.getLogger("somebody.else").error("its %r", {"password": password})
             request.context.log.error("failed", exc_info=OSError(password))
 
-    backend.act = act
+    backend.log_in = act
     driver.call(request)
     text = logged.getvalue()
     assert PASSWORD not in text

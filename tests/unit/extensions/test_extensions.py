@@ -14,18 +14,15 @@ from typing import Any
 
 import pytest
 
+from backends import Shelf, reached
 from volplane import (
     Absent,
     Asset,
     AttachRequest,
-    BackendSpec,
     ClaimIdentity,
     Context,
     Declined,
     DeleteRequest,
-    DescribeRequest,
-    Done,
-    DriverInfo,
     ExpandRequest,
     FindRequest,
     InvalidArgument,
@@ -36,7 +33,6 @@ from volplane import (
     Unavailable,
     VolumeIdentity,
     VolumeSource,
-    hookimpl,
 )
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
@@ -45,75 +41,45 @@ from volplane.errors import ConfigurationError
 from volplane.extensions.call_log import CallLog
 from volplane.extensions.dry_run import DryRun
 from volplane.extensions.quota import Quota
+from volplane_testing import Answer, FailBefore, FaultyBackend
 
 GIB = 2**30
 SOURCE = VolumeSource(kind="hostPath", fields={"path": "/x"})
 CONTEXT = Context(driver="d.example.com", cluster_id="c")
 
 
-class Memory(BackendSpec):
-    """Makes anything; `fault` is raised instead, once."""
+class Memory(Shelf):
+    """The handle of an asset is its name."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.fault: Exception | None = None
-        self.calls: list[str] = []
-
-    def _called(self, hook: str) -> None:
-        self.calls.append(hook)
-        fault, self.fault = self.fault, None
-        if fault is not None:
-            raise fault
-
-    @hookimpl
-    def describe(self, request: DescribeRequest) -> DriverInfo:
-        return DriverInfo(version="1")
-
-    @hookimpl
-    def provision(self, request: ProvisionRequest) -> Asset:
-        self._called("provision")
-        return Asset(handle=request.name, source=SOURCE, capacity_bytes=request.capacity_bytes)
-
-    @hookimpl
-    def delete(self, request: DeleteRequest) -> Done:
-        self._called("delete")
-        return Done()
-
-    @hookimpl
-    def find(self, request: FindRequest) -> Absent:
-        self._called("find")
-        return Absent()
-
-    @hookimpl
-    def expand(self, request: ExpandRequest) -> Asset:
-        self._called("expand")
-        return Asset(handle=request.volume.handle, source=SOURCE, capacity_bytes=request.capacity_bytes)
+    def handle_of(self, name: str) -> str:
+        return name
 
 
-Wrap = Callable[..., tuple[Driver, Memory]]
+Wrap = Callable[..., tuple[Driver, FaultyBackend]]
 
 
-def wrapped(factory: Any, **options: object) -> tuple[Driver, Memory]:
+def wrapped(factory: Any, **options: object) -> tuple[Driver, FaultyBackend]:
     """A driver with one extension around it, loaded as the configuration file would."""
-    backends: list[Memory] = []
-
-    def make(given: Mapping[str, Any]) -> Memory:
-        backends.append(Memory(given))
-        return backends[-1]
-
+    backend = FaultyBackend(Memory())
+    plugin = Plugin(kind="backend", name="memory", factory=lambda _options: backend)
     extension = build_extension(Plugin(kind="extension", name="x", factory=factory), options)
-    driver = build_driver("d.example.com", Plugin(kind="backend", name="memory", factory=make), {}, [extension])
-    return driver, backends[0]
+    return build_driver("d.example.com", plugin, {}, [extension]), backend
+
+
+def owned(name: str) -> Ownership:
+    return Ownership(cluster_id="c", claim_uid="1", volume_name=name)
 
 
 def demand(name: str = "pvc-1", size: int = GIB, namespace: str = "team-a") -> ProvisionRequest:
-    owner = Ownership(cluster_id="c", claim_uid="1", volume_name=name)
     claim = ClaimIdentity(namespace=namespace, name="data", uid="1")
     segment = {"topology.kubernetes.io/zone": "a"}
-    return ProvisionRequest(context=CONTEXT, name=name, capacity_bytes=size, owner=owner, claim=claim, segment=segment)
+    return ProvisionRequest(
+        context=CONTEXT, name=name, capacity_bytes=size, owner=owned(name), claim=claim, segment=segment
+    )
 
 
 def volume(name: str = "pvc-1") -> VolumeIdentity:
-    return VolumeIdentity(name=name, uid="u", handle=name, source=SOURCE, capacity_bytes=GIB)
+    return VolumeIdentity(name=name, uid="u", handle=name, source=SOURCE, capacity_bytes=GIB, owner=owned(name))
 
 
 def deletion(name: str = "pvc-1") -> DeleteRequest:
@@ -121,7 +87,7 @@ def deletion(name: str = "pvc-1") -> DeleteRequest:
 
 
 def search(name: str = "pvc-1") -> FindRequest:
-    return FindRequest(context=CONTEXT, name=name, owner=demand(name).owner)
+    return FindRequest(context=CONTEXT, name=name, owner=owned(name))
 
 
 def growth(name: str = "pvc-1", size: int = 2 * GIB) -> ExpandRequest:
@@ -153,7 +119,7 @@ def test_every_call_is_a_line_with_its_outcome_and_duration(tmp_path: Path) -> N
     make.options_schema = CallLog.options_schema  # type: ignore[attr-defined]
     driver, backend = wrapped(make, path=str(tmp_path / "calls"))
     driver.call(demand())
-    backend.fault = Throttled("slow\ndown", code="RequestLimitExceeded")
+    backend.fail("delete", FailBefore(Throttled("slow\ndown", code="RequestLimitExceeded")))
     with pytest.raises(Throttled):
         driver.call(deletion())
     assert lines(tmp_path / "calls") == [
@@ -223,22 +189,17 @@ def test_a_dry_run_tells_the_plan_and_reaches_no_backend() -> None:
         driver.call(deletion())
     with pytest.raises(Declined, match="dry run: would grow pvc-1 to 2147483648 bytes"):
         driver.call(growth())
-    assert backend.calls == []
+    assert reached(backend) == []
 
 
 def test_a_dry_run_lets_questions_through() -> None:
     driver, backend = wrapped(DryRun, retryAfter="30s")
     assert driver.call(search()) == Absent()
-    assert backend.calls == ["find"]
+    assert reached(backend) == ["find"]
 
 
 def test_a_dry_run_wraps_every_hook_that_changes_something() -> None:
-    class Attaching(Memory):
-        @hookimpl
-        def attach(self, request: AttachRequest) -> Any: ...
-
-    extension = build_extension(Plugin(kind="extension", name="dry", factory=DryRun), {})
-    driver = build_driver("d", Plugin(kind="backend", name="m", factory=Attaching), {}, [extension])
+    driver, _ = wrapped(DryRun)
     with pytest.raises(Declined, match="dry run: would attach pvc-1 to node n1"):
         driver.call(AttachRequest(context=CONTEXT, volume=volume(), node=NodeIdentity(name="n1")))
 
@@ -248,7 +209,7 @@ def test_a_dry_run_wraps_every_hook_that_changes_something() -> None:
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Wrap:
-    def make(**options: object) -> tuple[Driver, Memory]:
+    def make(**options: object) -> tuple[Driver, FaultyBackend]:
         return wrapped(Quota, **{"ledger": str(tmp_path / "quota.json"), "limits": "team-a=3Gi", **options})
 
     return make
@@ -261,7 +222,7 @@ def test_what_does_not_fit_is_declined_before_it_reaches_the_backend(limited: Wr
         driver.call(demand("pvc-2", 2 * GIB))
     assert str(declined.value) == "namespace team-a has 2Gi of its 3Gi; 2Gi more do not fit"
     assert (declined.value.nothing_done, declined.value.retry_after) == (True, 60)
-    assert backend.calls == ["provision"]
+    assert reached(backend) == ["provision"]
     driver.call(demand("pvc-3", GIB))
 
 
@@ -288,10 +249,10 @@ def test_deleting_gives_the_room_back(limited: Wrap) -> None:
 
 def test_an_attempt_that_left_nothing_gives_the_room_back_and_an_unknown_one_does_not(limited: Wrap) -> None:
     driver, backend = limited()
-    backend.fault = InvalidArgument("bad")
+    backend.fail("provision", FailBefore(InvalidArgument("bad")))
     with pytest.raises(InvalidArgument):
         driver.call(demand("pvc-1", 3 * GIB))
-    backend.fault = Unavailable("no answer")
+    backend.fail("provision", FailBefore(Unavailable("no answer")))
     with pytest.raises(Unavailable):
         driver.call(demand("pvc-2", 3 * GIB))
     with pytest.raises(Declined):
@@ -301,13 +262,14 @@ def test_an_attempt_that_left_nothing_gives_the_room_back_and_an_unknown_one_doe
 
 
 def test_growing_counts_too(limited: Wrap) -> None:
-    driver, _ = limited()
+    driver, backend = limited()
     driver.call(demand("pvc-1", GIB))
     driver.call(growth("pvc-1", 3 * GIB))
     with pytest.raises(Declined):
         driver.call(growth("pvc-1", 4 * GIB))
     with pytest.raises(Declined):
         driver.call(demand("pvc-2", 1))
+    backend.fail("expand", Answer(Asset(handle="static", source=SOURCE, capacity_bytes=100 * GIB), effect=False))
     driver.call(growth("static", 100 * GIB))
 
 
@@ -332,7 +294,7 @@ def test_claims_that_race_for_the_last_bytes_do_not_both_get_them(limited: Wrap)
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(declined), backend.calls) == (9, ["provision"])
+    assert (len(declined), reached(backend)) == (9, ["provision"])
 
 
 def test_without_its_ledger_nothing_is_made_and_nothing_counted(limited: Wrap, tmp_path: Path) -> None:
@@ -340,7 +302,7 @@ def test_without_its_ledger_nothing_is_made_and_nothing_counted(limited: Wrap, t
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"quota\.json cannot be written: No such file or directory"):
             driver.call(demand())
-    assert backend.calls == []
+    assert reached(backend) == []
 
 
 def test_limits_and_ledgers_that_make_no_sense_are_refused(limited: Wrap, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from volplane.controller.actions import Run
 from volplane.errors import ConfigurationError
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
+from volplane_testing import FailBefore
 
 Tell = Callable[[Any], Any]
 OURS = {names.PROVISIONED_BY: "shelf.example.com", names.HANDLE: "shelf/pvc-u1"}
@@ -27,20 +28,22 @@ async def restored(cluster: Any, shelf: Any) -> None:
     await asyncio.sleep(1)
 
 
-async def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(cluster: Any, shelf: Any) -> None:
+async def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(
+    cluster: Any, shelf: Any, hooks: Any
+) -> None:
     await restored(cluster, shelf)
     plan = await cluster.adoption.plan("old")
     assert [(each.handle, each.obstacle) for each in plan] == [
         ("shelf/pvc-u1", ""),
         ("shelf/pvc-u2", "no volume of this cluster has its name"),
     ]
-    assert "adopt" not in shelf.calls
+    assert not hooks.asked["adopt"]
     plan = await cluster.adoption.start("old")
     await asyncio.sleep(1)
     ((each, status),) = cluster.adoption.statuses()
     assert each == plan[0]
     assert (status.state, status.detail) == ("done", "carries the marks of cluster here")
-    assert {uid: shelf.assets[f"shelf/pvc-{uid}"].owner.cluster_id for uid in ("u1", "u2", "u3")} == {
+    assert {uid: shelf.assets[f"pvc-{uid}"].owner.cluster_id for uid in ("u1", "u2", "u3")} == {
         "u1": "here",
         "u2": "old",
         "u3": "third",
@@ -57,7 +60,7 @@ async def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(
     ],
 )
 async def test_another_volume_of_that_name_is_no_reason(
-    cluster: Any, shelf: Any, annotations: Any, obstacle: str
+    cluster: Any, shelf: Any, hooks: Any, annotations: Any, obstacle: str
 ) -> None:
     shelf.put("u1", cluster="old")
     await cluster.volume("pvc-u1", annotations=annotations)
@@ -65,10 +68,10 @@ async def test_another_volume_of_that_name_is_no_reason(
     (each,) = await cluster.adoption.start("old")
     assert each.obstacle == obstacle
     await asyncio.sleep(1)
-    assert "adopt" not in shelf.calls
+    assert not hooks.asked["adopt"]
 
 
-async def test_a_volume_that_goes_meanwhile_is_no_reason(cluster: Any, shelf: Any) -> None:
+async def test_a_volume_that_goes_meanwhile_is_no_reason(cluster: Any, shelf: Any, hooks: Any) -> None:
     await restored(cluster, shelf)
     for name in ("a", "b"):
         run = Run(verb="delete", key=name, uid=name, driver="shelf.example.com", asset=name)
@@ -80,12 +83,12 @@ async def test_a_volume_that_goes_meanwhile_is_no_reason(cluster: Any, shelf: An
     await asyncio.sleep(60)
     ((_, status),) = cluster.adoption.statuses()
     assert status.detail == "volume pvc-u1 is gone"
-    assert "adopt" not in shelf.calls
+    assert not hooks.asked["adopt"]
 
 
-async def test_a_failure_is_told(cluster: Any, shelf: Any) -> None:
+async def test_a_failure_is_told(cluster: Any, shelf: Any, hooks: Any) -> None:
     await restored(cluster, shelf)
-    shelf.answers["adopt"] = [Unavailable("the shelf is away")]
+    hooks.fail("adopt", FailBefore(Unavailable("the shelf is away")))
     await cluster.adoption.start("old")
     await asyncio.sleep(0.2)
     ((_, status),) = cluster.adoption.statuses()

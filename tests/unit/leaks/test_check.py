@@ -14,6 +14,7 @@ from volplane.errors import ApiUnavailable
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
 from volplane.leaks.check import INTERVAL
+from volplane_testing import Answer, FailBefore
 
 Tell = Callable[[Any], Any]
 ROUND = INTERVAL * 1.1 + 1
@@ -42,7 +43,7 @@ async def test_what_a_whole_life_cycle_leaves_is_nothing(cluster: Any, shelf: An
 async def test_an_orphan_is_found_counted_confirmed_by_the_next_check_and_said_once(
     cluster: Any, shelf: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shelf.put("u1")
+    shelf.put("u1", cluster="here")
     await asyncio.sleep(1)
     (finding,) = cluster.check.observations.findings()
     assert (finding.verdict, finding.handle) == ("orphan", "shelf/pvc-u1")
@@ -60,12 +61,12 @@ async def test_an_orphan_is_found_counted_confirmed_by_the_next_check_and_said_o
 
 
 async def test_what_vanishes_between_two_checks_starts_anew(cluster: Any, shelf: Any) -> None:
-    asset = shelf.put("u1")
+    asset = shelf.put("u1", cluster="here")
     await asyncio.sleep(ROUND)
-    del shelf.assets[asset.handle]
+    del shelf.assets[asset.name]
     await asyncio.sleep(ROUND)
     assert cluster.found() == []
-    shelf.put("u1")
+    shelf.put("u1", cluster="here")
     await asyncio.sleep(ROUND)
     (finding,) = cluster.check.observations.findings()
     assert not cluster.check.observations.confirmed(finding)
@@ -84,7 +85,7 @@ async def test_an_asset_that_shrank_has_drifted(cluster: Any, shelf: Any) -> Non
     await cluster.make_class()
     uid = await cluster.claim()
     await asyncio.sleep(5)
-    shelf.put(uid, size=1)
+    shelf.put(uid, cluster="here", size=1)
     await asyncio.sleep(ROUND)
     (finding,) = cluster.check.observations.findings()
     assert (finding.verdict, finding.volume) == ("drifted", f"pvc-{uid}")
@@ -105,13 +106,13 @@ async def test_what_others_made_is_foreign_and_no_reason_to_read_the_cluster(clu
     assert await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert cluster.found() == [("foreign", "shelf/pvc-u1"), ("foreign", "shelf/pvc-u2")]
     assert read == []
-    shelf.put("u3")
+    shelf.put("u3", cluster="here")
     assert await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert read == ["persistentvolumeclaims", "persistentvolumes"]
 
 
 async def test_a_volume_that_only_the_server_knows_explains_its_asset(cluster: Any, shelf: Any) -> None:
-    shelf.put("u1")
+    shelf.put("u1", cluster="here")
     # The cache is told late: what counts is what the server has.
     cluster.plane.volumes.observe = lambda _volume: False
     await cluster.volume("restored", "/shelves/pvc-u1/")
@@ -140,11 +141,11 @@ async def test_an_asset_made_while_the_check_looks_is_no_orphan(cluster: Any, sh
 
 
 async def test_a_listing_that_fails_changes_nothing_and_is_tried_again_soon(
-    cluster: Any, shelf: Any, caplog: pytest.LogCaptureFixture
+    cluster: Any, shelf: Any, hooks: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shelf.put("u1")
+    shelf.put("u1", cluster="here")
     await asyncio.sleep(1)
-    shelf.answers["list_assets"] = [Unavailable("the shelf is away")]
+    hooks.fail("list_assets", FailBefore(Unavailable("the shelf is away")))
     await asyncio.sleep(ROUND)
     (status,) = cluster.check.status()
     assert status.error == "the shelf is away"
@@ -158,16 +159,16 @@ async def test_a_listing_that_fails_changes_nothing_and_is_tried_again_soon(
     assert value(cluster, "volplane_leak_checks_total", driver="shelf.example.com", result="failed") == 1
 
 
-async def test_a_listing_that_never_ends_is_a_failure(cluster: Any, shelf: Any) -> None:
+async def test_a_listing_that_never_ends_is_a_failure(cluster: Any, shelf: Any, hooks: Any) -> None:
     await asyncio.sleep(1)
-    shelf.answers["list_assets"] = [AssetPage(assets=(), next_page="again")] * 3
+    hooks.fail("list_assets", [Answer(AssetPage(assets=(), next_page="again"), effect=False)] * 3)
     assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert "names page 'again' twice" in cluster.check.status()[0].error
 
 
 async def test_an_api_server_that_is_away_is_a_failure(cluster: Any, shelf: Any) -> None:
     await asyncio.sleep(1)
-    shelf.put("u1")
+    shelf.put("u1", cluster="here")
 
     async def away(*_: Any, **__: Any) -> Any:
         raise ApiUnavailable("no answer", status=0)
@@ -181,7 +182,7 @@ async def test_an_api_server_that_is_away_is_a_failure(cluster: Any, shelf: Any)
 
 async def test_a_claim_that_cannot_be_read_may_lead_to_anything(cluster: Any, shelf: Any) -> None:
     await asyncio.sleep(1)
-    shelf.put("u1")
+    shelf.put("u1", cluster="here")
     await cluster.claim("odd", storage_class="none")
     pages = cluster.client.pages
 
@@ -198,7 +199,7 @@ async def test_a_claim_that_cannot_be_read_may_lead_to_anything(cluster: Any, sh
 
 
 async def test_the_counts_are_taken_back_when_another_process_leads(cluster: Any, shelf: Any) -> None:
-    shelf.put("u1")
+    shelf.put("u1", cluster="here")
     await asyncio.sleep(1)
     cluster.check.forget()
     assert value(cluster, "volplane_leak_findings", driver="shelf.example.com", verdict="orphan") == 0
@@ -209,7 +210,7 @@ async def test_a_claim_whose_finalizer_a_tenant_took_away_leaves_an_orphan_only_
     shelf: Any,
 ) -> None:
     uid = await cluster.claim(storage_class="none")
-    shelf.put(uid)
+    shelf.put(uid, cluster="here")
     await asyncio.sleep(ROUND)
     assert cluster.found() == []
     await cluster.client.patch(CLAIMS, "default/data", {"spec": {"volumeName": "other"}})

@@ -12,6 +12,7 @@ import pytest
 from volplane import InProgress, Unavailable
 from volplane.controller.actions import Run
 from volplane.leaks.check import INTERVAL
+from volplane_testing import Answer, FailBefore
 
 Tell = Callable[[Any], Any]
 ROUND = INTERVAL * 1.1 + 1
@@ -31,7 +32,7 @@ async def test_a_confirmed_orphan_is_deleted_and_no_finding_any_more(
     cluster: Any, shelf: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     for uid in ("u1", "u2", "u3"):
-        shelf.put(uid)
+        shelf.put(uid, cluster="here")
     await confirmed(cluster)
     findings = cluster.repair.start()
     assert len(findings) == 3
@@ -45,32 +46,32 @@ async def test_a_confirmed_orphan_is_deleted_and_no_finding_any_more(
     assert "deleted the orphan shelf/pvc-u1" in caplog.text
 
 
-async def test_an_orphan_seen_once_is_left_alone(cluster: Any, shelf: Any) -> None:
-    shelf.put("u1")
+async def test_an_orphan_seen_once_is_left_alone(cluster: Any, shelf: Any, hooks: Any) -> None:
+    shelf.put("u1", cluster="here")
     await asyncio.sleep(ROUND / 2)
     assert cluster.found() == [("orphan", "shelf/pvc-u1")]
     assert cluster.repair.start() == []
     await asyncio.sleep(1)
-    assert "delete" not in shelf.calls
+    assert not hooks.asked["delete"]
 
 
-async def test_what_is_not_an_orphan_is_never_touched(cluster: Any, shelf: Any) -> None:
+async def test_what_is_not_an_orphan_is_never_touched(cluster: Any, shelf: Any, hooks: Any) -> None:
     await cluster.make_class()
     ghost, drifted = await cluster.claim("a"), await cluster.claim("b")
     await asyncio.sleep(5)
-    del shelf.assets[f"shelf/pvc-{ghost}"]
-    shelf.put(drifted, size=1)
+    del shelf.assets[f"pvc-{ghost}"]
+    shelf.put(drifted, cluster="here", size=1)
     shelf.put("u1", cluster="elsewhere")
     shelf.put("u2", cluster=None)
     await confirmed(cluster)
     assert sorted(verdict for verdict, _ in cluster.found()) == ["drifted", "foreign", "foreign", "ghost"]
     assert cluster.repair.start() == []
-    assert "delete" not in shelf.calls
+    assert not hooks.asked["delete"]
 
 
 @pytest.mark.parametrize("name", ["pvc-u1", "mine"])
-async def test_a_volume_that_came_meanwhile_keeps_the_asset(cluster: Any, shelf: Any, name: str) -> None:
-    shelf.put("u1")
+async def test_a_volume_that_came_meanwhile_keeps_the_asset(cluster: Any, shelf: Any, hooks: Any, name: str) -> None:
+    shelf.put("u1", cluster="here")
     await confirmed(cluster)
     await cluster.volume(name, "/shelves/pvc-u1")
     findings = cluster.repair.start()
@@ -78,13 +79,15 @@ async def test_a_volume_that_came_meanwhile_keeps_the_asset(cluster: Any, shelf:
     ((state, detail),) = outcomes(cluster, findings).values()
     assert state == "failed"
     assert detail.startswith("it is no orphan any more")
-    assert "delete" not in shelf.calls
+    assert not hooks.asked["delete"]
     await asyncio.sleep(ROUND)
     assert cluster.found() == []
 
 
-async def test_a_volume_that_comes_after_the_look_and_before_the_hook_keeps_the_asset(cluster: Any, shelf: Any) -> None:
-    shelf.put("u1")
+async def test_a_volume_that_comes_after_the_look_and_before_the_hook_keeps_the_asset(
+    cluster: Any, shelf: Any, hooks: Any
+) -> None:
+    shelf.put("u1", cluster="here")
     await confirmed(cluster)
     get = cluster.client.get
 
@@ -99,31 +102,32 @@ async def test_a_volume_that_comes_after_the_look_and_before_the_hook_keeps_the_
     assert list(outcomes(cluster, findings).values()) == [
         ("failed", "it is no orphan any more: volume pvc-u1 leads to it")
     ]
-    assert "delete" not in shelf.calls
+    assert not hooks.asked["delete"]
 
 
-async def test_a_long_deletion_goes_on_by_itself(cluster: Any, shelf: Any) -> None:
-    shelf.put("u1")
+async def test_a_long_deletion_goes_on_by_itself(cluster: Any, shelf: Any, hooks: Any) -> None:
+    shelf.put("u1", cluster="here")
     await confirmed(cluster)
-    shelf.answers["delete"] = [InProgress(retry_after=30, state={"at": number}) for number in range(5)]
+    answers = [InProgress(retry_after=30, state={"at": number}) for number in range(5)]
+    hooks.fail("delete", [Answer(answer, effect=False) for answer in answers])
     findings = cluster.repair.start()
     await asyncio.sleep(1)
     assert list(outcomes(cluster, findings).values()) == [("running", "")]
     assert cluster.repair.start() == findings
     await asyncio.sleep(200)
     assert list(outcomes(cluster, findings).values()) == [("done", "deleted")]
-    assert shelf.calls.count("delete") == 6
+    assert hooks.asked["delete"] == 6
     assert shelf.assets == {}
 
 
 async def test_a_failed_deletion_is_told_and_not_repeated_by_itself(
-    cluster: Any, shelf: Any, caplog: pytest.LogCaptureFixture
+    cluster: Any, shelf: Any, hooks: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    shelf.put("u1")
+    shelf.put("u1", cluster="here")
     await confirmed(cluster)
-    shelf.answers["delete"] = [Unavailable("the shelf is away")]
+    hooks.fail("delete", FailBefore(Unavailable("the shelf is away")))
     findings = cluster.repair.start()
     await asyncio.sleep(0.2)
     assert list(outcomes(cluster, findings).values()) == [("failed", "the shelf is away")]
@@ -132,14 +136,14 @@ async def test_a_failed_deletion_is_told_and_not_repeated_by_itself(
     assert state == "refused"
     assert "next try in" in detail
     await asyncio.sleep(60)
-    assert shelf.calls.count("delete") == 1
+    assert hooks.asked["delete"] == 1
     cluster.repair.start()
     await asyncio.sleep(1)
     assert list(outcomes(cluster, findings).values()) == [("done", "deleted")]
 
 
-async def test_an_asset_that_another_operation_holds_is_not_touched(cluster: Any, shelf: Any) -> None:
-    shelf.put("u1")
+async def test_an_asset_that_another_operation_holds_is_not_touched(cluster: Any, shelf: Any, hooks: Any) -> None:
+    shelf.put("u1", cluster="here")
     await confirmed(cluster)
     run = Run(verb="provision", key="default/c", uid="u1", driver="shelf.example.com", asset="pvc-u1")
     cluster.plane.operations.start(run, lambda: asyncio.sleep(60), lambda: None)
@@ -148,12 +152,12 @@ async def test_an_asset_that_another_operation_holds_is_not_touched(cluster: Any
     assert state == "refused"
     assert "waits for provision-default/c[u1]" in detail
     await asyncio.sleep(100)
-    assert "delete" not in shelf.calls
+    assert not hooks.asked["delete"]
 
 
 async def test_one_look_at_the_cluster_serves_many_repairs(cluster: Any, shelf: Any) -> None:
     for number in range(40):
-        shelf.put(f"u{number}")
+        shelf.put(f"u{number}", cluster="here")
     await confirmed(cluster)
     pages, read = cluster.client.pages, []
 
@@ -169,7 +173,7 @@ async def test_one_look_at_the_cluster_serves_many_repairs(cluster: Any, shelf: 
 
 
 async def test_a_driver_that_cannot_be_used_is_said(cluster: Any, shelf: Any) -> None:
-    shelf.put("u1")
+    shelf.put("u1", cluster="here")
     await confirmed(cluster)
     await cluster.plane.drivers.stop_all()
     findings = cluster.repair.start(driver="shelf.example.com")

@@ -16,7 +16,7 @@ from volplane.kube.names import CLAIM_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Pod, Volume
 from volplane.protection.claims import BELIEVED, LivePods, ProtectionState, decide_claim_protection
 from volplane.protection.handlers import ProtectionHandlers
-from volplane.state.indexes import POD_INDEXES, claims_of_pod
+from volplane.state.indexes import POD_INDEXES
 
 DYING = "2026-01-01T00:00:00Z"
 FOREIGN = "example.com/hold"
@@ -52,14 +52,7 @@ class Bench:
             live=self.live,
             monotonic=lambda: self.time,
         )
-        wakeups = ProtectionHandlers(
-            claims=self,
-            volumes=self,
-            known=self.claims,
-            live=self.live,
-            claims_of_pod=claims_of_pod,
-            monotonic=lambda: self.time,
-        )
+        wakeups = ProtectionHandlers(self.world, claims=self, volumes=self)
         self.wakeups = wakeups
         self.claims.subscribe(wakeups.claim_changed)
         self.pods.subscribe(wakeups.pod_changed)

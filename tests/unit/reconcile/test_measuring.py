@@ -11,6 +11,7 @@ from volplane.controller import logs
 from volplane.errors import ApiConflict
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import DEFAULT_CLASS
+from volplane_testing import Answer, FailBefore
 
 Tell = Callable[[Any], Any]
 PLUGIN = "shelf.example.com"
@@ -52,11 +53,11 @@ async def test_a_life_cycle_is_counted_once_under_every_name(cluster: Any, shelf
 
 
 async def test_a_wait_counts_from_the_first_attempt_and_only_the_last_one_is_a_success(
-    cluster: Any, shelf: Any
+    cluster: Any, shelf: Any, hooks: Any
 ) -> None:
     await cluster.make_class()
-    shelf.answers["provision"] = [Unavailable("away", retry_after=100), Unavailable("away", retry_after=100)]
-    shelf.answers["delete"] = [InProgress(retry_after=50)]
+    hooks.fail("provision", [FailBefore(Unavailable("away", retry_after=100))] * 2)
+    hooks.fail("delete", Answer(InProgress(retry_after=50), effect=False))
     await cluster.claim()
     await asyncio.sleep(250)
     await cluster.client.delete(CLAIMS, "default/data")
@@ -80,19 +81,19 @@ async def test_a_wait_counts_from_the_first_attempt_and_only_the_last_one_is_a_s
     ) == [1, 2, 1, None]
 
 
-async def test_an_asset_that_is_too_small_is_a_failure(cluster: Any, shelf: Any) -> None:
+async def test_an_asset_that_is_too_small_is_a_failure(cluster: Any, shelf: Any, hooks: Any) -> None:
     await cluster.make_class()
     source = VolumeSource(kind="hostPath", fields={"path": "/shelves/small"})
-    shelf.answers["provision"] = [Asset(handle="shelf/small", source=source, capacity_bytes=1)]
+    hooks.fail("provision", Answer(Asset(handle="shelf/small", source=source, capacity_bytes=1), effect=False))
     await cluster.claim()
     await asyncio.sleep(5)
     shape = "controller_persistentvolumeclaim_provision{}_total{{class=shelves,source=}}"
     assert values(cluster, shape.format("_failed"), shape.format("")) == [1, 1]
 
 
-async def test_cleaning_up_after_a_claim_is_no_attempt(cluster: Any, shelf: Any) -> None:
+async def test_cleaning_up_after_a_claim_is_no_attempt(cluster: Any, shelf: Any, hooks: Any) -> None:
     await cluster.make_class()
-    shelf.answers["provision"] = [Unavailable("away", retry_after=100)]
+    hooks.fail("provision", FailBefore(Unavailable("away", retry_after=100)))
     await cluster.claim()
     await asyncio.sleep(1)
     await cluster.client.delete(CLAIMS, "default/data")
@@ -138,14 +139,23 @@ async def test_what_a_stopped_controller_counted_of_its_caches_is_void(cluster: 
     await asyncio.sleep(1)
     assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [1]
     assert (await cluster.client.get(VOLUMES, "v")).status.phase == "Available"
-    await cluster.stop()
+    await cluster.process.kill()
     assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [None]
 
 
-async def test_what_a_hook_logs_carries_operation_driver_and_object(cluster: Any, shelf: Any) -> None:
+async def test_what_a_hook_logs_carries_operation_driver_and_object(cluster: Any, shelf: Any, hooks: Any) -> None:
     seen: dict[str, dict[str, str]] = {}
 
-    shelf.before = lambda hook: seen.setdefault(hook, dict(logs.fields()))
+    class Noting:
+        def __init__(self, hook: str) -> None:
+            self.hook = hook
+
+        def play(self, call: Any, _pause: Any) -> Any:
+            seen[self.hook] = dict(logs.fields())
+            return call()
+
+    for hook in ("list_assets", "provision", "delete"):
+        hooks.fail(hook, Noting(hook))
     await cluster.make_class()
     uid = await cluster.claim()
     await asyncio.sleep(5)

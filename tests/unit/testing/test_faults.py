@@ -151,6 +151,18 @@ def test_a_fault_can_be_added_for_the_next_call() -> None:
     driver.call(DEMAND)
 
 
+def test_faults_in_a_list_are_those_of_the_next_calls() -> None:
+    backend = FaultyBackend(MemoryBackend())
+    driver = driver_of(backend)
+    driver.call(DEMAND)
+    backend.fail("provision", [FailBefore(Throttled("slow down")), FailAfter()])
+    with pytest.raises(Throttled):
+        driver.call(DEMAND)
+    with pytest.raises(OutcomeUnknown, match="the answer was lost"):
+        driver.call(DEMAND)
+    driver.call(DEMAND)
+
+
 def test_a_script_for_what_is_no_hook_or_call_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="hook 'privision' is none"):
         FaultyBackend(MemoryBackend(), {"privision": [FailAfter()]})

@@ -49,17 +49,21 @@ from volplane_hostpath.delete import (
     delete_marked,
     delete_static,
     delete_unmarked,
+    refuse_mounted_above,
     refuse_mounts_below,
     refuse_not_static,
+    remove_empty_marker,
     remove_leftovers,
     static_key,
 )
 from volplane_hostpath.dirfd import NotADirectory, closing, entry_exists, open_path
+from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import storage_errors
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.listing import list_page
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, check_name, marker_file
+from volplane_hostpath.mounts import MountTable
 from volplane_hostpath.path_template import PathTemplate
 from volplane_hostpath.provision import (
     NodeTopology,
@@ -70,7 +74,7 @@ from volplane_hostpath.provision import (
     refuse_other_demand,
     stage_volume,
 )
-from volplane_hostpath.root import CONTROL, INDEX, LOCKS, TRASH, VOLUMES, Root, initialise, open_checked
+from volplane_hostpath.root import CONTROL, INDEX, LOCKS, TRASH, VOLUMES, OpenRoots, Root, initialise
 from volplane_hostpath.settings import OPTIONS, PARAMETERS, ClassParameters, Settings
 from volplane_hostpath.static_volumes import path_below_root, root_spellings, static_path
 from volplane_hostpath.update import adopt_marker, expand_marker
@@ -96,6 +100,9 @@ class HostPathBackend(BackendSpec):
         self._access_modes = frozenset(AccessMode) if self._settings.shared else _ONE_NODE
         self._index = VolumeIndex(self._settings.overcommit_percent)
         self._locks = Locks()
+        self._mounts = MountTable()
+        self._roots = OpenRoots(self._settings, self._mounts)
+        self._waits = DiskWaits()
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -114,14 +121,16 @@ class HostPathBackend(BackendSpec):
         if request.node_name:
             self._topology = NodeTopology(request.node_name, self._settings.affinity_label, request.node_name)
         with storage_errors(root=self._settings.root, doing="use the root"):
-            self._root_id = initialise(self._settings, self._root_id, request.context).root_id
+            self._root_id = initialise(self._settings, self._root_id, self._mounts, request.context).root_id
+        self._mounts.current()
         with self._root(request.context, "tidy up") as root:
             remove_leftovers(root, self._index, self._locks, request.context)
         return Done()
 
     @hookimpl
     def stop(self, request: StopRequest) -> Done:
-        """Nothing is open between calls."""
+        """Close the table of mounts: nothing else is open between calls."""
+        self._mounts.close()
         return Done()
 
     @hookimpl
@@ -148,14 +157,15 @@ class HostPathBackend(BackendSpec):
         context = request.context
         with self._volume(request.name, context, f"make the directory of {request.name}") as root:
             marker = _marker(root, request.name)
+            staged = marker is None
             if marker is None:
                 marker = new_marker(
                     request, parameters, {} if self._settings.shared else self._topology.segment(request)
                 )
-                stage_volume(root, self._index, self._settings, marker, context)
+                stage_volume(root, self._index, self._waits, self._settings, marker=marker, context=context)
             else:
                 refuse_other_demand(marker, request, parameters)
-            finish_volume(root, self._index, marker, context, make=True)
+            finish_volume(root, self._index, self._waits, marker, context, make=True, staged=staged)
             return asset_of(root, marker)
 
     @hookimpl
@@ -166,13 +176,14 @@ class HostPathBackend(BackendSpec):
             marker = _marker(root, name)
             if marker is None:
                 discard_staged(root, name)
+                remove_empty_marker(root, self._index, name, context)
                 return Absent()
             if not marker.belongs_to(request.owner) or marker.owner.generation != request.owner.generation:
                 return Absent()
             deleting = entry_exists(marker.key, root.directory(TRASH))
-            if not deleting and finish_volume(root, self._index, marker, context, make=False):
+            if not deleting and finish_volume(root, self._index, self._waits, marker, context, make=False):
                 return asset_of(root, marker)
-            if not delete_marked(root, self._index, marker, context):
+            if not delete_marked(root, self._index, self._waits, marker, context):
                 raise Unavailable(f"{name} is still being removed", retry_after=_RETRY_SECONDS)
             return Absent()
 
@@ -183,7 +194,7 @@ class HostPathBackend(BackendSpec):
         doing = f"remove {volume.name}"
         if volume.owner is None:
             with self._volume(static_key(volume), context, doing) as root:
-                finished = delete_static(root, self._index, volume, context)
+                finished = delete_static(root, self._index, self._waits, volume, context)
         else:
             name = _name_of(volume)
             with self._volume(name, context, doing) as root:
@@ -198,7 +209,7 @@ class HostPathBackend(BackendSpec):
         if path is None:
             return False
         try:
-            with Root(self._settings.root) as root:
+            with Root(self._settings.root, self._mounts) as root:
                 os.close(open_path(path, root.fd, root.mount, label=root.path, access=os.O_PATH))
         except NotADirectory:
             return False
@@ -218,7 +229,9 @@ class HostPathBackend(BackendSpec):
             except FileNotFoundError:
                 raise NotFound(f"{label} of volume {volume.name} is gone: there is nothing to scrub") from None
             with closing(fd):
-                refuse_mounts_below(fd, label)
+                refuse_mounts_below(root, fd, label)
+                if volume.owner is None:
+                    refuse_mounted_above(root, fd, label)
         return PodScrub(volume={"hostPath": {"path": label, "type": "Directory"}})
 
     @hookimpl
@@ -231,7 +244,12 @@ class HostPathBackend(BackendSpec):
         with self._volume(name, context, f"grow {volume.name}") as root:
             _check_root(root, volume)
             marker = _owned_marker(root, name, volume)
-            return asset_of(root, expand_marker(root, self._index, marker, request.capacity_bytes, context))
+            return asset_of(
+                root,
+                expand_marker(
+                    root, self._index, self._waits, marker, capacity_bytes=request.capacity_bytes, context=context
+                ),
+            )
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
@@ -250,7 +268,7 @@ class HostPathBackend(BackendSpec):
         name = _name_of(volume)
         with self._volume(name, context, f"take over {volume.name}") as root:
             _check_root(root, volume)
-            adopt_marker(root, self._index, _present_marker(root, name, volume), request)
+            adopt_marker(root, self._index, self._waits, _present_marker(root, name, volume), request)
         return Done()
 
     @hookimpl
@@ -269,7 +287,7 @@ class HostPathBackend(BackendSpec):
     def _root(self, context: Context, doing: str) -> Iterator[Root]:
         with (
             storage_errors(root=self._settings.root, doing=doing),
-            open_checked(self._settings, self._root_id, context) as root,
+            self._roots.checked(self._root_id, context) as root,
         ):
             yield root
 
@@ -300,19 +318,21 @@ class HostPathBackend(BackendSpec):
             raise InvalidArgument(f"limit {request.limit_bytes} is less than the request {request.capacity_bytes}")
 
     def _delete_owned(self, root: Root, name: str, volume: VolumeIdentity, context: Context) -> bool:
-        if not entry_exists(marker_file(name), root.directory(VOLUMES)):
-            delete_unmarked(root, name, volume)
+        marker = _marker(root, name)
+        if marker is None:
+            delete_unmarked(root, self._index, name, volume, context)
             return True
-        marker = _owned_marker(root, name, volume)
+        _refuse_other_owner(root, marker, volume)
         handle = Handle.parse(volume.handle)
         if handle is not None and handle.generation != marker.owner.generation:
             return True  # The name belongs to another generation: this one is gone.
-        return delete_marked(root, self._index, marker, context)
+        return delete_marked(root, self._index, self._waits, marker, context)
 
     def _path_to_scrub(self, root: Root, volume: VolumeIdentity, context: Context) -> str:
         if volume.owner is None:
             path = static_path(volume.source, root)
-            refuse_not_static(root, self._index, path, context)
+            with self._index.open(root, Deadline(context).remaining(), context.log):
+                refuse_not_static(root, self._index, path)
             return path
         _check_root(root, volume)
         return _owned_marker(root, _name_of(volume), volume).path
@@ -336,12 +356,16 @@ def _present_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMark
 
 def _owned_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMarker:
     marker = _present_marker(root, name, volume)
+    _refuse_other_owner(root, marker, volume)
+    return marker
+
+
+def _refuse_other_owner(root: Root, marker: VolumeMarker, volume: VolumeIdentity) -> None:
     if volume.owner is None or not marker.belongs_to(volume.owner):
         raise AlreadyExists(
             f"{root.path}/{marker.path} belongs to claim {marker.owner.claim_uid} of cluster "
             f"{marker.owner.cluster_id!r}, not to {volume.name}: it is not touched"
         )
-    return marker
 
 
 def _name_of(volume: VolumeIdentity) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity, VolumeInUse
 from volplane_hostpath.dirfd import (
+    ancestors,
     closing,
     directory_exists,
     entry_exists,
@@ -20,17 +21,24 @@ from volplane_hostpath.dirfd import (
     open_path,
     remove_entry,
     split,
-    sync,
 )
-from volplane_hostpath.index import VolumeIndex
+from volplane_hostpath.disk_waits import DiskWaits
+from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.locks import Deadline, Locks
-from volplane_hostpath.markers import VolumeMarker, marker_file
-from volplane_hostpath.mounts import Mount, mounts_below, mounts_of, read_mounts
-from volplane_hostpath.parent_directories import remove_empty_parents, remove_stale_entries
+from volplane_hostpath.markers import CorruptMarker, VolumeMarker, marker_file
+from volplane_hostpath.mounts import mounts_above, mounts_below, mounts_of
+from volplane_hostpath.parent_directories import forget_parents, remove_empty_parents, remove_stale_entries
 from volplane_hostpath.provision import discard_staged
 from volplane_hostpath.rmtree import empty_directory
 from volplane_hostpath.root import CONTROL, LOCKS, TMP, TRASH, VOLUMES, Root
-from volplane_hostpath.static_volumes import path_below_root, refuse_marked, refuse_parent, root_spellings, static_path
+from volplane_hostpath.static_volumes import (
+    path_below_root,
+    refuse_marked,
+    refuse_other_root,
+    refuse_parent,
+    root_spellings,
+    static_path,
+)
 
 __all__ = [
     "STATIC_PREFIX",
@@ -39,8 +47,10 @@ __all__ = [
     "delete_unmarked",
     "empty_trash",
     "refuse_in_use",
+    "refuse_mounted_above",
     "refuse_mounts_below",
     "refuse_not_static",
+    "remove_empty_marker",
     "remove_leftovers",
     "static_key",
     "volume_of_entry",
@@ -54,44 +64,51 @@ def static_key(volume: VolumeIdentity) -> str:
     return STATIC_PREFIX + hashlib.sha256(f"{volume.name}/{volume.uid}".encode()).hexdigest()[:32]
 
 
-def refuse_mounts_below(fd: int, label: str, mounts: list[Mount] | None = None) -> None:
-    """Raise `VolumeInUse` if something is mounted in the directory. mounts: default = read now."""
-    below = mounts_below(fd, read_mounts() if mounts is None else mounts)
+def refuse_mounts_below(root: Root, fd: int, label: str) -> None:
+    """Raise `VolumeInUse` if something is mounted in the directory."""
+    below = mounts_below(fd, root.mounts.current())
     if below:
         raise VolumeInUse(f"{below[0]} is a mount point in the volume {label}: unmount it; nothing was removed")
 
 
-def refuse_in_use(fd: int, label: str) -> None:
+def refuse_in_use(root: Root, fd: int, label: str) -> None:
     """Raise `VolumeInUse` if something is mounted in the directory, or the directory is mounted elsewhere."""
-    mounts = read_mounts()
-    refuse_mounts_below(fd, label, mounts)
-    used = mounts_of(fd, mounts)
+    refuse_mounts_below(root, fd, label)
+    used = mounts_of(fd, root.mounts.current())
     if used:
         raise VolumeInUse(f"{label} is mounted at {used[0]}: it is still in use; nothing was removed")
 
 
-def delete_marked(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context) -> bool:
+def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, context: Context) -> bool:
     """Delete a volume that has a marker; False = not finished, call again. Needs the volume's lock."""
     deadline = Deadline(context)
-    _move_to_trash(root, marker.path, marker.key, context)
+    _take_away(root, marker.path, marker.key, context)
     if entry_exists(marker.key, root.directory(TMP)):
         # It was never moved into place.
         _move_into_trash(root, marker.key, root.directory(TMP), marker.key)
+    with index.open(root, deadline.remaining(), context.log):
+        remove_empty_parents(root, marker.path)
+    # First wait: the directory leaves its place before its marker and the entries of its parents go. Otherwise it would
+    # come back after a power failure as a foreign one.
+    above = [(root.fd, parent) for parent in ancestors(marker.path)]
+    waits.wait(root, [*above, (root.fd, ""), (root.directory(TRASH), ""), (root.directory(TRASH), marker.key)])
     if not empty_trash(root, marker.key, deadline):
         return False
     with index.open(root, deadline.remaining(), context.log):
-        remove_empty_parents(root, marker.path)
+        forget_parents(root, index, marker.path, counted=1)
         index.remove(root, marker.name)
-    sync(root.directory(VOLUMES))
+    # Second wait: the volume stays deleted. An entry of a parent that comes back is removed by the next start.
+    waits.wait(root, [(root.directory(VOLUMES), "")])
     return True
 
 
-def delete_unmarked(root: Root, name: str, volume: VolumeIdentity) -> None:
+def delete_unmarked(root: Root, index: VolumeIndex, name: str, volume: VolumeIdentity, context: Context) -> None:
     """Clean up after a volume without a marker: it was never made, or is deleted.
 
     Raises `AlreadyExists` if its directory exists all the same: a directory without marker is not removed.
     """
     discard_staged(root, name)
+    remove_empty_marker(root, index, name, context)
     path = path_below_root(volume.source, root_spellings(root.path))
     if path is not None and directory_exists(path, root.fd, root.mount, label=root.path):
         raise AlreadyExists(
@@ -100,32 +117,62 @@ def delete_unmarked(root: Root, name: str, volume: VolumeIdentity) -> None:
         )
 
 
-def delete_static(root: Root, index: VolumeIndex, volume: VolumeIdentity, context: Context) -> bool:
+def remove_empty_marker(root: Root, index: VolumeIndex, name: str, context: Context) -> None:
+    """Remove a marker that a power failure left without content. Needs the volume's lock."""
+    if entry_exists(marker_file(name), root.directory(VOLUMES)) and read_volume_marker(root, name) is None:
+        with index.open(root, Deadline(context).remaining(), context.log):
+            index.remove(root, name)
+
+
+def delete_static(root: Root, index: VolumeIndex, waits: DiskWaits, volume: VolumeIdentity, context: Context) -> bool:
     """Delete the directory of a static volume; False = not finished, call again. Needs the lock of `static_key`."""
     key, path = static_key(volume), static_path(volume.source, root)
-    refuse_not_static(root, index, path, context)
-    _move_to_trash(root, path, key, context)
+    with index.open(root, Deadline(context).remaining(), context.log):
+        # Moved under the lock of the index: nothing may be made there between the check and the move.
+        refuse_not_static(root, index, path)
+        _take_away(root, path, key, context, static=True)
+    waits.wait(root, [(root.fd, split(path)[0])])
     return empty_trash(root, key, Deadline(context))
 
 
-def refuse_not_static(root: Root, index: VolumeIndex, path: str, context: Context) -> None:
-    """Raise `AlreadyExists` if the path is, holds or lies in a volume with a marker, or holds volumes."""
+def refuse_not_static(root: Root, index: VolumeIndex, path: str) -> None:
+    """Raise unless the directory at the path can be nothing but a static volume. Needs the lock of the index.
+
+    Raises `AlreadyExists` if the path is, holds or lies in a volume with a marker, holds volumes, or lies in another
+    root; `Unavailable` while the paths of some volumes are not known.
+    """
     label = f"{root.path}/{path}"
-    with index.open(root, Deadline(context).remaining(), context.log):
-        refuse_marked(index, path, label)
-        refuse_parent(root, path, label)
+    refuse_marked(index, path, label)
+    refuse_parent(root, path, label)
+    refuse_other_root(root, path)
 
 
-def _move_to_trash(root: Root, path: str, key: str, context: Context) -> None:
-    """Move the directory at the path to the trash, if it exists."""
+def refuse_mounted_above(root: Root, fd: int, label: str) -> None:
+    """Raise `VolumeInUse` if a directory that contains this one, below the root, is mounted elsewhere."""
+    used = mounts_above(fd, root.fd, root.mounts.current())
+    if used:
+        raise VolumeInUse(
+            f"{label} lies in a directory that is mounted at {used[0]}, as the volume of a pod is: it is not touched"
+        )
+
+
+def _take_away(root: Root, path: str, key: str, context: Context, *, static: bool = False) -> None:
+    """Remove the directory at the path if it is empty, or move it to the trash. It may be missing."""
     label = f"{root.path}/{path}"
     parent, name = split(path)
     with suppress(FileNotFoundError), closing(open_path(parent, root.fd, root.mount, label=root.path)) as above:
         with closing(open_directory(name, above, root.mount, label=label, access=os.O_PATH)) as fd:
-            refuse_in_use(fd, label)
-        _move_into_trash(root, name, above, key)
-        sync(above)
-        context.log.debug("%s is in the trash as %s", label, key)
+            if static:
+                refuse_mounted_above(root, fd, label)
+            refuse_in_use(root, fd, label)
+        try:
+            os.rmdir(name, dir_fd=above)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            # Usually not empty.
+            _move_into_trash(root, name, above, key)
+            context.log.debug("%s is in the trash as %s", label, key)
 
 
 def _move_into_trash(root: Root, name: str, parent: int, key: str) -> None:
@@ -149,7 +196,7 @@ def empty_trash(root: Root, key: str, deadline: Deadline) -> bool:
     except FileNotFoundError:
         return True
     with closing(container):
-        refuse_in_use(container, _label(root, key))
+        refuse_in_use(root, container, _label(root, key))
         if not empty_directory(container, root.mount, label=_label(root, key), should_stop=deadline.expired):
             return False
     with suppress(FileNotFoundError):
@@ -172,11 +219,16 @@ def remove_leftovers(root: Root, index: VolumeIndex, locks: Locks, context: Cont
     Called at the end of `start` and before a listing: no other call would find these entries.
     """
     deadline = Deadline(context)
+    empty: tuple[str, ...] = ()
     try:
         with index.open(root, deadline.remaining(), context.log):
-            remove_stale_entries(root)
+            remove_stale_entries(root, index)
+            empty = index.empty
     except (BackendError, OSError) as error:
         context.log.warning("cannot tidy up %s: %s", root.path, error)
+    for name in empty:
+        with suppress(Unavailable, CorruptMarker), locks.hold(name, root.directory(LOCKS), _LOCK_TIMEOUT):
+            remove_empty_marker(root, index, name, context)
     for place in (TMP, TRASH):
         for entry in names_in(root.directory(place)):
             if deadline.expired():

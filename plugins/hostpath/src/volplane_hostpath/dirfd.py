@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from volplane import PermissionDenied, VolumeInUse
+from volplane_hostpath import syscalls
 from volplane_hostpath.errors import printable
 from volplane_hostpath.mounts import MountIdentity
 
 __all__ = [
     "NotADirectory",
+    "ancestors",
     "closing",
     "create_file",
     "directory_exists",
@@ -28,7 +30,9 @@ __all__ = [
 ]
 
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK = 1 << 16
 _NOT_PLAIN = frozenset({errno.ENOTDIR, errno.ELOOP})
+_REFUSED = _NOT_PLAIN | {errno.EXDEV}
 
 
 class NotADirectory(PermissionDenied):
@@ -50,18 +54,30 @@ def split(path: str) -> tuple[str, str]:
     return parent, name
 
 
+def ancestors(path: str) -> Iterator[str]:
+    """The directories above a path, from the top: "a" and "a/b" of "a/b/c"."""
+    end = path.find("/")
+    while end >= 0:
+        yield path[:end]
+        end = path.find("/", end + 1)
+
+
 def open_directory(name: str, parent: int, mount: MountIdentity, *, label: str, access: int = os.O_RDONLY) -> int:
     """Open one component. mount: of the root. label: its name in messages. access: O_PATH needs no read permission.
 
     Raises FileNotFoundError; `NotADirectory` for a symbolic link or a file; `VolumeInUse` for another mount.
     """
     try:
+        if syscalls.AVAILABLE:
+            return syscalls.open_beneath(name, parent, _DIRECTORY | access)
         fd = os.open(name, _DIRECTORY | access, dir_fd=parent)
     except OSError as error:
         if error.errno in _NOT_PLAIN:
             raise NotADirectory(
                 f"{printable(label)} is no directory but a symbolic link or a file; it was not touched", code="ELOOP"
             ) from error
+        if error.errno == errno.EXDEV:
+            raise _other_mount(label) from error
         raise
     try:
         found = MountIdentity.of(fd)
@@ -71,13 +87,24 @@ def open_directory(name: str, parent: int, mount: MountIdentity, *, label: str, 
     if found == mount:
         return fd
     os.close(fd)
-    raise VolumeInUse(
+    raise _other_mount(label)
+
+
+def _other_mount(label: str) -> VolumeInUse:
+    return VolumeInUse(
         f"{printable(label)} is a mount point: another file system is mounted there; unmount it", code="EXDEV"
     )
 
 
 def open_path(path: str, root: int, mount: MountIdentity, *, label: str, access: int = os.O_RDONLY) -> int:
     """Open a directory some levels below root ("" = root itself), checking each component as `open_directory` does."""
+    if path and syscalls.AVAILABLE:
+        try:
+            return syscalls.open_beneath(path, root, _DIRECTORY | access)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+    # Component by component: it finds the one to name in the message.
     current = os.dup(root)
     walked = label
     for name in filter(None, path.split("/")):
@@ -110,24 +137,30 @@ def entry_exists(name: str, parent: int) -> bool:
 
 def names_in(fd: int) -> list[str]:
     """Names of all entries of an open directory."""
-    return os.listdir(fd)
+    # Opened anew: threads that share a descriptor share its position in the directory.
+    with closing(os.open(".", _DIRECTORY | os.O_RDONLY, dir_fd=fd)) as own:
+        return os.listdir(own)  # noqa: PTH208
 
 
 def read_file(name: str, parent: int) -> bytes:
     """The contents of a regular file."""
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    with os.fdopen(fd, "rb") as file:
-        return file.read()
+    with closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)) as fd:
+        content = block = os.read(fd, _BLOCK)
+        while len(block) == _BLOCK:
+            block = os.read(fd, _BLOCK)
+            content += block
+    return content
 
 
-def create_file(name: str, parent: int, content: bytes) -> None:
-    """Write and fsync a file. Its name is durable only after `sync` of the directory."""
+def create_file(name: str, parent: int, content: bytes, *, durable: bool) -> None:
+    """Write a file. durable: wait until its content is on the disk; its name is only after `sync` of the directory."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with closing(os.open(name, flags, 0o600, dir_fd=parent)) as fd:
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(fd, rest) :]
-        os.fsync(fd)
+        if durable:
+            os.fsync(fd)
 
 
 def sync(fd: int) -> None:

@@ -11,13 +11,14 @@ import logging
 import os
 import struct
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from volplane_hostpath.capacity import Space, room, used_by_others
-from volplane_hostpath.dirfd import create_file, names_in, read_file, remove_entry
-from volplane_hostpath.locks import locked_file, thread_lock
+from volplane_hostpath.dirfd import ancestors, create_file, names_in, read_file, remove_entry
+from volplane_hostpath.locks import locked, thread_lock
 from volplane_hostpath.markers import CorruptMarker, VolumeMarker, marker_file
 from volplane_hostpath.root import INDEX, TMP, VOLUMES, Root
 
@@ -28,11 +29,18 @@ _LARGEST = 2**63 - 1
 
 
 def read_volume_marker(root: Root, name: str) -> VolumeMarker | None:
-    """The marker of a volume, None if there is none; raises `CorruptMarker`."""
+    """The marker of a volume, None if there is none; raises `CorruptMarker`.
+
+    A file without content is no marker. A power failure leaves one if it comes before the content was on the disk, and
+    so before the directory was moved into place (provision.py).
+    """
     try:
-        marker = VolumeMarker.decode(read_file(marker_file(name), root.directory(VOLUMES)))
+        content = read_file(marker_file(name), root.directory(VOLUMES))
     except FileNotFoundError:
         return None
+    if not content.strip(b"\0"):
+        return None
+    marker = VolumeMarker.decode(content)
     if marker.name != name:
         raise CorruptMarker(f"it is the marker of {marker.name}")
     return marker
@@ -56,17 +64,21 @@ class VolumeIndex:
     def __init__(self, overcommit_percent: int) -> None:
         self._overcommit_percent = overcommit_percent
         self._queue = threading.Lock()
-        self._state_read: tuple[str, int, int] | None = None
+        self._state_read: tuple[str, int, int, int] | None = None
         self._count = 0
         self._used_by_others = 0
         self._entries: dict[str, _Entry] = {}
         self._names: dict[str, str] = {}
+        self._below: Counter[str] = Counter()
+        self._unreadable: list[str] = []
+        self._empty: list[str] = []
         self._promised = 0
 
     @contextmanager
     def open(self, root: Root, timeout: float, log: logging.Logger) -> Iterator[None]:
         """Lock the index of the root and bring it up to date; raises `Unavailable` after `timeout` seconds."""
-        with thread_lock(self._queue, timeout), locked_file(INDEX, root.control, timeout) as fd:
+        fd = root.file(INDEX)
+        with thread_lock(self._queue, timeout), locked(fd, timeout):
             self._refresh(root, fd, log)
             before = (self._count, self._used_by_others)
             try:
@@ -99,8 +111,24 @@ class VolumeIndex:
             name = self._names.get("/".join(parts[:depth]))
             if name is not None:
                 return name
+        if not self._below[path]:
+            return None
         beneath = f"{path}/"
-        return next((name for known, name in self._names.items() if known.startswith(beneath)), None)
+        return next(name for known, name in self._names.items() if known.startswith(beneath))
+
+    def volumes_below(self, path: str) -> int:
+        """Number of volumes whose directory lies below this path."""
+        return self._below[path]
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Names of volumes whose marker cannot be decoded, so that their paths are not known."""
+        return tuple(self._unreadable)
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """Names of markers without content, which are none."""
+        return tuple(self._empty)
 
     def volume_above(self, path: str) -> str | None:
         """The volume whose directory is this path or above it; None if there is none. Faster than `volume_at`."""
@@ -132,24 +160,36 @@ class VolumeIndex:
         self._forget(name)
 
     @staticmethod
-    def stage(root: Root, marker: VolumeMarker) -> None:
-        """Write a marker to tmp, where it does not count yet. Needs the volume's lock, not that of the index."""
-        create_file(marker_file(marker.name), root.directory(TMP), marker.encode())
+    def stage(root: Root, marker: VolumeMarker, *, replaces: bool) -> None:
+        """Write a marker to tmp, where it does not count yet. Needs the volume's lock, not that of the index.
+
+        replaces: it takes the place of another marker of the volume, so its content must be on the disk before.
+        """
+        create_file(marker_file(marker.name), root.directory(TMP), marker.encode(), durable=replaces)
 
     def _remember(self, name: str, marker: VolumeMarker) -> None:
         self._entries[name] = _Entry(marker.path, marker.capacity_bytes)
         self._names[marker.path] = name
+        self._below.update(ancestors(marker.path))
         self._promised += marker.capacity_bytes
 
     def _forget(self, name: str) -> None:
+        for names in (self._unreadable, self._empty):
+            if name in names:
+                names.remove(name)
         entry = self._entries.pop(name, None)
         if entry is not None:
             self._promised -= entry.promised
             self._names.pop(entry.path, None)
+            for above in ancestors(entry.path):
+                self._below[above] -= 1
+                if not self._below[above]:
+                    del self._below[above]
 
-    def _state_of(self, root: Root) -> tuple[str, int, int]:
+    def _state_of(self, root: Root) -> tuple[str, int, int, int]:
         status = os.fstat(root.directory(VOLUMES))
-        return (f"{status.st_dev}:{status.st_ino}", status.st_mtime_ns, self._count)
+        # Times are coarse, but on tmpfs and others the size changes with every entry.
+        return (f"{status.st_dev}:{status.st_ino}", status.st_mtime_ns, status.st_size, self._count)
 
     def _refresh(self, root: Root, fd: int, log: logging.Logger) -> None:
         content = os.pread(fd, _COUNTERS.size, 0)
@@ -160,13 +200,19 @@ class VolumeIndex:
             return
         self._entries.clear()
         self._names.clear()
+        self._below.clear()
+        self._unreadable.clear()
+        self._empty.clear()
         self._promised = 0
         for name in volume_names(root):
             try:
                 marker = read_volume_marker(root, name)
             except CorruptMarker as error:
                 log.warning("marker of %s cannot be read, its size is not counted: %s", name, error)
+                self._unreadable.append(name)
                 continue
             if marker is not None:
                 self._remember(name, marker)
+            else:
+                self._empty.append(name)
         self._state_read = state

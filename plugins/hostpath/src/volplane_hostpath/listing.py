@@ -53,7 +53,11 @@ def _leftovers(root: Root) -> Iterator[str]:
 
 
 def _foreign(root: Root, volumes: frozenset[str], above: str, fd: int) -> Iterator[str]:
-    with os.scandir(fd) as entries:
+    # Opened anew: calls that run at the same time share the descriptor of the root, and so its position.
+    with (
+        closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)) as own,
+        os.scandir(own) as entries,
+    ):
         names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     for name in names:
         path = f"{above}/{name}".lstrip("/")

@@ -80,6 +80,16 @@ def locked_file(name: str, directory: int, timeout: float) -> Iterator[int]:
         os.close(fd)
 
 
+@contextmanager
+def locked(fd: int, timeout: float) -> Iterator[None]:
+    """Hold the lock on an open file. Threads that use the same descriptor share the lock: they need another one."""
+    _flock(fd, timeout)
+    try:
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 def _flock(fd: int, timeout: float) -> None:
     end = time.monotonic() + timeout
     pause = _FIRST_PAUSE

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+import select
+import threading
+import weakref
+from dataclasses import dataclass, field
 
 __all__ = [
     "Mount",
     "MountIdentity",
+    "MountTable",
     "mount_id",
+    "mounts_above",
     "mounts_below",
     "mounts_of",
     "parse_fstab",
@@ -34,12 +39,16 @@ class MountIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of /proc/self/mountinfo (proc_pid_mountinfo(5)). root: the mounted directory of the file system."""
+    """A line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+
+    root: the mounted directory of the file system. kind: type of the file system, as in "ext4".
+    """
 
     number: int
     device: str
     root: str
     point: str
+    kind: str = field(default="", compare=False)
 
 
 def mount_id(fd: int) -> int:
@@ -64,14 +73,80 @@ def parse_mountinfo(text: str) -> list[Mount]:
     for line in text.splitlines():
         fields = line.split(" ", 5)
         if len(fields) > 5:
-            mounts.append(Mount(int(fields[0]), fields[2], _unescaped(fields[3]), _unescaped(fields[4])))
+            kind = fields[5].partition(" - ")[2].partition(" ")[0]
+            mounts.append(Mount(int(fields[0]), fields[2], _unescaped(fields[3]), _unescaped(fields[4]), kind))
     return mounts
+
+
+_MOUNTINFO = "/proc/self/mountinfo"
+_BLOCK = 1 << 16
 
 
 def read_mounts() -> list[Mount]:
     """The mounts that this process sees."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
-        return parse_mountinfo(file.read())
+    fd = os.open(_MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return parse_mountinfo(_text_of(fd))
+    finally:
+        os.close(fd)
+
+
+def _text_of(fd: int) -> str:
+    content = b""
+    while block := os.pread(fd, _BLOCK, len(content)):
+        content += block
+    return content.decode("utf-8", "surrogateescape")
+
+
+class MountTable:
+    """The mounts that this process sees, read again when they have changed.
+
+    The kernel reports a change as POLLERR on an open mountinfo, once for each open file (proc_pid_mounts(5)). A node
+    has a mount for every volume of every pod, so that reading them for each deletion would cost more than the deletion.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = 0
+        self._close: weakref.finalize[[int], MountTable] | None = None
+        self._fd = -1
+        self._poll = select.poll()
+        self._mounts: list[Mount] = []
+        self._kinds: dict[int, str] = {}
+
+    def current(self) -> list[Mount]:
+        """All mounts, as of now."""
+        with self._lock:
+            if self._process != os.getpid():
+                # A fork shares the file with its parent: a change would be reported to one of them only.
+                self._forget()
+                self._fd = os.open(_MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+                self._close = weakref.finalize(self, os.close, self._fd)
+                self._poll = select.poll()
+                self._poll.register(self._fd, select.POLLERR | select.POLLPRI)
+                self._process = os.getpid()
+            elif not self._poll.poll(0):
+                return self._mounts
+            # Read after the poll: a change since then is reported by the next one.
+            self._mounts = parse_mountinfo(_text_of(self._fd))
+            self._kinds = {mount.number: mount.kind for mount in self._mounts}
+            return self._mounts
+
+    def kind(self, mount: MountIdentity) -> str:
+        """Type of the file system of a mount, "" if it is not known."""
+        self.current()
+        return self._kinds.get(mount.mount, "")
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._close is not None:
+            self._close()
+            self._close = None
+        self._process = 0
 
 
 def _is_in(path: str, above: str) -> bool:
@@ -85,22 +160,43 @@ def _path_of(fd: int) -> str:
 def mounts_below(fd: int, mounts: list[Mount]) -> list[str]:
     """Paths of the mount points on or beneath an open directory."""
     path = _path_of(fd)
+    points = [mount for mount in mounts if _is_in(mount.point, path)]
+    if not points:
+        return []
     own = mount_id(fd)
-    return [mount.point for mount in mounts if _is_in(mount.point, path) and mount.number != own]
+    return [mount.point for mount in points if mount.number != own]
 
 
 def mounts_of(fd: int, mounts: list[Mount]) -> list[str]:
     """Paths where this directory, or one beneath it, is bind-mounted, for example into a pod that uses the volume."""
-    path = _path_of(fd)
-    own = next((mount for mount in mounts if mount.number == mount_id(fd)), None)
-    if own is None or not _is_in(path, own.point):
-        return []
-    inside = own.root.rstrip("/") + path[len(own.point.rstrip("/")) :]
+    own, inside = _place_of(fd, mounts)
+    return [mount.point for mount in _others(own, mounts) if _is_in(mount.root, inside)]
+
+
+def mounts_above(fd: int, root: int, mounts: list[Mount]) -> list[str]:
+    """Paths where a directory that contains this one, and lies strictly below the open directory `root`, is mounted."""
+    own, inside = _place_of(fd, mounts)
+    _, top = _place_of(root, mounts)
     return [
         mount.point
-        for mount in mounts
-        if mount.device == own.device and mount.number != own.number and _is_in(mount.root, inside)
+        for mount in _others(own, mounts)
+        if _is_in(inside, mount.root) and _is_in(mount.root, top) and mount.root != top
     ]
+
+
+def _place_of(fd: int, mounts: list[Mount]) -> tuple[Mount | None, str]:
+    """The mount through which fd was opened, and its path in that file system."""
+    number, path = mount_id(fd), _path_of(fd)
+    own = next((mount for mount in mounts if mount.number == number), None)
+    if own is None or not _is_in(path, own.point):
+        return None, ""
+    return own, own.root.rstrip("/") + path[len(own.point.rstrip("/")) :]
+
+
+def _others(own: Mount | None, mounts: list[Mount]) -> list[Mount]:
+    if own is None:
+        return []
+    return [mount for mount in mounts if mount.device == own.device and mount.number != own.number]
 
 
 def parse_fstab(text: str) -> list[str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 
-from volplane import AlreadyExists
+from volplane import AlreadyExists, Unavailable
 from volplane_hostpath.dirfd import (
+    ancestors,
     closing,
     create_file,
     directory_exists,
@@ -23,14 +23,18 @@ from volplane_hostpath.dirfd import (
     read_file,
     remove_entry,
     split,
-    sync,
 )
+from volplane_hostpath.disk_waits import Target
+from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.root import PARENTS, Root
 
 __all__ = [
+    "entries_of",
+    "forget_parents",
     "is_ours",
     "make_parent_directories",
     "refuse_foreign_parents",
+    "register_parents",
     "remove_empty_parents",
     "remove_stale_entries",
 ]
@@ -42,33 +46,49 @@ def _entry(path: str) -> str:
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
 
 
-def _ancestors(path: str) -> Iterator[str]:
-    """The parents of a path, from the top: "a" and "a/b" of "a/b/c"."""
-    parts = path.split("/")
-    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
-
-
 def is_ours(root: Root, path: str) -> bool:
     """Whether the driver made this directory to hold volumes."""
     return entry_exists(_entry(path), root.directory(PARENTS))
 
 
-def refuse_foreign_parents(root: Root, path: str) -> None:
-    """Raise `AlreadyExists` if a parent of the path exists that the driver did not make."""
-    for above in _ancestors(path):
-        if not directory_exists(above, root.fd, root.mount, label=root.path):
-            return
+def refuse_foreign_parents(root: Root, path: str) -> list[str]:
+    """Raise `AlreadyExists` if a parent of the path exists that the driver did not make. Returns the missing ones."""
+    parents = list(ancestors(path))
+    while parents and not directory_exists(parents[-1], root.fd, root.mount, label=root.path):
+        parents.pop()
+    for above in parents:
         if not is_ours(root, above):
             raise AlreadyExists(
                 f"{root.path}/{above} exists and was not made by this driver; move it away or change pathTemplate"
             )
+    return list(ancestors(path))[len(parents) :]
+
+
+def register_parents(root: Root, missing: list[str]) -> None:
+    """Write the entries of parents that are to be made. A directory without entry would count as foreign.
+
+    While the index has a volume below a parent, its entry is not removed.
+    """
+    for path in missing:
+        create_file(_entry(path), root.directory(PARENTS), path.encode(), durable=False)
+
+
+def entries_of(root: Root, path: str) -> list[Target]:
+    """What must be on the disk before the parents of a path are made."""
+    parents = root.directory(PARENTS)
+    return [(parents, ""), *((parents, _entry(above)) for above in ancestors(path))]
 
 
 def make_parent_directories(root: Root, path: str) -> int:
-    """Open the parent directory of a volume's path; makes what is missing. Returns its descriptor."""
-    refuse_foreign_parents(root, path)
+    """Open the parent directory of a volume's path; makes what is missing. Returns its descriptor.
+
+    The entries of missing ones are on the disk. Raises `AlreadyExists` for a foreign parent.
+    """
+    parent, _ = split(path)
+    if not refuse_foreign_parents(root, path):
+        return open_path(parent, root.fd, root.mount, label=root.path)
     current = os.dup(root.fd)
-    for above in _ancestors(path):
+    for above in ancestors(path):
         try:
             below = _open_or_make(root, above, current)
         finally:
@@ -84,17 +104,18 @@ def _open_or_make(root: Root, path: str, parent: int) -> int:
         return open_directory(name, parent, root.mount, label=label)
     except FileNotFoundError:
         pass
-    # The entry first: a directory without entry would count as foreign after a crash.
-    create_file(_entry(path), root.directory(PARENTS), path.encode())
-    sync(root.directory(PARENTS))
+    if not is_ours(root, path):
+        raise Unavailable(f"{label} was removed while a volume was made in it; this call will be repeated")
     os.mkdir(name, _MODE, dir_fd=parent)
-    sync(parent)
     return open_directory(name, parent, root.mount, label=label)
 
 
 def remove_empty_parents(root: Root, path: str) -> None:
-    """Remove the parents of a path that the driver made and that are empty."""
-    for above in reversed(list(_ancestors(path))):
+    """Remove the parents of a path that the driver made and that are empty. Their entries stay.
+
+    A volume that is about to be moved into one makes it again.
+    """
+    for above in reversed(list(ancestors(path))):
         if not is_ours(root, above):
             return
         before, name = split(above)
@@ -106,15 +127,26 @@ def remove_empty_parents(root: Root, path: str) -> None:
             except OSError:
                 # Usually not empty. After any other error an empty directory is left, which does no harm.
                 return
-            sync(fd)
-        remove_entry(_entry(above), root.directory(PARENTS))
 
 
-def remove_stale_entries(root: Root) -> None:
+def forget_parents(root: Root, index: VolumeIndex, path: str, *, counted: int) -> None:
+    """Remove the entries of the parents of a path that are gone. Their removal is on the disk.
+
+    Otherwise a directory would come back without its entry after a power failure. Those with more
+    than `counted` volumes below stay.
+    """
+    for above in ancestors(path):
+        if index.volumes_below(above) <= counted and not directory_exists(above, root.fd, root.mount, label=root.path):
+            remove_entry(_entry(above), root.directory(PARENTS))
+
+
+def remove_stale_entries(root: Root, index: VolumeIndex) -> None:
     """Remove entries of missing directories: a directory that somebody makes there later must not count as ours."""
     parents = root.directory(PARENTS)
     for entry in names_in(parents):
         path = os.fsdecode(read_file(entry, parents))
+        if index.volumes_below(path):
+            continue  # A volume is about to be moved into it.
         # An entry that a crash cut short names another path; its directory was never made.
         if _entry(path) != entry or not directory_exists(path, root.fd, root.mount, label=root.path):
             remove_entry(entry, parents)

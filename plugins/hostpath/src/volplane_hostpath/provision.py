@@ -2,6 +2,11 @@
 
 A crash leaves one of three states, and every later call handles them: a directory in tmp without a marker, which is
 removed; a marker whose directory is in tmp or missing, which is finished; or a complete volume.
+
+A power failure loses what was not yet waited for, in any order. There are two waits, shared with other calls
+(disk_waits.py). Before the first, nothing is outside tmp but the marker and entries of parents, so what may be lost is
+the marker, its content (a marker without content is none), or the directory in tmp: the same three states. Between the
+waits the marker is safe, and the directory in tmp, in place or lost: the second state or the third.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from typing import Any
 from volplane import (
     AlreadyExists,
     Asset,
+    BackendError,
     Context,
     InvalidArgument,
     NodeIdentity,
@@ -27,21 +33,27 @@ from volplane import (
 )
 from volplane_hostpath.capacity import human
 from volplane_hostpath.dirfd import (
+    ancestors,
     closing,
     directory_exists,
     entry_exists,
     names_in,
     open_directory,
-    open_path,
     remove_entry,
     split,
-    sync,
 )
+from volplane_hostpath.disk_waits import DiskWaits, Target
 from volplane_hostpath.errors import to_backend_error
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import Handle, VolumeMarker, marker_file
-from volplane_hostpath.parent_directories import make_parent_directories, refuse_foreign_parents
+from volplane_hostpath.parent_directories import (
+    entries_of,
+    forget_parents,
+    make_parent_directories,
+    refuse_foreign_parents,
+    register_parents,
+)
 from volplane_hostpath.path_template import PathTemplate
 from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.settings import HOST_PATH, ClassParameters, Settings
@@ -171,46 +183,87 @@ def new_marker(request: ProvisionRequest, parameters: ClassParameters, segment: 
     )
 
 
-def stage_volume(root: Root, index: VolumeIndex, settings: Settings, marker: VolumeMarker, context: Context) -> None:
-    """Make the directory in tmp and write the marker; a failure leaves nothing. Needs the volume's lock."""
-    deadline = Deadline(context)
+def stage_volume(
+    root: Root, index: VolumeIndex, waits: DiskWaits, settings: Settings, *, marker: VolumeMarker, context: Context
+) -> None:
+    """Make the directory in tmp, write the marker and wait for the disk. Needs the volume's lock.
+
+    A failure leaves nothing.
+    """
     try:
-        discard_staged(root, marker.name)
-        # Checked before anything is written, so that a full root costs nothing; checked again when the marker is put.
-        with index.open(root, deadline.remaining(), context.log):
-            _check_room_and_path(root, index, settings, marker)
-        _make_directory(root, marker)
-        index.stage(root, marker)
-        with index.open(root, deadline.remaining(), context.log):
-            _check_room_and_path(root, index, settings, marker)
+        with index.open(root, Deadline(context).remaining(), context.log):
+            missing = _check_room_and_path(root, index, settings, marker)
+            _make_directory(root, marker)
+            register_parents(root, missing)
+            index.stage(root, marker, replaces=False)
             index.put(root, marker)
+        _first_wait(root, waits, marker)
     except BaseException as error:
-        undone = _clean_up(root, marker.name)
+        undone = _clean_up(root, index, marker, context)
         if isinstance(error, OSError):
             doing = f"make the directory of {marker.name}"
             raise to_backend_error(error, root=root.path, doing=doing, nothing_done=undone) from error
         raise
 
 
-def finish_volume(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context, *, make: bool) -> bool:
-    """Move the directory of a marker into place, if it is not there. Needs the volume's lock.
+def finish_volume(
+    root: Root,
+    index: VolumeIndex,
+    waits: DiskWaits,
+    marker: VolumeMarker,
+    context: Context,
+    *,
+    make: bool,
+    staged: bool = False,
+) -> bool:
+    """Move the directory of a marker into place, if it is not there, and wait for the disk. Needs the volume's lock.
 
-    make: make the directory if it is missing. Returns False if it is missing and was not made.
+    make: make the directory if it is missing. staged: `stage_volume` has just made it. Returns False if it is missing
+    and was not made.
     """
-    # Before the rename: after a power failure a directory without marker would count as foreign.
-    sync(root.directory(VOLUMES))
     if entry_exists(marker.key, root.directory(TRASH)):
         raise Unavailable(f"{marker.name} is being deleted; wait until it is gone")
-    if not directory_exists(marker.path, root.fd, root.mount, label=root.path):
-        if not entry_exists(marker.key, root.directory(TMP)):
-            if not make:
-                return False
-            os.mkdir(marker.key, 0o700, dir_fd=root.directory(TMP))
-        _set_owner_and_mode(root, marker)
+    if staged:
         _rename_into_place(root, index, marker, context)
-    parent, _ = split(marker.path)
-    with closing(open_path(parent, root.fd, root.mount, label=root.path)) as fd:
-        sync(fd)
+    elif not directory_exists(marker.path, root.fd, root.mount, label=root.path):
+        if not _stage_again(root, index, marker, context, make=make):
+            return False
+        _first_wait(root, waits, marker)
+        _rename_into_place(root, index, marker, context)
+    # Second wait: what is returned exists after a power failure, with all directories above it. If the directory was in
+    # place already, an earlier call may have failed before this wait.
+    above = [(root.fd, parent) for parent in ancestors(marker.path)]
+    waits.wait(root, [*_marker_targets(root, marker), (root.fd, ""), *above])
+    return True
+
+
+def _first_wait(root: Root, waits: DiskWaits, marker: VolumeMarker) -> None:
+    """Wait until the marker, the directory in tmp and the entries of parents are on the disk.
+
+    They come before the directory in its place: without them it would count as foreign after a power failure, and no
+    call would finish or remove it.
+    """
+    staged = (root.directory(TMP), marker.key)
+    waits.wait(root, [*_marker_targets(root, marker), staged, *entries_of(root, marker.path)])
+
+
+def _marker_targets(root: Root, marker: VolumeMarker) -> list[Target]:
+    volumes = root.directory(VOLUMES)
+    return [(volumes, marker_file(marker.name)), (volumes, "")]
+
+
+def _stage_again(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context, *, make: bool) -> bool:
+    """Prepare the directory in tmp of a volume whose marker an earlier call wrote; False if it is missing."""
+    if not entry_exists(marker.key, root.directory(TMP)):
+        if not make:
+            return False
+        os.mkdir(marker.key, 0o700, dir_fd=root.directory(TMP))
+    _set_owner_and_mode(root, marker)
+    with index.open(root, Deadline(context).remaining(), context.log):
+        try:
+            register_parents(root, refuse_foreign_parents(root, marker.path))
+        except AlreadyExists as error:
+            raise Unavailable(error.message) from error
     return True
 
 
@@ -225,24 +278,26 @@ def discard_staged(root: Root, name: str) -> None:
     remove_entry(marker_file(name), tmp)
 
 
-def _clean_up(root: Root, name: str) -> bool:
+def _clean_up(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context) -> bool:
     """Remove what a failed attempt made; False if something may be left."""
     try:
-        if entry_exists(marker_file(name), root.directory(VOLUMES)):
-            return False
-        discard_staged(root, name)
-    except OSError:
+        with index.open(root, Deadline(context).remaining(), context.log):
+            if entry_exists(marker_file(marker.name), root.directory(VOLUMES)):
+                index.remove(root, marker.name)
+            forget_parents(root, index, marker.path, counted=0)
+        discard_staged(root, marker.name)
+    except (BackendError, OSError):
         return False
     return True
 
 
-def _check_room_and_path(root: Root, index: VolumeIndex, settings: Settings, marker: VolumeMarker) -> None:
-    """Raise if there is no room or the path is taken. Needs the lock of the index."""
+def _check_room_and_path(root: Root, index: VolumeIndex, settings: Settings, marker: VolumeMarker) -> list[str]:
+    """Raise if there is no room or the path is taken. Needs the lock of the index. Returns parents that are missing."""
     other = index.volume_above(marker.path)
     if other is not None:
         raise AlreadyExists(f"{root.path}/{marker.path} is in the directory of volume {other}")
-    refuse_foreign_parents(root, marker.path)
-    if directory_exists(marker.path, root.fd, root.mount, label=root.path):
+    missing = refuse_foreign_parents(root, marker.path)
+    if not missing and directory_exists(marker.path, root.fd, root.mount, label=root.path):
         raise AlreadyExists(
             f"{root.path}/{marker.path} exists and is not marked as a volume of ours; move it away (it is not touched)"
         )
@@ -256,10 +311,15 @@ def _check_room_and_path(root: Root, index: VolumeIndex, settings: Settings, mar
             reschedule=not settings.shared,
             nothing_done=True,
         )
+    return missing
 
 
 def _make_directory(root: Root, marker: VolumeMarker) -> None:
-    os.mkdir(marker.key, 0o700, dir_fd=root.directory(TMP))
+    try:
+        os.mkdir(marker.key, 0o700, dir_fd=root.directory(TMP))
+    except FileExistsError:
+        discard_staged(root, marker.name)
+        os.mkdir(marker.key, 0o700, dir_fd=root.directory(TMP))
     _set_owner_and_mode(root, marker)
 
 
@@ -271,7 +331,6 @@ def _set_owner_and_mode(root: Root, marker: VolumeMarker) -> None:
             os.fchown(fd, -1 if uid is None else uid, -1 if gid is None else gid)
         # After fchown, which clears the set-id bits.
         os.fchmod(fd, int(marker.demand["mode"], 8))
-        sync(fd)
 
 
 def _rename_into_place(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from volplane import PermissionDenied, VolumeInUse
-from volplane_hostpath.dirfd import NotADirectory, names_in, open_directory, suppress_errno
+from volplane_hostpath.dirfd import NotADirectory, open_directory, suppress_errno
 from volplane_hostpath.errors import printable
 from volplane_hostpath.mounts import MountIdentity
 
@@ -96,7 +96,7 @@ class _Removal:
     def _ascend(self, frame: _Frame) -> None:
         """All entries were read: remove the directory, unless it has new ones."""
         is_top = len(self._stack) == 1
-        gone = not names_in(frame.fd) if is_top else self._rmdir(frame)
+        gone = not os.listdir(frame.fd) if is_top else self._rmdir(frame)  # noqa: PTH208
         if gone:
             self._stack.pop().close()
             self._removed += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ from typing import Self
 
 from volplane import Context, Unavailable
 from volplane_hostpath.dirfd import create_file, names_in, open_directory, read_file, sync
-from volplane_hostpath.locks import Deadline, locked_file
+from volplane_hostpath.locks import Deadline, locked
 from volplane_hostpath.markers import CorruptMarker, RootMarker
-from volplane_hostpath.mounts import MountIdentity, parse_fstab, read_mounts
+from volplane_hostpath.mounts import MountIdentity, MountTable, parse_fstab, read_mounts
 from volplane_hostpath.settings import Settings
 
 __all__ = [
@@ -27,9 +28,9 @@ __all__ = [
     "TMP",
     "TRASH",
     "VOLUMES",
+    "OpenRoots",
     "Root",
     "initialise",
-    "open_checked",
     "reason_unusable",
     "unmounted_above",
 ]
@@ -47,15 +48,18 @@ SUBDIRECTORIES = (LOCKS, PARENTS, TMP, TRASH, VOLUMES)
 
 
 class Root:
-    """The root, open for one call: descriptors of it and of the driver's directories. id: empty until it is checked.
+    """The root, open for a call: descriptors of it and of the driver's directories. id: empty until it is checked.
 
-    Every call opens it again, so that an unmounted or exchanged disk is noticed, and so that it can be unmounted.
+    Calls open it again, so that an unmounted or exchanged disk is noticed, and so that it can be unmounted. Those that
+    run at the same time share one (`OpenRoots`).
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mounts: MountTable) -> None:
         """Open the directory; raises `Unavailable` if there is none."""
         self.path = path
         self.id = ""
+        self.mounts = mounts
+        self._opening = threading.Lock()
         self._opened: dict[str, int] = {}
         self._stack = ExitStack()
         try:
@@ -77,6 +81,10 @@ class Root:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all descriptors."""
         self._stack.close()
 
     @property
@@ -88,12 +96,31 @@ class Root:
         """Descriptor of a directory in `.volplane`, kept until the root is closed."""
         return self._open(name, self.control, f"{self.path}/{CONTROL}/{name}")
 
+    def file(self, name: str) -> int:
+        """Descriptor of a file in `.volplane`, which is made if missing, kept until the root is closed."""
+        fd = self._opened.get(name)
+        if fd is None:
+            control = self.control
+            with self._opening:
+                fd = self._opened.get(name)
+                if fd is None:
+                    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                    fd = self._keep(name, os.open(name, flags, 0o600, dir_fd=control))
+        return fd
+
     def _open(self, name: str, parent: int, label: str) -> int:
-        if name not in self._opened:
-            fd = open_directory(name, parent, self.mount, label=label)
-            self._stack.callback(os.close, fd)
-            self._opened[name] = fd
-        return self._opened[name]
+        fd = self._opened.get(name)
+        if fd is None:
+            with self._opening:
+                fd = self._opened.get(name)
+                if fd is None:
+                    fd = self._keep(name, open_directory(name, parent, self.mount, label=label))
+        return fd
+
+    def _keep(self, name: str, fd: int) -> int:
+        self._stack.callback(os.close, fd)
+        self._opened[name] = fd
+        return fd
 
     def read_marker(self) -> RootMarker | None:
         """The marker of the root, None if there is none; raises `Unavailable` if it cannot be decoded."""
@@ -141,16 +168,76 @@ def reason_unusable(marker: RootMarker | None, known_id: str, settings: Settings
     return ""
 
 
-@contextmanager
-def open_checked(settings: Settings, known_id: str, context: Context) -> Iterator[Root]:
-    """Open the root for one call and check its marker; raises `Unavailable` if the root cannot be used."""
-    with Root(settings.root) as root:
+_Signature = tuple[int, int, int, int, int]
+
+
+class OpenRoots:
+    """The root of a driver, opened once for all calls that run at the same time, and closed after the last of them."""
+
+    def __init__(self, settings: Settings, mounts: MountTable) -> None:
+        self._settings = settings
+        self._mounts = mounts
+        self._lock = threading.Lock()
+        self._users: dict[Root, int] = {}
+        self._last: tuple[int, int, Root] | None = None
+        self._marker: tuple[_Signature, RootMarker] | None = None
+
+    @contextmanager
+    def checked(self, known_id: str, context: Context) -> Iterator[Root]:
+        """The root, after a check of its marker; raises `Unavailable` if the root cannot be used."""
+        root = self._acquire()
+        try:
+            marker = self._read_marker(root)
+            reason = reason_unusable(marker, known_id, self._settings, context)
+            if marker is None or reason:
+                raise Unavailable(reason)
+            root.id = marker.root_id
+            yield root
+        finally:
+            self._release(root)
+
+    def _acquire(self) -> Root:
+        """What lies at the path now: after an exchange of the disk another root than that of the calls before."""
+        try:
+            found = os.stat(self._settings.root)  # noqa: PTH116
+        except OSError:
+            found = None  # `Root` says what is wrong.
+        with self._lock:
+            if found is not None and self._last is not None:
+                device, inode, root = self._last
+                if (device, inode) == (found.st_dev, found.st_ino):
+                    self._users[root] += 1
+                    return root
+        root = Root(self._settings.root, self._mounts)
+        status = os.fstat(root.fd)
+        with self._lock:
+            self._users[root] = 1
+            self._last = (status.st_dev, status.st_ino, root)
+        return root
+
+    def _release(self, root: Root) -> None:
+        with self._lock:
+            self._users[root] -= 1
+            if self._users[root]:
+                return
+            del self._users[root]
+            if self._last is not None and self._last[2] is root:
+                self._last = None
+        root.close()
+
+    def _read_marker(self, root: Root) -> RootMarker | None:
+        """The marker, which is decoded again only if its file has changed."""
+        try:
+            status = os.stat(ROOT_MARKER, dir_fd=root.control, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        known = self._marker
+        if known is not None and known[0] == signature:
+            return known[1]
         marker = root.read_marker()
-        reason = reason_unusable(marker, known_id, settings, context)
-        if marker is None or reason:
-            raise Unavailable(reason)
-        root.id = marker.root_id
-        yield root
+        self._marker = None if marker is None else (signature, marker)
+        return marker
 
 
 _ROOT_MODE = 0o711
@@ -159,7 +246,7 @@ _FSTAB = "/etc/fstab"
 _IGNORED = frozenset({CONTROL, "lost+found"})
 
 
-def initialise(settings: Settings, known_id: str, context: Context) -> RootMarker:
+def initialise(settings: Settings, known_id: str, mounts: MountTable, context: Context) -> RootMarker:
     """Mark a new root, or check the marker of a known one; returns the marker. It can be repeated after any crash.
 
     known_id: the id of the root if this process has used it before. Raises `Unavailable`.
@@ -168,7 +255,7 @@ def initialise(settings: Settings, known_id: str, context: Context) -> RootMarke
     if settings.create_root and not expected and not os.path.lexists(settings.root):
         _refuse_unmounted(settings.root)
         os.makedirs(settings.root, mode=_ROOT_MODE)  # noqa: PTH103
-    with Root(settings.root) as root:
+    with Root(settings.root, mounts) as root:
         root.require_writable()
         marker = root.read_marker()
         reason = reason_unusable(marker, expected, settings, context)
@@ -228,7 +315,7 @@ def unmounted_above(path: str, points: list[str], mounted: list[str]) -> str:
 def _mark(root: Root, context: Context, settings: Settings) -> RootMarker:
     with suppress(FileExistsError):
         os.mkdir(CONTROL, _CONTROL_MODE, dir_fd=root.fd)
-    with locked_file(INDEX, root.control, Deadline(context).remaining()):
+    with locked(root.file(INDEX), Deadline(context).remaining()):
         # Another replica may have marked it while this one waited.
         existing = root.read_marker()
         if existing is not None and not settings.adopt_root:
@@ -240,7 +327,7 @@ def _mark(root: Root, context: Context, settings: Settings) -> RootMarker:
             created_at=existing.created_at if existing else time.time(),
         )
         staged = f"{ROOT_MARKER}.new"
-        create_file(staged, root.control, marker.encode())
+        create_file(staged, root.control, marker.encode(), durable=True)
         os.rename(staged, ROOT_MARKER, src_dir_fd=root.control, dst_dir_fd=root.control)
         sync(root.control)
         sync(root.fd)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from volplane import AlreadyExists, InvalidArgument, VolumeSource
+from volplane import AlreadyExists, InvalidArgument, Unavailable, VolumeSource
+from volplane_hostpath.dirfd import NotADirectory, ancestors, closing, entry_exists, open_path
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.parent_directories import is_ours
-from volplane_hostpath.root import CONTROL, Root
+from volplane_hostpath.root import CONTROL, ROOT_MARKER, Root
 from volplane_hostpath.settings import HOST_PATH, LOCAL
 
-__all__ = ["path_below_root", "refuse_marked", "refuse_parent", "root_spellings", "static_path"]
+__all__ = ["path_below_root", "refuse_marked", "refuse_other_root", "refuse_parent", "root_spellings", "static_path"]
 
 _DIRECTORY_TYPES = frozenset({"", "Directory", "DirectoryOrCreate"})
 
@@ -61,13 +62,35 @@ def static_path(source: VolumeSource, root: Root) -> str:
 
 
 def refuse_marked(index: VolumeIndex, path: str, label: str) -> None:
-    """Raise `AlreadyExists` if a volume with a marker is at, above or beneath the path. Needs the lock of the index."""
+    """Raise `AlreadyExists` if a volume with a marker is at, above or beneath the path. Needs the lock of the index.
+
+    Raises `Unavailable` while a marker cannot be decoded: its volume may be there.
+    """
     other = index.volume_at(path)
     if other is not None:
         raise AlreadyExists(f"{label} carries the mark of volume {other}: it is not touched")
+    if index.unreadable:
+        raise Unavailable(
+            f"the marker of volume {index.unreadable[0]} cannot be read, so {label} may be its directory: it is not "
+            "touched; restore or repair the marker"
+        )
 
 
 def refuse_parent(root: Root, path: str, label: str) -> None:
     """Raise `AlreadyExists` if the driver made this directory to hold volumes. Needs the lock of the index."""
     if is_ours(root, path):
         raise AlreadyExists(f"{label} was made by volplane to hold volumes: it is not touched")
+
+
+def refuse_other_root(root: Root, path: str) -> None:
+    """Raise `AlreadyExists` if the path is the root of another driver, or lies in one."""
+    for above in (*ancestors(path), path):
+        try:
+            fd = open_path(f"{above}/{CONTROL}", root.fd, root.mount, label=root.path, access=os.O_PATH)
+        except (FileNotFoundError, NotADirectory):
+            continue
+        with closing(fd):
+            if entry_exists(ROOT_MARKER, fd):
+                raise AlreadyExists(
+                    f"{root.path}/{path} is in {root.path}/{above}, the root of another driver: it is not touched"
+                )

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from volplane import AdoptRequest, AlreadyExists, Context, Ownership, ResourceExhausted
 from volplane_hostpath.capacity import human
-from volplane_hostpath.dirfd import remove_entry, sync
+from volplane_hostpath.dirfd import remove_entry
+from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker, marker_file
@@ -16,14 +17,14 @@ __all__ = ["adopt_marker", "expand_marker"]
 
 
 def expand_marker(
-    root: Root, index: VolumeIndex, marker: VolumeMarker, capacity_bytes: int, context: Context
+    root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, *, capacity_bytes: int, context: Context
 ) -> VolumeMarker:
     """Promise at least `capacity_bytes`; returns the marker. Needs the volume's lock; raises `ResourceExhausted`."""
     more = capacity_bytes - marker.capacity_bytes
     if more <= 0:
         return marker
     grown = replace(marker, capacity_bytes=capacity_bytes)
-    index.stage(root, grown)
+    index.stage(root, grown, replaces=True)
     with index.open(root, Deadline(context).remaining(), context.log):
         room = index.room(root)
         if more > room:
@@ -35,11 +36,11 @@ def expand_marker(
                 nothing_done=True,
             )
         index.put(root, grown)
-    sync(root.directory(VOLUMES))
+    waits.wait(root, [(root.directory(VOLUMES), "")])
     return grown
 
 
-def adopt_marker(root: Root, index: VolumeIndex, marker: VolumeMarker, request: AdoptRequest) -> None:
+def adopt_marker(root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, request: AdoptRequest) -> None:
     """Write the owner of `request.volume` into the marker, in place of `request.former`. Needs the volume's lock.
 
     Raises `AlreadyExists` if the marker names neither owner.
@@ -55,10 +56,10 @@ def adopt_marker(root: Root, index: VolumeIndex, marker: VolumeMarker, request: 
     context = request.context
     # The generation stays: the handle and the names in tmp and trash contain it.
     updated = replace(marker, owner=replace(owner, generation=marker.owner.generation))
-    index.stage(root, updated)
+    index.stage(root, updated, replaces=True)
     with index.open(root, Deadline(context).remaining(), context.log):
         index.put(root, updated)
-    sync(root.directory(VOLUMES))
+    waits.wait(root, [(root.directory(VOLUMES), "")])
 
 
 def _describe(owner: Ownership) -> str:
