@@ -83,7 +83,7 @@ def release_before_it_is_erased(stack: ExitStack) -> None:
 
     def hasty(volume: Volume, intent: Any, pod: Any, reads: Any) -> Any:
         if intent.pod == pod.uid and pod.status.phase == "Running":
-            return recycle._record(volume, recycle._with(intent, erased=True), why="it will be erased")
+            return recycle._record(volume, msgspec.structs.replace(intent, erased=True), why="it will be erased")
         return follow(volume, intent, pod, reads)
 
     _replace(stack, recycle, "_follow_pod", hasty)
@@ -94,7 +94,7 @@ def lift_the_gate_without_a_permit(stack: ExitStack) -> None:
     follow = recycle._follow_pod
 
     def trusting(volume: Volume, intent: Any, pod: Any, reads: Any) -> Any:
-        return follow(volume, recycle._with(intent, pod=pod.uid), pod, reads)
+        return follow(volume, msgspec.structs.replace(intent, pod=pod.uid), pod, reads)
 
     _replace(stack, recycle, "_follow_pod", trusting)
 

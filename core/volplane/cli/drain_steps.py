@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from volplane.controller.actions import EventRecord, Patch
 from volplane.errors import ApiConflict, ApiNotFound
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
+from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Pod, Volume
 from volplane.reclaim.drain import Held, held_claims, held_volumes, release_claim, release_volume
 from volplane.reclaim.scrub_pod import SCRUB_LABEL
@@ -46,35 +46,31 @@ class Drain:
 
     async def find(self, client: Client) -> list[Held]:
         """All volumes and claims that our finalizers or intents hold."""
-        volumes, claims = await self._held(client)
-        return [held for _, held in volumes] + [held for _, held in claims]
+        return [held for _, held in await self._held(client)]
 
-    async def _held(self, client: Client) -> tuple[list[tuple[Volume, Held]], list[tuple[Claim, Held]]]:
-        claims = list(held_claims((await client.list(CLAIMS)).items, self.driver))
-        volumes = list(held_volumes((await client.list(VOLUMES)).items, self.driver))
-        return volumes, claims
+    async def _held(self, client: Client) -> list[tuple[Claim | Volume, Held]]:
+        claims = held_claims((await client.list(CLAIMS)).items, self.driver)
+        return [*held_volumes((await client.list(VOLUMES)).items, self.driver), *claims]
 
     # --- keeping the assets -------------------------------------------------------------------------------------
 
     async def release(self, console: Console, client: Client, recorder: EventRecorder) -> None:
         """Remove our finalizers and intents from everything, and delete scrubber pods."""
-        volumes, claims = await self._held(client)
-        with console.progress("releasing", total=len(volumes) + len(claims)) as bar:
-            for volume, held in volumes:
-                if await _write(client, release_volume, volume):
-                    text = (
-                        f"volplane drain released it and keeps asset {held.asset or '?'} of driver {held.driver or '?'}"
-                    )
-                    recorder.record(EventRecord(VOLUMES, volume, "Normal", "Released", text))
+        found = await self._held(client)
+        with console.progress("releasing", total=len(found)) as bar:
+            for target, held in found:
+                driver = held.driver or "?"
+                if isinstance(target, Volume):
+                    done = await _write(client, release_volume, target)
+                    level, left = "Normal", f" and keeps asset {held.asset or '?'} of driver {driver}"
+                else:
+                    done = await _write(client, release_claim, target)
+                    level, left = "Warning", f"; an asset {held.asset} may be left on driver {driver}"
+                if done:
+                    text = f"volplane drain released it{left}"
+                    recorder.record(EventRecord(_kind(target), target, level, "Released", text))
                 bar.advance(detail=held.key)
-            for claim, held in claims:
-                if await _write(client, release_claim, claim):
-                    text = (
-                        f"volplane drain released it; an asset {held.asset} may be left on driver {held.driver or '?'}"
-                    )
-                    recorder.record(EventRecord(CLAIMS, claim, "Warning", "Released", text))
-                bar.advance(detail=held.key)
-        scrubbed = {volume.name for volume, _ in volumes}
+        scrubbed = {target.name for target, _ in found if isinstance(target, Volume)}
         await self._remove_scrubbers(client, scrubbed)
 
     async def _remove_scrubbers(self, client: Client, volumes: set[str]) -> None:
@@ -87,61 +83,57 @@ class Drain:
 
     async def delete(self, console: Console, client: Client, recorder: EventRecorder, address: str) -> list[Leftover]:
         """Delete all claims, then wait for the controllers; returns what is left. address: of the controller."""
-        begun = await self._held(client)
-        names = {volume.name for volume, _ in begun[0]} | {claim.key for claim, _ in begun[1]}
+        begun = {held.key for _, held in await self._held(client)}
         loop = asyncio.get_running_loop()
         until = loop.time() + self.timeout
-        with console.progress("deleting", total=len(names)) as bar:
-            done = 0
+        with console.progress("deleting", total=len(begun)) as bar:
+            left = len(begun)
             while True:
-                volumes, claims = await self._held(client)
-                ours = [pair for pair in volumes if pair[0].name in names], [p for p in claims if p[0].key in names]
-                gone = len(names) - len(ours[0]) - len(ours[1])
-                bar.advance(gone - done)
-                done = gone
-                if not (ours[0] or ours[1]) or loop.time() > until:
+                ours = [(target, held) for target, held in await self._held(client) if held.key in begun]
+                bar.advance(left - len(ours))
+                left = len(ours)
+                if not ours or loop.time() > until:
                     break
-                await self._request_deletion(client, *ours)
+                for target, _ in sorted(ours, key=lambda each: isinstance(each[0], Volume)):  # claims first
+                    await self._request_deletion(client, target)
                 await asyncio.sleep(POLL_SECONDS)
-        return await self._left(client, recorder, address, *ours)
+        return await self._left(client, recorder, address, ours)
 
-    async def _request_deletion(
-        self, client: Client, volumes: Iterable[tuple[Volume, Held]], claims: Iterable[tuple[Claim, Held]]
-    ) -> None:
-        """Delete the claims, the claims that volumes are bound to, and available volumes."""
-        for claim, _ in claims:
-            await _delete(client, CLAIMS, claim)
-        for volume, _ in volumes:
-            reference = volume.spec.claim_ref
-            if reference is not None and reference.uid:
-                bound = await _get(client, f"{reference.namespace}/{reference.name}")
-                if bound is not None and bound.uid == reference.uid:
-                    await _delete(client, CLAIMS, bound)
-            elif volume.status.phase == "Available":
-                await _delete(client, VOLUMES, volume)
+    async def _request_deletion(self, client: Client, target: Claim | Volume) -> None:
+        """Delete a claim, the claim that a volume is bound to, or an available volume."""
+        if isinstance(target, Claim):
+            await _delete(client, CLAIMS, target)
+            return
+        reference = target.spec.claim_ref
+        if reference is not None and reference.uid:
+            bound = await _get(client, f"{reference.namespace}/{reference.name}")
+            if bound is not None and bound.uid == reference.uid:
+                await _delete(client, CLAIMS, bound)
+        elif target.status.phase == "Available":
+            await _delete(client, VOLUMES, target)
 
     async def _left(
-        self,
-        client: Client,
-        recorder: EventRecorder,
-        address: str,
-        volumes: list[tuple[Volume, Held]],
-        claims: list[tuple[Claim, Held]],
+        self, client: Client, recorder: EventRecorder, address: str, ours: Sequence[tuple[Claim | Volume, Held]]
     ) -> list[Leftover]:
-        if not volumes and not claims:
+        if not ours:
             return []
         reasons: Mapping[str, Mapping[str, str]] = (await get_answer(address, "/status") or {}).get("reasons", {})
         users = _users((await client.list(PODS)).items)
         left: list[Leftover] = []
-        for volume, held in volumes:
-            by = (*_finalizers(volume), *_claim_of(volume, users), *_reason(reasons, "volumes", volume.key))
-            recorder.record(EventRecord(VOLUMES, volume, "Warning", "DrainWaits", f"still held by {'; '.join(by)}"))
-            left.append(Leftover(held=held, by=by))
-        for claim, held in claims:
-            by = (*_finalizers(claim), *_pods(users, claim.key), *_reason(reasons, "claims", claim.key))
-            recorder.record(EventRecord(CLAIMS, claim, "Warning", "DrainWaits", f"still held by {'; '.join(by)}"))
+        for target, held in ours:
+            holders = _claim_of(target, users) if isinstance(target, Volume) else _pods(users, target.key)
+            why = reasons.get(f"{held.kind}s", {}).get(target.key)
+            finalizers = (f"finalizer {name}" for name in target.metadata.finalizers or ())
+            by = (*finalizers, *holders, *([why] if why else ()))
+            recorder.record(
+                EventRecord(_kind(target), target, "Warning", "DrainWaits", f"still held by {'; '.join(by)}")
+            )
             left.append(Leftover(held=held, by=by))
         return left
+
+
+def _kind(target: Claim | Volume) -> Kind[Any]:
+    return VOLUMES if isinstance(target, Volume) else CLAIMS
 
 
 async def _write(client: Client, change: Any, target: Any) -> bool:
@@ -187,10 +179,6 @@ def _users(pods: Iterable[Pod]) -> dict[str, list[str]]:
     return users
 
 
-def _finalizers(target: Claim | Volume) -> tuple[str, ...]:
-    return tuple(f"finalizer {name}" for name in target.metadata.finalizers or ())
-
-
 def _claim_of(volume: Volume, users: Mapping[str, list[str]]) -> tuple[str, ...]:
     reference = volume.spec.claim_ref
     if reference is None or not reference.name:
@@ -201,8 +189,3 @@ def _claim_of(volume: Volume, users: Mapping[str, list[str]]) -> tuple[str, ...]
 
 def _pods(users: Mapping[str, list[str]], claim: str) -> tuple[str, ...]:
     return tuple(f"pod {pod}" for pod in users.get(claim, ()))
-
-
-def _reason(reasons: Mapping[str, Mapping[str, str]], runner: str, key: str) -> tuple[str, ...]:
-    why = reasons.get(runner, {}).get(key)
-    return (why,) if why else ()

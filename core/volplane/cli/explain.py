@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +26,8 @@ __all__ = ["register"]
 
 KINDS = ("pvc", "claim", "persistentvolumeclaim", "persistentvolumeclaims")
 PARTS = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
+
+_Decided = tuple[Explanation, str, tuple[str, ...]]
 
 
 def register(app: typer.Typer) -> None:
@@ -63,29 +65,20 @@ async def _explain(console: Console, key: str, address: str, read: Callable[[], 
     if answer is not None:
         _show(console, answer)
         return
-    decided = await read()
-    _show(console, asdict(decided.explanation))
-    console.note(_leader_note(decided.leader, address))
-    for doubt in decided.doubts:
+    explanation, leader, doubts = await read()
+    _show(console, asdict(explanation))
+    console.note(_leader_note(leader, address))
+    for doubt in doubts:
         console.note(doubt)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decided:
-    """What this process decides itself. leader: who holds the lease, "" = nobody. doubts: what could not be read."""
-
-    explanation: Explanation
-    leader: str
-    doubts: tuple[str, ...]
-
-
 async def _read(kubeconfig: Path | None, configuration: Configuration, options: Options, key: str) -> _Decided:
+    """What this process decides itself, who holds the lease ("": nobody), and what could not be read."""
     transport = await HttpTransport.connect(kubeconfig)
     try:
         client = Client(transport)
         seen = await read_control_plane(client, configuration, options)
-        leader = await _leader(client, options.namespace)
-        return _Decided(explanation=seen.explain(key), leader=leader, doubts=seen.doubts)
+        return seen.explain(key), await _leader(client, options.namespace), seen.doubts
     finally:
         await transport.close()
 

@@ -103,9 +103,9 @@ def _show(console: Console, report: Report, *, fixed: bool) -> None:
     waiting = [each for each in report["findings"] if each["verdict"] == "orphan" and not each["confirmed"]]
     if waiting:
         minutes = report["grace_seconds"] / 60
+        orphans = "1 orphan is" if len(waiting) == 1 else f"{len(waiting)} orphans are"
         console.note(
-            f"{_orphans(len(waiting))} not confirmed yet: a check at least {minutes:.0f} min after the first must find "
-            "the same"
+            f"{orphans} not confirmed yet: a check at least {minutes:.0f} min after the first must find the same"
         )
     elif not fixed and any(each["verdict"] == "orphan" for each in report["findings"]):
         console.note("`volplane leaks --fix` deletes them")
@@ -132,10 +132,6 @@ def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
     console.table(("VERDICT", "DRIVER", "HANDLE", "VOLUME", "FIRST SEEN", "CONFIRMED", "DETAIL"), rows)
     if len(ordered) > MOST_ROWS:
         console.note(f"and {len(ordered) - MOST_ROWS} more; -o json shows all")
-
-
-def _orphans(count: int) -> str:
-    return "1 orphan is" if count == 1 else f"{count} orphans are"
 
 
 def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:

@@ -95,23 +95,11 @@ def documents(
     everywhere = {"name": NAME, "labels": LABELS}
     subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}]
     yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here}
-    yield {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": everywhere,
-        "rules": [rule.body() for rule in cluster_rules(controllers, namespace)],
-    }
-    yield {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": everywhere,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME},
-        "subjects": subjects,
-    }
+    yield from _role("ClusterRole", everywhere, cluster_rules(controllers, namespace), subjects)
     secrets = named_secrets(parse_configuration(configuration, "the configuration"))
-    yield from _role(namespace, namespace_rules(controllers, secrets.pop(namespace, ())), subjects)
+    yield from _role("Role", here, namespace_rules(controllers, secrets.pop(namespace, ())), subjects)
     for other, names in sorted(secrets.items()):
-        yield from _role(other, [secret_rule(names)], subjects)
+        yield from _role("Role", {**here, "namespace": other}, [secret_rule(names)], subjects)
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": here, "data": {"volplane.yaml": configuration}}
     yield {
         "apiVersion": "apps/v1",
@@ -125,15 +113,12 @@ def documents(
     }
 
 
-def _role(namespace: str, rules: list[Rule], subjects: list[Json]) -> Iterator[Json]:
-    """The Role of our account in one namespace, and its RoleBinding."""
-    metadata = {"name": NAME, "namespace": namespace, "labels": LABELS}
+def _role(kind: str, metadata: Json, rules: list[Rule], subjects: list[Json]) -> Iterator[Json]:
+    """A Role or ClusterRole of our account, and its binding."""
     group = "rbac.authorization.k8s.io"
-    bodies = [rule.body() for rule in rules]
-    yield {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": bodies}
-    reference = {"apiGroup": group, "kind": "Role", "name": NAME}
-    binding = {"metadata": metadata, "roleRef": reference, "subjects": subjects}
-    yield {"apiVersion": f"{group}/v1", "kind": "RoleBinding", **binding}
+    yield {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "rules": [rule.body() for rule in rules]}
+    binding = {"apiVersion": f"{group}/v1", "kind": f"{kind}Binding", "metadata": metadata}
+    yield {**binding, "roleRef": {"apiGroup": group, "kind": kind, "name": NAME}, "subjects": subjects}
 
 
 def _pod(namespace: str, option: str, image: str) -> Json:

@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from volplane.backoff import LEASE_NOT_HELD, LEASE_NOT_RENEWED
 from volplane.controller.metrics import Metrics
@@ -24,6 +24,8 @@ __all__ = ["Elector", "Leadership"]
 _LOG = logging.getLogger(__name__)
 
 _RELEASE_SECONDS = 2.0
+
+T = TypeVar("T")
 
 
 class Leadership:
@@ -99,10 +101,12 @@ class Elector:
         since = _now()
         while True:
             try:
-                lease = await self._bounded(self._lock.read, self._renew)
+                lease = await self._bounded(self._lock.read(seconds=self._renew), self._renew)
                 if (record := _record(lease)) != seen:
                     seen, since = record, _now()
-                if lease is None or self._free(lease) or _now() >= since + self._duration_of(lease):
+                if lease is None or lease.spec.holder_identity in {None, "", self._lock.identity}:
+                    return await self._take(lease)  # released; or taken by us with an answer that was lost
+                if _now() >= since + (lease.spec.lease_duration_seconds or self._lock.duration):
                     return await self._take(lease)
                 self.failing = ""
             except ApiConflict as error:
@@ -125,7 +129,7 @@ class Elector:
 
     async def _take(self, lease: Lease | None) -> tuple[Lease, Leadership]:
         begun = _now()
-        taken = await self._bounded(lambda seconds: self._lock.take(lease, seconds=seconds), self._renew)
+        taken = await self._bounded(self._lock.take(lease, seconds=self._renew), self._renew)
         self.failing = ""
         epoch = taken.spec.lease_transitions or 0
         return taken, Leadership(holder=self._lock.identity, epoch=epoch, until=begun + self._lock.duration)
@@ -169,9 +173,7 @@ class Elector:
         # Half of what is left: one call that hangs leaves time for another.
         seconds = max(0.1, (last - begun) / 2)
         try:
-            holding.lease = await self._bounded(
-                lambda seconds: self._lock.renew(holding.lease, seconds=seconds), seconds
-            )
+            holding.lease = await self._bounded(self._lock.renew(holding.lease, seconds=seconds), seconds)
         except ApiConflict:
             await self._look(holding, seconds)
             return 0.0
@@ -188,7 +190,7 @@ class Elector:
     async def _look(self, holding: _Holding, seconds: float) -> None:
         """Read the Lease after a conflict: another holder, a label, or a renewal of ours whose answer was lost."""
         try:
-            lease = await self._bounded(self._lock.read, seconds)
+            lease = await self._bounded(self._lock.read(seconds=seconds), seconds)
         except ApiError as error:
             _LOG.warning("lease %s could not be read: %s", self._lock.name, error)
             return
@@ -217,15 +219,15 @@ class Elector:
 
     async def _release(self, lease: Lease) -> None:
         try:
-            await self._bounded(lambda seconds: self._lock.release(lease, seconds=seconds), _RELEASE_SECONDS)
+            await self._bounded(self._lock.release(lease, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
         except ApiError as error:
             _LOG.info("lease %s was not released: %s", self._lock.name, error)
 
-    async def _bounded(self, call: _Call, seconds: float) -> Any:
+    async def _bounded(self, call: Awaitable[T], seconds: float) -> T:
         """One call, bounded in time whatever the transport does."""
         try:
             async with asyncio.timeout(seconds):
-                return await call(seconds=seconds)
+                return await call
         except TimeoutError:
             raise ApiUnavailable(f"no answer within {seconds:.3g} s", status=0) from None
 
@@ -238,19 +240,8 @@ class Elector:
         if self._metrics is not None:
             self._metrics.leading(self._lock.name, leadership is not None)
 
-    def _free(self, lease: Lease) -> bool:
-        """Released; or taken by us with an answer that was lost."""
-        return lease.spec.holder_identity in {None, "", self._lock.identity}
-
-    def _duration_of(self, lease: Lease) -> int:
-        return lease.spec.lease_duration_seconds or self._lock.duration
-
     def _pause(self) -> float:
         return LEASE_NOT_HELD.delay(random=self._random)
-
-
-class _Call(Protocol):
-    def __call__(self, *, seconds: float) -> Awaitable[Any]: ...
 
 
 class _Holding:

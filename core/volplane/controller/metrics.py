@@ -163,7 +163,24 @@ class Metrics:
             "plugin_name",
             "operation_name",
         )
-        self._attempts = _Attempts(make)
+        # The external provisioner's own.
+        claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
+        self._provisioned = make.counter(f"{claim}_total", "Calls of `provision` that made an asset", "class", "source")
+        self._provision_failed = make.counter(
+            f"{claim}_failed_total", "Calls of `provision` that failed", "class", "source"
+        )
+        self._provision_seconds = make.histogram(
+            f"{claim}_duration_seconds",
+            "How long calls of `provision` took that made an asset",
+            ATTEMPT,
+            "class",
+            "source",
+        )
+        self._deleted = make.counter(f"{volume}_total", "Calls of `delete` that deleted an asset", "class")
+        self._delete_failed = make.counter(f"{volume}_failed_total", "Calls of `delete` that failed", "class")
+        self._delete_seconds = make.histogram(
+            f"{volume}_duration_seconds", "How long calls of `delete` took that deleted an asset", ATTEMPT, "class"
+        )
         self._retroactive = make.counter("retroactive_storageclass_total", "Claims given the default class later")
         self._retroactive_errors = make.counter(
             "retroactive_storageclass_errors_total", "The same, refused by the server"
@@ -268,19 +285,19 @@ class Metrics:
 
     def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None:
         """One call that made an asset. source: kind of the claim's dataSource."""
-        self._attempts.provisioned[storage_class, source].inc()
-        self._attempts.provision_seconds[storage_class, source].observe(seconds)
+        self._provisioned[storage_class, source].inc()
+        self._provision_seconds[storage_class, source].observe(seconds)
 
     def provision_failed(self, storage_class: str, *, source: str = "") -> None:
-        self._attempts.provision_failed[storage_class, source].inc()
+        self._provision_failed[storage_class, source].inc()
 
     def delete_succeeded(self, storage_class: str, seconds: float) -> None:
         """One call that deleted an asset."""
-        self._attempts.deleted[(storage_class,)].inc()
-        self._attempts.delete_seconds[(storage_class,)].observe(seconds)
+        self._deleted[(storage_class,)].inc()
+        self._delete_seconds[(storage_class,)].observe(seconds)
 
     def delete_failed(self, storage_class: str) -> None:
-        self._attempts.delete_failed[(storage_class,)].inc()
+        self._delete_failed[(storage_class,)].inc()
 
     def operation_finished(self, plugin: str, operation: str, seconds: float) -> None:
         """What a user waits for: first "provision" attempt until bound; reclaim until the volume is gone ("delete")."""
@@ -307,26 +324,3 @@ class Metrics:
 
     def leading(self, lease: str, leading: bool) -> None:
         self._leading[(lease,)].set(leading)
-
-
-class _Attempts:
-    """The external provisioner's own."""
-
-    def __init__(self, make: _Maker) -> None:
-        claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
-        self.provisioned = make.counter(f"{claim}_total", "Calls of `provision` that made an asset", "class", "source")
-        self.provision_failed = make.counter(
-            f"{claim}_failed_total", "Calls of `provision` that failed", "class", "source"
-        )
-        self.provision_seconds = make.histogram(
-            f"{claim}_duration_seconds",
-            "How long calls of `provision` took that made an asset",
-            ATTEMPT,
-            "class",
-            "source",
-        )
-        self.deleted = make.counter(f"{volume}_total", "Calls of `delete` that deleted an asset", "class")
-        self.delete_failed = make.counter(f"{volume}_failed_total", "Calls of `delete` that failed", "class")
-        self.delete_seconds = make.histogram(
-            f"{volume}_duration_seconds", "How long calls of `delete` took that deleted an asset", ATTEMPT, "class"
-        )

@@ -131,13 +131,12 @@ class Driver:
         hook = request.hook
         if hook == "start":
             self._reveal_secrets()
-        result: R
-        if not self.supports(hook):
-            if hook not in NOT_IMPLEMENTED:
-                raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
+        if self.supports(hook):
+            result: R = self._call(hook, request)
+        elif hook in NOT_IMPLEMENTED:
             result = NOT_IMPLEMENTED[hook]
-            return result
-        result = self._call(hook, request)
+        else:
+            raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
         return result
 
     def _reveal_secrets(self) -> None:

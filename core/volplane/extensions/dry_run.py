@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, ClassVar, Final
 
-from volplane import (
-    AdoptRequest,
-    AttachRequest,
-    Declined,
-    DeleteRequest,
-    DeleteSnapshotRequest,
-    DetachRequest,
-    ExpandRequest,
-    ModifyRequest,
-    Parameter,
-    ParameterKind,
-    ParameterSchema,
-    ProvisionRequest,
-    RecycleRequest,
-    SnapshotRequest,
-    hookimpl,
-)
+from volplane import Declined, Parameter, ParameterKind, ParameterSchema, ProvisionRequest, hookimpl
 
 __all__ = ["DryRun"]
 
@@ -50,62 +34,45 @@ class DryRun:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._retry_after: float = options["retryAfter"]
 
-    @hookimpl(wrapper=True)
-    def provision(self, request: ProvisionRequest) -> Generator[None, Any, Any]:
-        place = f" in {_labels(request.segment)}" if request.segment else ""
-        claim = f"{request.claim.namespace}/{request.claim.name}"
-        self._decline(request, f"make {request.name}, {request.capacity_bytes} bytes{place}, for claim {claim}")
-        return (yield)
-
-    @hookimpl(wrapper=True)
-    def delete(self, request: DeleteRequest) -> Generator[None, Any, Any]:
-        self._decline(request, f"delete {request.volume.handle}")
-        return (yield)
-
-    @hookimpl(wrapper=True)
-    def recycle(self, request: RecycleRequest) -> Generator[None, Any, Any]:
-        self._decline(request, f"erase the contents of {request.volume.handle}")
-        return (yield)
-
-    @hookimpl(wrapper=True)
-    def attach(self, request: AttachRequest) -> Generator[None, Any, Any]:
-        self._decline(request, f"attach {request.volume.handle} to node {request.node.name}")
-        return (yield)
-
-    @hookimpl(wrapper=True)
-    def detach(self, request: DetachRequest) -> Generator[None, Any, Any]:
-        self._decline(request, f"detach {request.volume.handle} from node {request.node.name}")
-        return (yield)
-
-    @hookimpl(wrapper=True)
-    def expand(self, request: ExpandRequest) -> Generator[None, Any, Any]:
-        self._decline(request, f"grow {request.volume.handle} to {request.capacity_bytes} bytes")
-        return (yield)
-
-    @hookimpl(wrapper=True)
-    def modify(self, request: ModifyRequest) -> Generator[None, Any, Any]:
-        self._decline(request, f"change {_labels(request.parameters)} of {request.volume.handle}")
-        return (yield)
-
-    @hookimpl(wrapper=True)
-    def adopt(self, request: AdoptRequest) -> Generator[None, Any, Any]:
-        self._decline(request, f"take over {request.volume.handle} from cluster {request.former.cluster_id}")
-        return (yield)
-
-    @hookimpl(wrapper=True)
-    def create_snapshot(self, request: SnapshotRequest) -> Generator[None, Any, Any]:
-        self._decline(request, f"make snapshot {request.name} of {request.volume.handle}")
-        return (yield)
-
-    @hookimpl(wrapper=True)
-    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Generator[None, Any, Any]:
-        self._decline(request, f"delete snapshot {request.handle}")
-        return (yield)
-
-    def _decline(self, request: Any, plan: str) -> None:
+    def decline(self, request: Any, plan: str) -> None:
+        """Raise Declined with the plan."""
         log.info("dry run: driver %s would %s", request.context.driver, plan)
         raise Declined(f"dry run: would {plan}", retry_after=self._retry_after)
 
 
 def _labels(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _provision(request: ProvisionRequest) -> str:
+    place = f" in {_labels(request.segment)}" if request.segment else ""
+    claim = f"{request.claim.namespace}/{request.claim.name}"
+    return f"make {request.name}, {request.capacity_bytes} bytes{place}, for claim {claim}"
+
+
+PLANS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "provision": _provision,
+    "delete": lambda r: f"delete {r.volume.handle}",
+    "recycle": lambda r: f"erase the contents of {r.volume.handle}",
+    "attach": lambda r: f"attach {r.volume.handle} to node {r.node.name}",
+    "detach": lambda r: f"detach {r.volume.handle} from node {r.node.name}",
+    "expand": lambda r: f"grow {r.volume.handle} to {r.capacity_bytes} bytes",
+    "modify": lambda r: f"change {_labels(r.parameters)} of {r.volume.handle}",
+    "adopt": lambda r: f"take over {r.volume.handle} from cluster {r.former.cluster_id}",
+    "create_snapshot": lambda r: f"make snapshot {r.name} of {r.volume.handle}",
+    "delete_snapshot": lambda r: f"delete snapshot {r.handle}",
+}
+"""By hook: what a request would do."""
+
+
+def _wrapper(hook: str) -> Callable[..., Generator[None, Any, Any]]:
+    @hookimpl(wrapper=True)
+    def wrapper(self: DryRun, request: Any) -> Generator[None, Any, Any]:
+        self.decline(request, PLANS[hook](request))
+        return (yield)
+
+    return wrapper
+
+
+for _hook in PLANS:
+    setattr(DryRun, _hook, _wrapper(_hook))

@@ -45,16 +45,11 @@ def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads)
     storage_class = cluster.classes.get(class_name) if class_name else None
     if storage_class is None:
         return _class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
-    if not _has(storage_class.provisioner, cluster):
+    if not cluster.has_driver(storage_class.provisioner):
         return _settle(claim, cluster)
     if why := _not_asked(claim, storage_class):
         return Wait(reason=why)
     return decide_provision(claim, storage_class, cluster, reads)
-
-
-def _has(driver: str, cluster: ClusterState) -> bool:
-    """Whether a driver of this name is configured here, working or not."""
-    return cluster.drivers.get(driver) is not None or bool(cluster.drivers.broken(driver))
 
 
 def _settle(claim: Claim, cluster: ClusterState) -> Action:
@@ -63,7 +58,7 @@ def _settle(claim: Claim, cluster: ClusterState) -> Action:
         return Settled()
     intent = cluster.intent_of(claim)
     driver = intent.driver if intent is not None else driver_of_class(claim, cluster)
-    if not _has(driver, cluster):
+    if not cluster.has_driver(driver):
         left = PATIENCE - _seconds_since(claim.metadata.deletion_timestamp, cluster.now())
         if left > 0:
             seconds = left if claim.terminating else None

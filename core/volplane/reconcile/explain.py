@@ -22,9 +22,7 @@ __all__ = ["Explanation", "explain_claim"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """situation: where it stands. tried: operations of it, with their last errors. next: what happens next, and
-    when.
-    """
+    """situation: where it stands. tried: its operations, with their last errors. next: what happens next, and when."""
 
     claim: str
     situation: tuple[str, ...]
@@ -69,11 +67,7 @@ def _class_sentence(claim: Claim, cluster: ClusterState) -> str:
     named = class_of_claim(claim)
     if named is None:
         default = cluster.default_class()
-        return (
-            f"it names no class; the default class is {default.name}"
-            if default
-            else "it names no class; none is default"
-        )
+        return "it names no class; " + (f"the default class is {default.name}" if default else "none is default")
     if not named:
         return "it asks for a volume without a class, so nothing is provisioned for it"
     storage_class = cluster.classes.get(named)
@@ -121,11 +115,8 @@ def _next(action: Action, claim: Claim, cluster: ClusterState) -> Iterable[str]:
         case Settled():
             yield _nothing(claim, cluster)
         case Wait(reason=reason, seconds=seconds, events=events):
-            yield (
-                f"nothing until something changes: {reason}"
-                if seconds is None
-                else f"in {seconds:.1f} s again: {reason}"
-            )
+            when = "nothing until something changes" if seconds is None else f"in {seconds:.1f} s again"
+            yield f"{when}: {reason}"
             yield from _advice(events, reason)
         case Patch(kind=kind, target=target, why=why):
             yield f"a write to {kind.kind} {target.key}: {why}"

@@ -43,7 +43,8 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return Settled()
     if not cluster.settings.binder:
         return decide_external_volume(volume, cluster, reads)
-    step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=_ours(volume, cluster))
+    ours = cluster.has_driver(volume.annotation(names.PROVISIONED_BY) or "")
+    step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=ours)
     if step is not None:
         return step
     if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
@@ -69,12 +70,6 @@ def promised(claim: Claim, cluster: ClusterState) -> bool:
 
 def _claim_key(reference: ObjectReference) -> str:
     return f"{reference.namespace}/{reference.name}"
-
-
-def _ours(volume: Volume, cluster: ClusterState) -> bool:
-    """Whether a driver that is configured here made it, working or not."""
-    maker = volume.annotation(names.PROVISIONED_BY) or ""
-    return cluster.drivers.get(maker) is not None or bool(cluster.drivers.broken(maker))
 
 
 def _claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState) -> Claim | None:

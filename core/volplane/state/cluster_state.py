@@ -68,8 +68,7 @@ class Settings:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterState:
-    """Everything that a decision may look at: objects, indexes, views of drivers, progress. It can reach nothing
-    outside.
+    """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else.
 
     now: wall time; monotonic: loop time; fence: names holder and epoch of our lease. Decisions read; event handlers and
     operations change the caches and the progress.
@@ -102,16 +101,16 @@ class ClusterState:
         return self.free.best(demand, claim_key=claim_key)
 
     def intent_of(self, claim: Claim) -> ClaimIntent | None:
-        """What is being made for the claim: its sealed record, or, where that is damaged, what this process last
-        began.
-        """
+        """What is being made for the claim: its sealed record; if that is damaged, what this process last began."""
         written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
         return written if written is not None else self.progress.claim(claim.uid).intent
 
+    def has_driver(self, name: str) -> bool:
+        """Whether a driver of this name is configured here, working or not."""
+        return self.drivers.get(name) is not None or bool(self.drivers.broken(name))
+
     def flow_of_claim(self, key: str) -> str:
-        """The flow of the claim's key in its queue: its class, so that failing claims of one class do not delay
-        others.
-        """
+        """The flow of the claim's key in its queue: its class. Failing claims of one class do not delay others."""
         claim = self.claims.get(key)
         return class_of_claim(claim) or "" if claim is not None else ""
 
@@ -127,9 +126,5 @@ class ClusterState:
             for item in self.classes.values()
             if "true" in (item.annotation(names.DEFAULT_CLASS), item.annotation(names.DEFAULT_CLASS_BETA))
         ]
-        if not marked:
-            return None
-        newest = max(item.metadata.creation_timestamp or "" for item in marked)
-        return min(
-            (item for item in marked if (item.metadata.creation_timestamp or "") == newest), key=lambda item: item.name
-        )
+        marked.sort(key=lambda item: item.name)
+        return max(marked, key=lambda item: item.metadata.creation_timestamp or "", default=None)

@@ -40,9 +40,7 @@ def handle_in(source: VolumeSource) -> str:
 
 
 def is_in_tree(driver: str) -> bool:
-    """Whether this is the name of a plugin of Kubernetes' own: its absence is an error, its marks are the stock
-    ones.
-    """
+    """Whether this is the name of a plugin of Kubernetes: its absence is an error, its marks are the stock ones."""
     return driver.startswith(IN_TREE_PREFIX)
 
 
