@@ -72,7 +72,7 @@ _SCRUBBING = (
 def cluster_rules(controllers: Collection[str], namespace: str) -> list[Rule]:
     """For a ClusterRole. namespace: ours; it is read, as is kube-system, whose uid is the default cluster id."""
     rules = [*_ALL, Rule("", "namespaces", ("get",), tuple(sorted({"kube-system", namespace})))]
-    for controller in controllers:
+    for controller in sorted(controllers):
         rules += _OF_CONTROLLER[controller]
     return _merged(rules)
 

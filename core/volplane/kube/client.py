@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -238,15 +238,18 @@ class Client:
         seconds: float | None = None,
     ) -> bytes:
         encoded = self._encoder.encode(body)
-        async with AsyncExitStack() as admitted:
-            if low_priority:
-                await admitted.enter_async_context(self._gate.low_priority())
-            else:
-                self._gate.enter()
-                admitted.callback(self._gate.leave)
+        if low_priority:
+            async with self._gate.low_priority():
+                return await self._send(
+                    verb, resource, method, path, body=encoded, content_type=content_type, seconds=seconds
+                )
+        self._gate.enter()
+        try:
             return await self._send(
                 verb, resource, method, path, body=encoded, content_type=content_type, seconds=seconds
             )
+        finally:
+            self._gate.leave()
 
     async def _send(
         self,

@@ -138,3 +138,8 @@ def test_every_controller_has_rules_and_no_rule_reads_secrets_at_large() -> None
     assert not any("*" in (rule.group, rule.resource, *rule.verbs) for rule in everywhere)
     reading = [rule for rule in namespace_rules(ALL_CONTROLLERS) if rule.resource == "secrets" and "get" in rule.verbs]
     assert [rule.names for rule in reading] == [("volplane-seal",)]
+
+
+def test_the_rules_do_not_depend_on_the_order_of_the_controllers() -> None:
+    forth = cluster_rules(ALL_CONTROLLERS, "volplane-system")
+    assert cluster_rules(tuple(reversed(ALL_CONTROLLERS)), "volplane-system") == forth
