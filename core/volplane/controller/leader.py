@@ -219,7 +219,13 @@ class Elector:
 
     async def _release(self, lease: Lease) -> None:
         try:
-            await self._bounded(self._lock.release(lease, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
+            try:
+                await self._bounded(self._lock.release(lease, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
+            except ApiConflict:
+                # Somebody else wrote, or a renewal of ours was cut off when the work ended: what counts is the holder.
+                newest = await self._bounded(self._lock.read(seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
+                if newest is not None and newest.spec.holder_identity == self._lock.identity:
+                    await self._bounded(self._lock.release(newest, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
         except ApiError as error:
             _LOG.info("lease %s was not released: %s", self._lock.name, error)
 

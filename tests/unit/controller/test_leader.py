@@ -258,6 +258,28 @@ async def test_work_that_returns_ends_the_run_and_releases(wire: Callable[[], An
     assert (await lease(line)).holder_identity is None
 
 
+async def test_a_lease_is_released_although_the_answer_to_the_last_renewal_was_lost(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    renewed = (await lease(line)).renew_time
+    one.state = "lost"
+    while (await lease(line)).renew_time == renewed:
+        await asyncio.sleep(0.01)
+    one.state = "up"
+    await one.stop()
+    assert (await lease(line)).holder_identity is None
+
+
+async def test_a_lease_that_another_took_is_left_to_it(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    await line.client.patch(LEASES, KEY, {"spec": {"holderIdentity": "two"}})
+    await one.stop()
+    assert (await lease(line)).holder_identity == "two"
+
+
 async def test_work_that_fails_ends_the_run_with_its_error_and_releases(wire: Callable[[], Any]) -> None:
     line = wire()
     lock = LeaseLock(line.client, namespace="default", name="provisioner", identity="one", now=now)
