@@ -135,14 +135,12 @@ class _Wiring:
             metrics=self._parts.lifecycle_metrics,
         )
         self._plane = ControlPlane(
-            settings=self._settings,
             state=self._state,
             caches=self._caches,
             client=self._parts.client,
             drivers=self._drivers,
             executor=self._parts.executor,
             operations=self._registry,
-            dispatcher=self._dispatcher,
             runners=runners,
             reflectors=self._reflectors(),
             clock=self._parts.clock,

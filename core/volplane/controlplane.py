@@ -22,9 +22,9 @@ from volplane.kube.reflector import Reflector
 from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
-from volplane.operations import Dispatcher, OperationRegistry
+from volplane.operations import OperationRegistry
 from volplane.reconcile.explain import Explanation, explain_claim
-from volplane.state.cluster_state import ClusterState, Settings
+from volplane.state.cluster_state import ClusterState
 
 __all__ = ["ControlPlane", "Runners"]
 
@@ -54,14 +54,12 @@ class ControlPlane:
     the metrics of the caches.
     """
 
-    settings: Settings
     state: ClusterState
     caches: Mapping[str, Cache[Any]]
     client: Client
     drivers: DriverRegistry
     executor: HookExecutor
     operations: OperationRegistry
-    dispatcher: Dispatcher
     runners: Runners
     reflectors: Sequence[Reflector[Any]]
     clock: Clock

@@ -31,6 +31,7 @@ __all__ = [
     "Request",
     "RequestFault",
     "Target",
+    "WrappedLines",
     "answer_lost",
     "delay",
     "refusal",
@@ -304,26 +305,36 @@ async def _opened() -> Response:
     return Response(200, {}, b"")
 
 
-class _ShownLines:
+class WrappedLines:
+    """A watch that is passed on; a subclass changes its lines in `__aiter__`."""
+
+    def __init__(self, lines: LineStream) -> None:
+        self._lines = lines
+
+    @property
+    def status(self) -> int:
+        """Of the answer that is passed on."""
+        return self._lines.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Of the answer that is passed on."""
+        return self._lines.headers
+
+    async def read(self) -> bytes:
+        """The rest of the answer, as it is."""
+        return await self._lines.read()
+
+
+class _ShownLines(WrappedLines):
     """A watch without the events of hidden objects."""
 
     def __init__(
         self, lines: LineStream, request: Request, shows: Callable[[Request, Mapping[str, Any]], bool]
     ) -> None:
-        self._lines = lines
+        super().__init__(lines)
         self._request = request
         self._shows = shows
-
-    @property
-    def status(self) -> int:
-        return self._lines.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._lines.headers
-
-    async def read(self) -> bytes:
-        return await self._lines.read()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for line in self._lines:

@@ -15,7 +15,7 @@ from volplane.kube.objects import Claim
 from volplane.kube.transport import LineStream, Response
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.simulation.run_context import RunContext
-from volplane_testing.transport import KillableTransport, refusal
+from volplane_testing.transport import KillableTransport, WrappedLines, refusal
 
 __all__ = ["Network", "NetworkFaults"]
 
@@ -207,28 +207,17 @@ class Network(KillableTransport):
             yield _Unsteady(self, lines, name, lag=lag, rate=self._faults.watches)
 
 
-class _Unsteady:
+class _Unsteady(WrappedLines):
     """A watch whose events come late, twice, or not before it is opened again."""
 
     def __init__(self, network: Network, lines: LineStream, name: str, *, lag: float, rate: float) -> None:
+        super().__init__(lines)
         self._network = network
-        self._lines = lines
         self._name = name
         self._lag = lag
         self._chance = network.run_context.chance
         self._trace = network.run_context.trace
         self._rate = rate
-
-    @property
-    def status(self) -> int:
-        return self._lines.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._lines.headers
-
-    async def read(self) -> bytes:
-        return await self._lines.read()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         clock = asyncio.get_running_loop().time
