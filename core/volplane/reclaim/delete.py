@@ -19,7 +19,7 @@ from volplane.state.naming import asset_key, is_in_tree, reclaim_finalizer, volu
 from volplane.state.progress import Deleted, Deleting
 from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
 
-__all__ = ["NO_PLUGIN", "decide_delete", "driver_of", "identify", "run_on_asset"]
+__all__ = ["NO_PLUGIN", "decide_delete", "driver_of", "identify", "run_on_asset", "shared_with"]
 
 NO_PLUGIN = "no volume plugin matched"
 
@@ -62,6 +62,17 @@ def run_on_asset(verb: str, volume: Volume, driver: DriverView) -> Run:
     )
 
 
+def shared_with(volume: Volume, cluster: ClusterState) -> str:
+    """Why nothing of the volume may be destroyed because another one lies on the same storage; "" if none does."""
+    other = cluster.overlaps.of(volume)
+    if other is None:
+        return ""
+    return (
+        f'its source {other.relation} volume "{other.name}": nothing is destroyed while both exist; set the policy of '
+        "one of them to Retain and delete that object"
+    )
+
+
 def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     """The next action for a volume whose asset is to be destroyed; its claim was seen to be gone in this pass."""
     owner = driver_of(volume, cluster)
@@ -70,9 +81,11 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     driver = owner.driver
     if driver is None:
         return _without_deleter(volume, owner.reason)
+    progress = cluster.progress.volume(volume.uid)
+    if not isinstance(progress.step, Deleting | Deleted) and (why := shared_with(volume, cluster)):
+        return _kept(volume, why, cluster)
     if not volume.terminating:
         return _delete_object_first(volume, driver)
-    progress = cluster.progress.volume(volume.uid)
     if cluster.settings.binder and (why := progress.unreported_failure):
         event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
         if (step := volume_phase_step(volume, "Failed", why, events=(event,))) is not None:
@@ -87,6 +100,15 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
     return without_finalizer(volume, why="the asset is gone")
+
+
+def _kept(volume: Volume, why: str, cluster: ClusterState) -> Action:
+    """Say why the asset stays. Where another is the binder, phases are its own."""
+    event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
+    step = volume_phase_step(volume, "Failed", why, events=(event,)) if cluster.settings.binder else None
+    if step is not None:
+        return step
+    return Wait(reason=why) if cluster.settings.binder else Wait(reason=why, events=(event,))
 
 
 def _delete_object_first(volume: Volume, driver: DriverView) -> Action:
