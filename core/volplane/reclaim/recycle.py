@@ -13,10 +13,10 @@ from volplane.backoff import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
+from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
-from volplane.reclaim.delete import NO_PLUGIN, driver_of, identify, run_on_asset
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
