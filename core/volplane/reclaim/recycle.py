@@ -18,6 +18,7 @@ from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
 from volplane.reclaim.delete import NO_PLUGIN, driver_of, identify, run_on_asset
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
+from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 from volplane.state.naming import on_release
@@ -209,8 +210,8 @@ def _why_failed(pod: Pod) -> str:
         ended = status.state.terminated if status.state is not None else None
         if ended:
             texts.append(str(ended.get("message") or ended.get("reason") or ""))
-    text = ": ".join(part.strip() for part in texts if part and part.strip())
-    return (text or "pod failed, pod.Status.Message unknown")[:900]
+    text = ": ".join(shown for part in texts if part and (shown := last_lines(part)))
+    return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
 
 
 def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> Action:
