@@ -128,7 +128,7 @@ async def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> No
         }
         assert {name: samples.get(name) for name in expected} == expected
         assert samples["controller_persistentvolumeclaim_provision_failed_total{class=fast,source=}"] >= 1
-        assert samples["volplane_reconcile_seconds_count{controller=claims}"] > 3
+        assert samples["workqueue_work_duration_seconds_count{name=claims}"] > 3
         assert samples["workqueue_adds_total{name=volumes}"] > 3
 
 
