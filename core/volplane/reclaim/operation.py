@@ -12,12 +12,12 @@ from volplane.controller.actions import EventRecord, Run, warning
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, VolumeInUse
 from volplane.intents.operation import OperationDeps
+from volplane.intents.owner import shared_with
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.operations import Work
-from volplane.reclaim.delete import shared_with
 from volplane.reclaim.recycle import recycles
 from volplane.requests import DeleteRequest, RecycleRequest
 from volplane.state.naming import volume_source

@@ -16,11 +16,12 @@ from volplane.backoff import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
+from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Pod, Volume, WholePod
-from volplane.reclaim.delete import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
+from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
 from volplane.reclaim.scrub_spec import spec_difference
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
@@ -48,7 +49,7 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
     intent = read_recycle_intent(volume.annotation(names.INTENT))
     if (intent is None or not intent.erased) and (why := shared_with(volume, cluster)):
         pod = _pod_of(volume, cluster)
-        return _fail(volume, why) if pod is None else _remove_pod(pod, why="the volume lies on another's storage")
+        return _fail(volume, why, cluster) if pod is None else _remove_pod(pod, why="it shares another's storage")
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
     if intent is None or intent.claim != claim_uid:
         fresh = RecycleIntent(v=INTENT_VERSION, claim=claim_uid, fence=cluster.fence())
@@ -126,13 +127,14 @@ def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
     """The driver that erases the volume; or the action for a volume that has none, or none that is known yet."""
     owner = driver_of(volume, cluster)
     if not owner.known:
-        return (_failed_step(volume, owner.reason) if owner.reason else None) or identify(volume)
+        return (_failed_step(volume, owner.reason, cluster) if owner.reason else None) or identify(volume)
     if owner.driver is None:
         nobody = owner.reason in ("", NO_PLUGIN)
-        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason)
+        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason, cluster)
     if not owner.driver.supports("recycle"):
         name = owner.driver.name
-        return _fail(volume, f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
+        message = f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
+        return _fail(volume, message, cluster)
     return owner.driver
 
 
@@ -141,13 +143,22 @@ def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[Ev
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
-def _fail(volume: Volume, message: str) -> Action:
-    return _failed_step(volume, message) or Wait(reason=message)
+def _fail(volume: Volume, message: str, cluster: ClusterState) -> Action:
+    step = _failed_step(volume, message, cluster)
+    return step or Wait(reason=message, events=_failed_events(volume, message, cluster))
 
 
-def _failed_step(volume: Volume, message: str) -> Patch | None:
+def _failed_step(volume: Volume, message: str, cluster: ClusterState) -> Patch | None:
+    """Write the phase, if that is ours to write, and say why with the same step."""
+    if not cluster.settings.binder:
+        return None
     event = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
     return volume_phase_step(volume, "Failed", message, events=(event,))
+
+
+def _failed_events(volume: Volume, message: str, cluster: ClusterState) -> tuple[EventRecord, ...]:
+    """What is said where no phase is written."""
+    return () if cluster.settings.binder else (warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
 
 
 def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
@@ -157,10 +168,12 @@ def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
 
 def _given_up(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> Action:
     message = f"{intent.failed}; remove the annotation {names.INTENT} to try again"
-    if (step := _failed_step(volume, message)) is not None:
+    if (step := _failed_step(volume, message, cluster)) is not None:
         return step
     pod = _pod_of(volume, cluster)
-    return Wait(reason=message) if pod is None else _remove_pod(pod, why="no further attempt is made")
+    if pod is not None:
+        return _remove_pod(pod, why="no further attempt is made")
+    return Wait(reason=message, events=_failed_events(volume, message, cluster))
 
 
 def _scrub(
@@ -172,7 +185,7 @@ def _scrub(
     if intent.pod:
         return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
     progress = cluster.progress.volume(volume.uid)
-    if (why := progress.unreported_failure) and (step := _failed_step(volume, why)) is not None:
+    if (why := progress.unreported_failure) and (step := _failed_step(volume, why, cluster)) is not None:
         return step
     match progress.step:
         case BackendErased():
@@ -203,7 +216,7 @@ def _create_pod(
             sealer=cluster.sealer,
         )
     except Unmountable as error:
-        return _fail(volume, str(error))
+        return _fail(volume, str(error), cluster)
     return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}")
 
 
@@ -283,14 +296,14 @@ def _why_failed(pod: Pod) -> str:
         ended = status.state.terminated if status.state is not None else None
         if ended:
             texts.append(str(ended.get("message") or ended.get("reason") or ""))
-    text = ": ".join(part.strip() for part in texts if part and part.strip())
-    return (text or "pod failed, pod.Status.Message unknown")[:900]
+    text = ": ".join(shown for part in texts if part and (shown := last_lines(part)))
+    return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
 
 
 def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> Action:
     """Say it failed, remove the pod, and after a while begin the next attempt, or give up."""
     message = f"Recycle failed: failed to recycle volume: {intent.failed}"
-    if (step := _failed_step(volume, message)) is not None:
+    if (step := _failed_step(volume, message, cluster)) is not None:
         return step
     pod = _pod_of(volume, cluster)
     if pod is not None:
@@ -304,7 +317,10 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) 
     now = cluster.now().timestamp()
     if not intent.not_before:
         pause = SCRUB_FAILED.delay(intent.attempt)
-        return _record(volume, replace(intent, not_before=now + pause), why="pause before the next attempt")
+        events = _failed_events(volume, message, cluster)
+        return _record(
+            volume, replace(intent, not_before=now + pause), why="pause before the next attempt", events=events
+        )
     left = intent.not_before - now
     if 0 < left <= SCRUB_FAILED.ceiling:  # more than that is a clock that was put back
         return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)

@@ -1,8 +1,8 @@
 """Whether the spec of a scrubber pod is still the one it was made with. Pure.
 
 The API server and its admission plugins fill in fields; a webhook may add whatever it likes. Fields that only say
-where, when and how patiently a pod runs may differ. What runs, with which rights and on what, may not: a container that was
-added would see the contents of a volume, and a command that was changed could report success over contents that are
+where, when and how patiently a pod runs may differ. What runs, with which rights and on what, may not: a container that
+was added would see the contents of a volume, and a command that was changed could report success over contents that are
 still there.
 """
 
