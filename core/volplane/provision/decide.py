@@ -74,9 +74,10 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
         or discarded
     ):
         old = known if known is not None and known.driver == driver.name else None
-        if old is not None and discarded:
-            # What is made next is another asset than the one that was deleted.
-            old = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=old.generation + 1)
+        if known is not None and discarded:
+            # What is made next is another asset than the one that was deleted, also where that was another driver's:
+            # the class may name this one again.
+            old = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=known.generation + 1)
         return _give_back_lost_node(claim, driver, old, cluster, reads) or _declare(
             claim, storage_class, driver, old, cluster
         )
@@ -206,7 +207,7 @@ def _after_hook(
         case Made(asset=asset):
             return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, cluster)
         case Pending(state=state, due=due):
-            if (intent.state or {}) != state:
+            if intent.state != state:
                 kept = replace(intent, v=INTENT_VERSION, state=dict(state), discard=None)
                 return record_intent(claim, kept, cluster, why="keep the driver's state")
             if due > cluster.monotonic():

@@ -35,8 +35,8 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     generation: which asset of this claim, part of client tokens; rises only when the former one is proven absent.
     segment: the place chosen, kept over retries; {} = wherever the driver likes, None = none is chosen. state: what the
-    last `InProgress` of `provision` returned. discard: the asset is being deleted, and the state that the last
-    `InProgress` of `delete` returned; None = it is not.
+    last `InProgress` of `provision` returned; None = there was none. discard: the asset is being deleted, and the state
+    that the last `InProgress` of `delete` returned; None = it is not.
     """
 
     v: int
