@@ -131,6 +131,8 @@ def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action
     deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
     if not (going and deletes and volume.has_finalizer(names.RECLAIM_FINALIZER)):
         return Settled()
+    if cluster.drivers.starting(maker):
+        return Wait(reason=f'driver "{maker}" is starting')
     if not (why := cluster.drivers.broken(maker)):
         since = volume.metadata.deletion_timestamp or volume.status.last_phase_transition_time
         left = PATIENCE - _seconds_since(since, cluster.now())

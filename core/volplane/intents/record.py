@@ -182,6 +182,8 @@ def discard_begun(claim: Claim, cluster: ClusterState) -> bool:
 def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
     """Make sure that nothing of the claim is left on the driver of this name."""
     driver = cluster.drivers.get(name)
+    if driver is None and cluster.drivers.starting(name):
+        return Wait(reason=f'driver "{name}" is starting')
     if driver is None:
         reason = cluster.drivers.broken(name) or "it is not configured here"
         message = (

@@ -87,6 +87,8 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
 def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterState) -> Action:
     """Nobody here serves the class: a broken driver, an external provisioner, or volumes made by hand."""
     provisioner = csi_driver_of(storage_class.provisioner) or storage_class.provisioner
+    if cluster.drivers.starting(provisioner):
+        return Wait(reason=f'driver "{provisioner}" is starting')
     if broken := cluster.drivers.broken(provisioner):
         return not_provisioned(claim, f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}')
     if is_in_tree(provisioner):

@@ -34,6 +34,8 @@ def driver_of(volume: Volume, cluster: ClusterState) -> SourceOwner:
         driver = cluster.drivers.get(provisioner)
         if driver is not None:
             return SourceOwner(driver=driver)
+        if cluster.drivers.starting(provisioner):
+            return SourceOwner(known=False, starting=provisioner)
         if broken := cluster.drivers.broken(provisioner):
             return SourceOwner(reason=f'driver "{provisioner}" cannot work: {broken}')
         return SourceOwner(reason=NO_PLUGIN if is_in_tree(provisioner) else "")
@@ -65,6 +67,8 @@ def run_on_asset(verb: str, volume: Volume, driver: DriverView) -> Run:
 def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     """The next action for a volume whose asset is to be destroyed; its claim was seen to be gone in this pass."""
     owner = driver_of(volume, cluster)
+    if owner.starting:
+        return Wait(reason=f'driver "{owner.starting}" is starting')
     if not owner.known:
         return (_no_deleter(volume, owner.reason) if owner.reason else None) or identify(volume)
     driver = owner.driver

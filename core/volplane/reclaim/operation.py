@@ -21,7 +21,7 @@ from volplane.reclaim.recycle import recycles
 from volplane.requests import DeleteRequest, RecycleRequest
 from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
-from volplane.state.records import epoch_of, read_delete_intent, read_recycle_intent
+from volplane.state.records import read_delete_intent, read_recycle_intent
 
 __all__ = ["DeleteOperation", "IdentifyOperation", "RecycleOperation"]
 
@@ -113,7 +113,7 @@ class RecycleOperation(_VolumeOperation):
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
         if live is None or live.terminating or not recycles(live) or intent is None:
             raise deps.not_justified()
-        if epoch_of(intent.fence) != epoch_of(deps.fence()):
+        if intent.fence != deps.fence():
             raise deps.not_justified()
         context = deps.context(driver, state=intent.state)
         request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.settings.cluster_id))

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from volplane.backoff import SCRUB_FAILED
+from volplane.backoff import LIVE_STATE_FORBIDS, SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.kube import names
-from volplane.kube.kinds import PODS, VOLUMES
-from volplane.kube.objects import Pod, Volume
+from volplane.kube.kinds import LEASES, PODS, VOLUMES
+from volplane.kube.leases import fence_of
+from volplane.kube.objects import Lease, Pod, Volume
 from volplane.reclaim.delete import NO_PLUGIN, driver_of, identify, run_on_asset
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, epoch_of, read_recycle_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_volume_intent
 
 __all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod"]
-
-
-NEWER = "a newer leader scrubs it"
 
 
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -50,11 +48,10 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
         return _release(volume, cluster)
     if intent.failed:
         return _next_attempt(volume, intent, cluster)
-    ours, theirs = epoch_of(cluster.fence()), epoch_of(intent.fence)
-    if theirs > ours:
-        return Wait(reason=NEWER)
-    if theirs < ours:
-        return _record(volume, replace(intent, fence=cluster.fence()), why="take the scrub over")
+    if intent.fence != cluster.fence():
+        return not_leading(cluster, reads) or _record(
+            volume, replace(intent, fence=cluster.fence()), why="take the scrub over"
+        )
     return _scrub(volume, intent, driver, cluster, reads)
 
 
@@ -64,16 +61,32 @@ def recycles(volume: Volume) -> bool:
     return policy == "Recycle" or (policy == "Delete" and on_release(volume) == "recycle")
 
 
-def abandon_scrub(volume: Volume, cluster: ClusterState) -> Action:
+def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The policy or the reference changed in the middle: stop the pod, then drop the intent."""
     intent = read_recycle_intent(volume.annotation(names.INTENT))
-    if intent is not None and epoch_of(intent.fence) > epoch_of(cluster.fence()):
-        return Wait(reason=NEWER)
+    if intent is not None and intent.fence != cluster.fence() and (step := not_leading(cluster, reads)) is not None:
+        return step
     pod = cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
     if pod is not None:
         return _remove_pod(pod, why="the volume is not to be scrubbed any more")
     body = {"metadata": {"annotations": {names.INTENT: None}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
+
+
+def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """What keeps this process from going on with what another one began; None if its Lease, read live, is its own.
+
+    Terms of two Leases cannot be compared: one that was made anew counts from 0 again. So the Lease itself is asked.
+    """
+    key = cluster.settings.lease
+    if not key:
+        return None
+    if not reads.has(LEASES, key):
+        return Read(LEASES, key, why="is this process still the leader?")
+    lease = reads.get(LEASES, key)
+    if isinstance(lease, Lease) and str(fence_of(lease)) == cluster.fence():
+        return None
+    return Wait(reason="another process leads now", seconds=LIVE_STATE_FORBIDS.delay())
 
 
 def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
@@ -116,6 +129,8 @@ def _claim_recreated(volume: Volume, cluster: ClusterState) -> bool:
 def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
     """The driver that erases the volume; or the action for a volume that has none, or none that is known yet."""
     owner = driver_of(volume, cluster)
+    if owner.starting:
+        return Wait(reason=f'driver "{owner.starting}" is starting')
     if not owner.known:
         return (_failed_step(volume, owner.reason) if owner.reason else None) or identify(volume)
     if owner.driver is None:

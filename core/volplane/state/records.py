@@ -19,7 +19,6 @@ __all__ = [
     "DeleteIntent",
     "RecycleIntent",
     "Sealer",
-    "epoch_of",
     "read_delete_intent",
     "read_recycle_intent",
     "write_volume_intent",
@@ -91,7 +90,7 @@ class Sealer:
 class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """How far the scrub of a released volume is.
 
-    fence: the leader that works on it; one of an older epoch may not go on.
+    fence: the term (`volplane.Fence`) under which it is worked on; "" = nobody was elected.
     claim: uid of the claim it was released from. attempt: from 1, survives restarts. pod: uid of the scrubber pod that
     may start, "" before. erased: contents are gone and verified. failed: why the last attempt failed. given_up: no
     further attempt is made until a person removes the annotation.
@@ -137,12 +136,6 @@ def _read(text: str | None, kind: type[_IntentT]) -> _IntentT | None:
 def read_recycle_intent(text: str | None) -> RecycleIntent | None:
     """The intent, or None if absent or unreadable (then the scrub starts anew: that is always safe)."""
     return _read(text, RecycleIntent)
-
-
-def epoch_of(fence: str) -> int:
-    """The epoch of a fence (see `Leadership.fence`), 0 where nobody is elected."""
-    number = fence.partition("/")[0]
-    return int(number) if number.isdecimal() else 0
 
 
 def read_delete_intent(text: str | None) -> DeleteIntent | None:
