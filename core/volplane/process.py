@@ -118,10 +118,11 @@ class ControllerProcess:
         return lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
-        """Return the controllers once this process leads and its caches are synced."""
+        """Return the controllers once this process leads, its caches are synced, and no driver is starting."""
         while self._plane is None:
             await self._leading.wait()
         await self._plane.wait_synced()
+        await self._plane.drivers.started()
         return self._plane
 
     def unready(self) -> Sequence[str]:
@@ -255,7 +256,7 @@ class ControllerProcess:
             self._leading.set()
             resync = group.create_task(self._resync(plane), name="resync")
             hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
-            leaks = group.create_task(plane.leak_check.run(), name="leak check")
+            leaks = group.create_task(self._check_leaks(plane), name="leak check")
             controllers = group.create_task(plane.run(), name="controllers")
             try:
                 await stop.wait()
@@ -302,6 +303,10 @@ class ControllerProcess:
             lease=f"{self._options.namespace}/{LEASE}" if leadership.fence is not None else "",
         )
         return build(settings, parts)
+
+    async def _check_leaks(self, plane: ControlPlane) -> None:
+        await plane.drivers.started()
+        await plane.leak_check.run()
 
     async def _end_when_all_hang(self, plane: ControlPlane, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from volplane.drivers import registry
 from volplane.drivers.contract import Plugin
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import LEASES, STORAGE_CLASSES
+from volplane.process import ControllerProcess
 from volplane_testing.memory import MemoryBackend
 
 ALL = frozenset(ALL_CONTROLLERS)
@@ -51,6 +53,12 @@ def configured() -> Configuration:
     return Configuration(drivers=(DriverSettings(name=DEAD, backend="dead", concurrency=1, timeout=0.2),))
 
 
+async def leading(process: ControllerProcess) -> None:
+    """Wait until the controllers are there, whatever their drivers do."""
+    while process.plane is None:
+        await asyncio.sleep(0.01)
+
+
 async def make_dead_class(site: Site) -> None:
     await site.client.create(STORAGE_CLASSES, STORAGE_CLASSES.body(metadata={"name": "dead"}, provisioner=DEAD))
 
@@ -59,6 +67,7 @@ async def test_a_start_that_hangs_holds_up_only_its_own_claims_and_nobody_is_tol
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "START_GRACE", 3600.0)
+    monkeypatch.setattr(ControllerProcess, "wait_working", leading)
     plugin = dead(never, "start")
     async with running_process(tmp_path, ALL, configuration=configured(), plugins=[plugin]) as site:
         await site.make_class("good")

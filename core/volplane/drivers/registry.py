@@ -116,6 +116,8 @@ class DriverRegistry:
         self._node_name = node_name
         self._changed = changed
         self._owners = SourceOwners(self._ask_owns)
+        self._none_starting = asyncio.Event()
+        self._note_started()
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -270,6 +272,14 @@ class DriverRegistry:
         """Start all drivers, retry with `DRIVER_NOT_STARTED`, probe ready ones every 30 s. Runs until cancelled."""
         await self._each(self._keep_one, self._entries.values())
 
+    async def started(self) -> None:
+        """Return once no driver is `starting` any more."""
+        await self._none_starting.wait()
+
+    def _note_started(self) -> None:
+        if not any(self.starting(name) for name in self._entries):
+            self._none_starting.set()
+
     @property
     def all_hang(self) -> bool:
         """Whether no driver can work, and only a restart of the process can change that: hooks hold their threads."""
@@ -364,6 +374,7 @@ class DriverRegistry:
     def _turn(self, entry: _Entry, state: DriverState, error: str) -> None:
         was, entry.state, entry.error = entry.state, state, error
         self._owners.forget_driver(entry.driver.name)
+        self._note_started()
         if state is DriverState.UNAVAILABLE:
             log.warning("driver %s is unavailable: %s", entry.driver.name, error)
         if was is not state:
