@@ -117,7 +117,9 @@ class _Wiring:
             claims, volumes = self._state.claims, self._state.volumes
             self._measured = MeasuredHooks(self._drivers, claims, volumes, parts.lifecycle_metrics)
         state = self._state
-        caches: tuple[Cache[Any], ...] = (state.claims, state.volumes, state.classes, state.pods, state.nodes)
+        caches: list[Cache[Any]] = [state.claims, state.volumes, state.classes, state.nodes]
+        if settings.follows_pods:
+            caches.append(state.pods)
         self._caches = {cache.kind.plural: cache for cache in caches}
 
     def plane(self) -> ControlPlane:

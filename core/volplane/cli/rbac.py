@@ -1,7 +1,7 @@
 """The RBAC rules of the controllers: exactly the calls that they make. Pure.
 
-All controllers read what the caches hold. tests/integration/test_permissions.py runs them and compares their requests
-with these rules, in both directions.
+All controllers read what the caches hold; pods only those that look at them. tests/integration/test_permissions.py runs
+them and compares their requests with these rules, in both directions.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ FOLLOW = ("list", "watch")
 _ALL = (
     Rule("", "persistentvolumes", READ),
     Rule("", "persistentvolumeclaims", READ),
-    Rule("", "pods", FOLLOW),
     Rule("", "nodes", FOLLOW),
     Rule("storage.k8s.io", "storageclasses", FOLLOW),
     Rule("", "events", ("create", "get", "patch")),
 )
 _OF_CONTROLLER = {
     "binder": (
+        Rule("", "pods", FOLLOW),
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumes/status", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
@@ -58,6 +58,7 @@ _OF_CONTROLLER = {
     ),
     "reclaimer": (Rule("", "persistentvolumes", ("patch", "delete")),),
     "protection": (
+        Rule("", "pods", FOLLOW),
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
     ),

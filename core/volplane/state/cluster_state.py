@@ -52,6 +52,11 @@ class Settings:
     protection: bool = True
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
 
+    @property
+    def follows_pods(self) -> bool:
+        """Whether any decision looks at pods: of the binder, for consumers and scrubs, or of the protection."""
+        return self.binder or self.protection
+
     @classmethod
     def of(cls, controllers: Collection[str], *, cluster_id: str, namespace: str, scrub: ScrubberSettings) -> Settings:
         """Of a process that runs these controllers."""
