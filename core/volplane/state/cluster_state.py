@@ -54,7 +54,10 @@ class Settings:
 
     @property
     def follows_pods(self) -> bool:
-        """Whether any decision looks at pods: of the binder, for consumers and scrubs, or of the protection."""
+        """Whether decisions look at pods of all namespaces: of the binder, for consumers, or of the protection.
+
+        The reclaimer alone needs its scrubber pods, and asks live who else uses a volume.
+        """
         return self.binder or self.protection
 
     @classmethod
