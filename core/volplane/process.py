@@ -11,12 +11,13 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from random import Random
 
 from volplane.assembly import Parts, build
 from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
-from volplane.controller.config import ALL_CONTROLLERS, Configuration
+from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
 from volplane.controller.leader import Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane
@@ -49,6 +50,8 @@ HUNG_SECONDS = 60.0
 """Seconds without a driver that could work after which the process ends, because only a restart frees its threads."""
 HUNG_INTERVAL = 5.0
 WARN_INTERVAL = 30.0
+REFUSED_SECONDS = 10.0
+"""How long credentials that are not accepted at the start are tried: what checks them may be restarting."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
@@ -195,7 +198,8 @@ class ControllerProcess:
             raise VolplaneError(self._hung)
 
     async def _elect_and_work(self, stop: asyncio.Event) -> None:
-        await self._prepare()
+        cluster_id, _ = await self._prepare()
+        await self._introduce(cluster_id)
 
         async def work(leadership: Leadership) -> None:
             # In each term again: the namespace with the sealing key may have been deleted and created anew.
@@ -217,21 +221,51 @@ class ControllerProcess:
             lock,
             random=self._random,
             overrun=_exit_hard,
-            ensure_namespace=lambda: ensure_namespace(self._client, self._options.namespace),
+            ensure_namespace=self._ensure_namespace,
             metrics=self.metrics,
         )
         await self._elector.run(work)
+
+    async def _introduce(self, cluster_id: str) -> None:
+        """Say in one line what this process is, where it works, and whether it leads."""
+        options = self._options
+        drivers = [f"{each.name} ({each.plugin.name})" for each in self._loaded.drivers]
+        drivers += [f"{each.name} ({each.backend}, not usable)" for each in self._loaded.broken]
+        leads = "works without a lease"
+        if options.leader_elect:
+            try:
+                holder = await self.leader()
+            except ApiError as error:
+                holder = f"nobody can say who ({error})"
+            lease = f"lease {options.namespace}/{LEASE}"
+            leads = f"waits for {lease}, which {holder} holds" if holder else f"takes {lease}, which nobody holds"
+        log.info(
+            "volplane %s as %s for cluster %s: controllers %s; drivers %s; %s",
+            version("volplane"),
+            options.identity,
+            cluster_id,
+            ", ".join(name for name in ALL_CONTROLLERS if name in options.controllers),
+            ", ".join(drivers) or "none",
+            leads,
+        )
+
+    async def _ensure_namespace(self) -> None:
+        labels = namespace_labels(self._options.controllers)
+        await ensure_namespace(self._client, self._options.namespace, labels)
 
     async def _prepare(self) -> tuple[str, Sealer]:
         """The cluster id and the sealing key. Waits while the API server is unavailable. Raises ConfigurationError."""
         loop = asyncio.get_running_loop()
         warned = -math.inf
+        impatient = loop.time() + REFUSED_SECONDS
         while True:
             try:
-                await ensure_namespace(self._client, self._options.namespace)
+                await self._ensure_namespace()
                 cluster_id = await cluster_id_of(self._client, self._configuration.cluster_id)
                 sealer = await ensure_sealer(self._client, self._options.namespace)
             except ApiUnavailable as error:
+                if error.status == 401 and loop.time() >= impatient:
+                    raise _refused_at_start(error) from error
                 self._trouble = str(error)
                 if loop.time() >= warned + WARN_INTERVAL:
                     warned = loop.time()
@@ -254,6 +288,7 @@ class ControllerProcess:
             keeping = group.create_task(plane.drivers.keep(), name="drivers")
             self._plane = plane
             self._leading.set()
+            log.info("leads%s", f" by lease {self._options.namespace}/{LEASE}" if self._options.leader_elect else "")
             resync = group.create_task(self._resync(plane), name="resync")
             hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
             leaks = group.create_task(self._check_leaks(plane), name="leak check")
