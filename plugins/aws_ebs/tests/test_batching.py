@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from volplane import Done, InProgress, PermissionDenied, Throttled
+from volplane.cloud import Board, RateLimiter
 from volplane_aws_ebs.api import Action
-from volplane_aws_ebs.polling import SharedPoller
-from volplane_aws_ebs.rate_limits import RateLimiter
 from volplane_aws_ebs.testing import EC2_LIMITS, Behaviour, FaultKind, Rate
 
 GIB = 1 << 30
@@ -254,9 +253,7 @@ def test_a_throttled_pacer_halves_its_rate_lines_up_anew_and_eases() -> None:
 
 def test_a_board_answers_nobody_with_what_was_before_a_change() -> None:
     clock, shown = Times(), {"a": 1}
-    poller: SharedPoller[str, int] = SharedPoller(
-        lambda keys: {key: shown[key] for key in keys}, clock=clock, interval=0.5
-    )
+    poller: Board[str, int] = Board(lambda keys: {key: shown[key] for key in keys}, clock=clock, interval=0.5)
     first = poller.ask("a")
     assert first is not None
     assert first.value == 1
@@ -283,7 +280,7 @@ def test_callers_of_a_board_ride_along_with_a_fetch_that_is_under_way() -> None:
         assert proceed.wait(10)
         return dict.fromkeys(keys, 7)
 
-    poller: SharedPoller[str, int] = SharedPoller(fetch, clock=clock, interval=0.5)
+    poller: Board[str, int] = Board(fetch, clock=clock, interval=0.5)
     answers: dict[str, Any] = {}
 
     def ask(name: str, key: str) -> None:
@@ -311,7 +308,7 @@ def test_a_fetch_that_is_cut_off_leaves_nobody_waiting() -> None:
             raise SystemExit
         return dict(answer)
 
-    poller: SharedPoller[str, int] = SharedPoller(fetch, clock=lambda: 0.0, interval=1.0)
+    poller: Board[str, int] = Board(fetch, clock=lambda: 0.0, interval=1.0)
     with pytest.raises(SystemExit):
         poller.fetch_now("a")
     assert poller.fetch_now("a").value == 1
@@ -319,7 +316,7 @@ def test_a_fetch_that_is_cut_off_leaves_nobody_waiting() -> None:
 
 def test_a_board_forgets_what_nobody_asks_for_any_more() -> None:
     clock = Times()
-    poller: SharedPoller[str, int] = SharedPoller(lambda keys: dict.fromkeys(keys, 1), clock=clock, interval=0.5)
+    poller: Board[str, int] = Board(lambda keys: dict.fromkeys(keys, 1), clock=clock, interval=0.5)
     for number in range(100):
         poller.ask(f"k{number}")
         clock.now += 1.0
