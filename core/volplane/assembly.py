@@ -210,7 +210,7 @@ class _Wiring:
             Reflector(parts.client, cache, random=parts.random, metrics=parts.metrics)
             for cache in self._caches.values()
         ]
-        if self._settings.binder and self._settings.reclaimer:
+        if self._settings.reclaimer:
             events: Cache[PodEvent] = Cache(POD_EVENTS)
             ScrubEvents(events, self._state, parts.recorder)
             reflectors.append(

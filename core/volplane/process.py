@@ -11,12 +11,13 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from random import Random
 
 from volplane.assembly import Parts, build
 from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
-from volplane.controller.config import ALL_CONTROLLERS, Configuration
+from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
 from volplane.controller.leader import Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane
@@ -187,7 +188,8 @@ class ControllerProcess:
             working.result()
 
     async def _elect_and_work(self, stop: asyncio.Event) -> None:
-        await self._prepare()
+        cluster_id, _ = await self._prepare()
+        await self._introduce(cluster_id)
 
         async def work(leadership: Leadership) -> None:
             # In each term again: the namespace with the sealing key may have been deleted and created anew.
@@ -209,10 +211,37 @@ class ControllerProcess:
             lock,
             random=self._random,
             overrun=_exit_hard,
-            ensure_namespace=lambda: ensure_namespace(self._client, self._options.namespace),
+            ensure_namespace=self._ensure_namespace,
             metrics=self.metrics,
         )
         await self._elector.run(work)
+
+    async def _introduce(self, cluster_id: str) -> None:
+        """Say in one line what this process is, where it works, and whether it leads."""
+        options = self._options
+        drivers = [f"{each.name} ({each.plugin.name})" for each in self._loaded.drivers]
+        drivers += [f"{each.name} ({each.backend}, not usable)" for each in self._loaded.broken]
+        leads = "works without a lease"
+        if options.leader_elect:
+            try:
+                holder = await self.leader()
+            except ApiError as error:
+                holder = f"nobody can say who ({error})"
+            lease = f"lease {options.namespace}/{LEASE}"
+            leads = f"waits for {lease}, which {holder} holds" if holder else f"takes {lease}, which nobody holds"
+        log.info(
+            "volplane %s as %s for cluster %s: controllers %s; drivers %s; %s",
+            version("volplane"),
+            options.identity,
+            cluster_id,
+            ", ".join(name for name in ALL_CONTROLLERS if name in options.controllers),
+            ", ".join(drivers) or "none",
+            leads,
+        )
+
+    async def _ensure_namespace(self) -> None:
+        labels = namespace_labels(self._options.controllers)
+        await ensure_namespace(self._client, self._options.namespace, labels)
 
     async def _prepare(self) -> tuple[str, Sealer]:
         """The cluster id and the sealing key. Waits while the API server is unavailable. Raises ConfigurationError."""
@@ -220,7 +249,7 @@ class ControllerProcess:
         warned = -math.inf
         while True:
             try:
-                await ensure_namespace(self._client, self._options.namespace)
+                await self._ensure_namespace()
                 cluster_id = await cluster_id_of(self._client, self._configuration.cluster_id)
                 sealer = await ensure_sealer(self._client, self._options.namespace)
             except ApiUnavailable as error:
@@ -247,6 +276,7 @@ class ControllerProcess:
             await plane.drivers.started(within=START_SECONDS)
             self._plane = plane
             self._leading.set()
+            log.info("leads%s", f" by lease {self._options.namespace}/{LEASE}" if self._options.leader_elect else "")
             resync = group.create_task(self._resync(plane), name="resync")
             leaks = group.create_task(plane.leak_check.run(), name="leak check")
             controllers = group.create_task(plane.run(), name="controllers")

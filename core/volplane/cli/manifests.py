@@ -11,8 +11,14 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, scrubs, secret_rule
-from volplane.controller.config import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_configuration, parse_controllers
+from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
+from volplane.controller.config import (
+    ALL_CONTROLLERS,
+    DEFAULT_CONTROLLERS,
+    namespace_labels,
+    parse_configuration,
+    parse_controllers,
+)
 from volplane.errors import ConfigurationError
 
 __all__ = ["documents", "register"]
@@ -84,12 +90,10 @@ def documents(
     namespace: str, option: str, controllers: Collection[str], image: str, configuration: str
 ) -> Iterator[Json]:
     """The objects, in an order in which they can be created. option: the value of --controllers of `volplane run`."""
-    # Scrubber pods mount the volumes (hostPath too) and run as users that can remove all files.
-    security = "privileged" if scrubs(controllers) else "restricted"
     yield {
         "apiVersion": "v1",
         "kind": "Namespace",
-        "metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": security}},
+        "metadata": {"name": namespace, "labels": namespace_labels(controllers)},
     }
     here = {"name": NAME, "namespace": namespace, "labels": LABELS}
     everywhere = {"name": NAME, "labels": LABELS}

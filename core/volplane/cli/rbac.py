@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from volplane.controller.config import Configuration
+from volplane.controller.config import Configuration, scrubs
 from volplane.intents.bootstrap import SEAL_SECRET
 from volplane.process import LEASE
 from volplane.secret import Secret, SecretPlace
 
-__all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "scrubs", "secret_rule"]
+__all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "secret_rule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,6 @@ def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
                 namespace, _, name = secret.where.partition("/")
                 named.setdefault(namespace, set()).add(name)
     return named
-
-
-def scrubs(controllers: Collection[str]) -> bool:
-    """Whether these create scrubber pods. Without our binder, the stock controller-manager recycles volumes."""
-    return {"binder", "reclaimer"} <= set(controllers)
 
 
 def _merged(rules: Iterable[Rule]) -> list[Rule]:

@@ -6,7 +6,7 @@ simulation counts too is written against the protocols `ApiMetrics` and `Control
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -119,9 +119,6 @@ class Metrics:
         self._retried = make.counter("workqueue_retries_total", "Keys that came back after a failure", "name")
         self._passes = make.counter(
             "volplane_reconcile_total", "Passes over an object, by how they ended", "controller", "result"
-        )
-        self._pass_seconds = make.histogram(
-            "volplane_reconcile_seconds", "How long a pass over an object took", LATENCY, "controller"
         )
         self._events_dropped = make.counter("volplane_events_dropped_total", "Events not written, and why", "why")
         self._operations = make.histogram(
@@ -236,8 +233,8 @@ class Metrics:
     def queue_added(self, queue: str) -> None:
         self._added[(queue,)].inc()
 
-    def queue_depth(self, queue: str, depth: int) -> None:
-        self._depth[(queue,)].set(depth)
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> None:
+        self._depth[(queue,)].set_function(depth)
 
     def queue_waited(self, queue: str, seconds: float) -> None:
         self._waited[(queue,)].observe(seconds)
@@ -248,9 +245,8 @@ class Metrics:
     def queue_retried(self, queue: str) -> None:
         self._retried[(queue,)].inc()
 
-    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
+    def pass_ended(self, runner: str, result: str) -> None:
         self._passes[runner, result].inc()
-        self._pass_seconds[(runner,)].observe(seconds)
 
     def counted(self, what: str, labels: tuple[str, ...], change: int) -> None:
         """So many more or less of what `controller.inventory` counts."""

@@ -172,7 +172,6 @@ class Runner:
 
     async def _process(self, key: str) -> None:
         """One pass, and the retry after one that failed."""
-        begun = self._now()
         self._failure_events.pop(key, None)
         try:
             result = await self._reconcile(key)
@@ -198,7 +197,7 @@ class Runner:
             self._reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
         if self._metrics is not None:
-            self._metrics.pass_ended(self.name, result, self._now() - begun)
+            self._metrics.pass_ended(self.name, result)
 
     async def _reconcile(self, key: str) -> str:
         """Decide and take steps until nothing is left to do for now; how the pass ended, for metrics."""

@@ -224,9 +224,10 @@ def _after_hook(
 
 
 def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: ClusterState) -> Create:
-    if cluster.settings.binder:
-        # An external provisioner leaves this mark to the binder.
-        body["metadata"]["annotations"][names.BOUND_BY_CONTROLLER] = "yes"
+    annotations = body["metadata"]["annotations"]
+    if cluster.settings.binder or names.ON_RELEASE in annotations:
+        # An external provisioner leaves this mark to the binder, unless it will take the reference away itself.
+        annotations[names.BOUND_BY_CONTROLLER] = "yes"
     message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
     event = EventRecord(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
     failed = provisioning_failed(

@@ -13,11 +13,12 @@ from volplane.backoff import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
+from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume
-from volplane.reclaim.delete import NO_PLUGIN, driver_of, identify, run_on_asset
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
+from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 from volplane.state.naming import on_release
@@ -45,7 +46,7 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
         fresh = RecycleIntent(v=INTENT_VERSION, claim=claim_uid, fence=cluster.fence())
         return _record(volume, fresh, why="declare the intent to scrub")
     if intent.given_up:
-        return _fail(volume, f"{intent.failed}; remove the annotation {names.INTENT} to try again")
+        return _fail(volume, f"{intent.failed}; remove the annotation {names.INTENT} to try again", cluster)
     if intent.erased:
         return _release(volume, cluster)
     if intent.failed:
@@ -117,13 +118,14 @@ def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
     """The driver that erases the volume; or the action for a volume that has none, or none that is known yet."""
     owner = driver_of(volume, cluster)
     if not owner.known:
-        return (_failed_step(volume, owner.reason) if owner.reason else None) or identify(volume)
+        return (_failed_step(volume, owner.reason, cluster) if owner.reason else None) or identify(volume)
     if owner.driver is None:
         nobody = owner.reason in ("", NO_PLUGIN)
-        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason)
+        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason, cluster)
     if not owner.driver.supports("recycle"):
         name = owner.driver.name
-        return _fail(volume, f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
+        message = f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
+        return _fail(volume, message, cluster)
     return owner.driver
 
 
@@ -132,13 +134,22 @@ def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[Ev
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
-def _fail(volume: Volume, message: str) -> Action:
-    return _failed_step(volume, message) or Wait(reason=message)
+def _fail(volume: Volume, message: str, cluster: ClusterState) -> Action:
+    step = _failed_step(volume, message, cluster)
+    return step or Wait(reason=message, events=_failed_events(volume, message, cluster))
 
 
-def _failed_step(volume: Volume, message: str) -> Patch | None:
+def _failed_step(volume: Volume, message: str, cluster: ClusterState) -> Patch | None:
+    """Write the phase, if that is ours to write, and say why with the same step."""
+    if not cluster.settings.binder:
+        return None
     event = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
     return volume_phase_step(volume, "Failed", message, events=(event,))
+
+
+def _failed_events(volume: Volume, message: str, cluster: ClusterState) -> tuple[EventRecord, ...]:
+    """What is said where no phase is written."""
+    return () if cluster.settings.binder else (warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
 
 
 def _scrub(
@@ -152,7 +163,7 @@ def _scrub(
     if intent.pod:
         return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
     progress = cluster.progress.volume(volume.uid)
-    if (why := progress.unreported_failure) and (step := _failed_step(volume, why)) is not None:
+    if (why := progress.unreported_failure) and (step := _failed_step(volume, why, cluster)) is not None:
         return step
     match progress.step:
         case BackendErased():
@@ -176,7 +187,7 @@ def _create_pod(
     try:
         body = pod_body(volume, intent, plan, cluster.settings.scrub, cluster.settings.namespace)
     except Unmountable as error:
-        return _fail(volume, str(error))
+        return _fail(volume, str(error), cluster)
     return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}")
 
 
@@ -209,14 +220,14 @@ def _why_failed(pod: Pod) -> str:
         ended = status.state.terminated if status.state is not None else None
         if ended:
             texts.append(str(ended.get("message") or ended.get("reason") or ""))
-    text = ": ".join(part.strip() for part in texts if part and part.strip())
-    return (text or "pod failed, pod.Status.Message unknown")[:900]
+    text = ": ".join(shown for part in texts if part and (shown := last_lines(part)))
+    return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
 
 
 def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> Action:
     """Say it failed, remove the pod, and after a while begin the next attempt, or give up."""
     message = f"Recycle failed: failed to recycle volume: {intent.failed}"
-    if (step := _failed_step(volume, message)) is not None:
+    if (step := _failed_step(volume, message, cluster)) is not None:
         return step
     pod = cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
     if pod is not None:
@@ -230,7 +241,10 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) 
     now = cluster.now().timestamp()
     if not intent.not_before:
         pause = SCRUB_FAILED.delay(intent.attempt)
-        return _record(volume, replace(intent, not_before=now + pause), why="pause before the next attempt")
+        events = _failed_events(volume, message, cluster)
+        return _record(
+            volume, replace(intent, not_before=now + pause), why="pause before the next attempt", events=events
+        )
     left = intent.not_before - now
     if 0 < left <= SCRUB_FAILED.ceiling:  # more than that is a clock that was put back
         return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)

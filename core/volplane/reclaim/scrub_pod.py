@@ -13,6 +13,7 @@ from volplane.controller.config import ScrubberSettings
 from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VOLUME, overlaid
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
+from volplane.reclaim.scrub_script import SCRIPT
 from volplane.state.indexes import SCRUB_VOLUME
 from volplane.state.naming import volume_source
 from volplane.state.progress import ScrubPlan
@@ -42,12 +43,6 @@ DEFAULT_IMAGE = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
 LONGEST_DEADLINE = 2**31 - 1
 """Seconds that the API server accepts as `activeDeadlineSeconds`."""
 NANOS_PER_GIB = 2**30 * 10**9
-SCRIPT = (
-    "test -d /scrub || { echo 'there is no volume at /scrub'; exit 1; }; "
-    "find /scrub -xdev -mindepth 1 -depth -delete; "
-    'left=$(find /scrub -mindepth 1 | head -n 5); test -z "$left" || { echo "not erased: $left"; exit 1; }'
-)
-"""Empties /scrub without following links or crossing mounts, and fails unless nothing is left."""
 
 
 class Unmountable(Exception):

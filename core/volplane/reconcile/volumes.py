@@ -35,7 +35,7 @@ class VolumeReconciler:
 def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     """The single next action for the volume with this name."""
     volume = cluster.volumes.get(key)
-    if cluster.settings.binder and cluster.settings.reclaimer:
+    if cluster.settings.reclaimer:
         stray = remove_stray_pod(key, volume, cluster, reads)
         if stray is not None:
             return stray

@@ -71,7 +71,8 @@ def test_the_command_of_the_pod_is_one_that_volplane_takes(capsys: pytest.Captur
 
 def test_scrubber_pods_need_a_privileged_namespace_and_nothing_else_does(capsys: pytest.CaptureFixture[str]) -> None:
     label = "pod-security.kubernetes.io/enforce"
-    assert printed(capsys)["Namespace"]["metadata"]["labels"] == {label: "restricted"}
+    assert printed(capsys, "--controllers", "provisioner")["Namespace"]["metadata"]["labels"] == {label: "restricted"}
+    assert printed(capsys)["Namespace"]["metadata"]["labels"] == {label: "privileged"}
     assert printed(capsys, "--controllers", "all")["Namespace"]["metadata"]["labels"] == {label: "privileged"}
 
 

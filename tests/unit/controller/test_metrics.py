@@ -102,9 +102,9 @@ def test_calls_queues_and_passes_are_counted() -> None:
     metrics = Metrics()
     metrics.api_request("patch", "persistentvolumes", 409, 0.02)
     metrics.queue_added("claims")
-    metrics.queue_depth("claims", 7)
+    metrics.queue_made("claims", lambda: 7)
     metrics.queue_retried("claims")
-    metrics.pass_ended("claims", "wait", 0.1)
+    metrics.pass_ended("claims", "wait")
     labels = {"method": "patch", "resource": "persistentvolumes"}
     assert value(metrics, "rest_client_requests_total", code="409", **labels) == 1
     assert value(metrics, "workqueue_depth", name="claims") == 7
