@@ -12,6 +12,7 @@ from volplane.controller.actions import EventRecord, Run, warning
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, VolumeInUse
 from volplane.intents.operation import OperationDeps
+from volplane.intents.owner import shared_with
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
@@ -80,6 +81,8 @@ class DeleteOperation(_VolumeOperation):
         live = await deps.released_volume(volume)
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise deps.not_justified()
+        if shared_with(live, deps.cluster):
+            raise deps.not_justified()
         known = read_delete_intent(live.annotation(names.INTENT))
         identity = volume_identity(live, deps.cluster.settings.cluster_id)
         generation = identity.owner.generation if identity.owner else 1
@@ -113,7 +116,7 @@ class RecycleOperation(_VolumeOperation):
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
         if live is None or live.terminating or not recycles(live) or intent is None:
             raise deps.not_justified()
-        if epoch_of(intent.fence) != epoch_of(deps.fence()):
+        if epoch_of(intent.fence) != epoch_of(deps.fence()) or shared_with(live, deps.cluster):
             raise deps.not_justified()
         context = deps.context(driver, state=intent.state)
         request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.settings.cluster_id))
@@ -123,8 +126,8 @@ class RecycleOperation(_VolumeOperation):
             self._failed(run, live, progress, error, reason="VolumeFailedRecycle", message=f"Recycle failed: {error}")
             raise
         match result:
-            case PodScrub(volume=pod_volume):
-                progress.succeeded(ScrubPlan(pod_volume))
+            case PodScrub(volume=pod_volume, sub_path=sub_path):
+                progress.succeeded(ScrubPlan(pod_volume, sub_path))
             case InProgress():
                 progress.succeeded(Erasing(dict(result.state), deps.next_due(result.retry_after)))
             case Erased():

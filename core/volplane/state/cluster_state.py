@@ -16,6 +16,7 @@ from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
+from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.records import ClaimIntent, Sealer
 
@@ -88,6 +89,7 @@ class ClusterState:
     progress: Progress = field(default_factory=Progress)
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
+    overlaps: Overlaps = field(default_factory=Overlaps)
 
     # The binder's view of volumes.
 
