@@ -40,6 +40,7 @@ class HttpResponse:
 
 
 Answer = Callable[[HttpRequest], HttpResponse]
+"""From a request to its response. Called by several threads at once."""
 
 
 class FakeCloudServer:
