@@ -29,7 +29,7 @@ from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent, epoch_of, read_recycle_intent, write_volume_intent
 
-__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod"]
+__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod", "used_by"]
 
 
 NEWER = "a newer leader scrubs it"
@@ -40,7 +40,7 @@ _MOST_STRANGERS = 3
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a released volume whose contents are to go; its claim was seen to be gone in this pass."""
     if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
-        message = "Volume is used by pods: " + ",".join(users)
+        message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
     driver = _recycler(volume, cluster)
     if not isinstance(driver, DriverView):
@@ -66,6 +66,11 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
     if theirs < ours:
         return _record(volume, replace(intent, fence=cluster.fence()), why="take the scrub over")
     return _scrub(volume, intent, driver, cluster, reads)
+
+
+def used_by(pods: list[str]) -> str:
+    """Why a volume is not erased yet."""
+    return "Volume is used by pods: " + ",".join(pods)
 
 
 def recycles(volume: Volume) -> bool:

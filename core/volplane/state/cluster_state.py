@@ -53,6 +53,14 @@ class Settings:
     protection: bool = True
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
 
+    @property
+    def follows_pods(self) -> bool:
+        """Whether decisions look at pods of all namespaces: of the binder, for consumers, or of the protection.
+
+        The reclaimer alone needs its scrubber pods, and asks live who else uses a volume.
+        """
+        return self.binder or self.protection
+
     @classmethod
     def of(cls, controllers: Collection[str], *, cluster_id: str, namespace: str, scrub: ScrubberSettings) -> Settings:
         """Of a process that runs these controllers."""
