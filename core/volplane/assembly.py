@@ -54,7 +54,8 @@ __all__ = ["Parts", "build"]
 class Parts:
     """What a control plane is built from. All parts belong to one event loop.
 
-    executor: runs the hooks; the caller closes it. fence: returns epoch and holder of the Lease, for hooks.
+    executor: runs the hooks; the caller closes it. fence: returns the text of our term's `Fence`.
+    may_begin: whether the lease lasts long enough to begin something that changes cluster or storage; for any thread.
     node_name: the node whose local storage this process serves; None = the whole cluster. refresh: reads the Kubernetes
     Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of runners and reflectors.
     lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
@@ -68,6 +69,7 @@ class Parts:
     clock: Clock
     random: Random
     fence: Callable[[], str] = lambda: ""
+    may_begin: Callable[[], bool] = lambda: True
     metrics: ControllerMetrics | None = None
     lifecycle_metrics: Metrics | None = None
     node_name: str | None = None
@@ -98,6 +100,7 @@ class _Wiring:
             metrics=parts.lifecycle_metrics,
             refresh=parts.refresh,
             call_hook=parts.call_hook,
+            may_begin=parts.may_begin,
         )
         self._state = ClusterState(
             settings=settings,
@@ -117,7 +120,9 @@ class _Wiring:
             claims, volumes = self._state.claims, self._state.volumes
             self._measured = MeasuredHooks(self._drivers, claims, volumes, parts.lifecycle_metrics)
         state = self._state
-        caches: tuple[Cache[Any], ...] = (state.claims, state.volumes, state.classes, state.pods, state.nodes)
+        caches: list[Cache[Any]] = [state.claims, state.volumes, state.classes, state.nodes]
+        if settings.follows_pods or settings.reclaimer:
+            caches.append(state.pods)
         self._caches = {cache.kind.plural: cache for cache in caches}
 
     def plane(self) -> ControlPlane:
@@ -172,6 +177,7 @@ class _Wiring:
             recorder=self._parts.recorder,
             dispatcher=self._dispatcher,
             flow=flow,
+            may_begin=self._parts.may_begin,
             metrics=self._parts.metrics,
         )
 
@@ -206,9 +212,16 @@ class _Wiring:
 
     def _reflectors(self) -> list[Reflector[Any]]:
         parts = self._parts
+        ours_alone = set() if self._settings.follows_pods else {PODS.plural}
         reflectors: list[Reflector[Any]] = [
-            Reflector(parts.client, cache, random=parts.random, metrics=parts.metrics)
-            for cache in self._caches.values()
+            Reflector(
+                parts.client,
+                cache,
+                random=parts.random,
+                namespace=self._settings.namespace if plural in ours_alone else "",
+                metrics=parts.metrics,
+            )
+            for plural, cache in self._caches.items()
         ]
         if self._settings.reclaimer:
             events: Cache[PodEvent] = Cache(POD_EVENTS)
