@@ -8,7 +8,9 @@ from typing import Any, Generic, TypeVar
 from volplane.kube import objects
 
 __all__ = [
+    "ATTACHMENTS",
     "CLAIMS",
+    "CSI_DRIVERS",
     "CSI_NODES",
     "LEASES",
     "NAMESPACES",
@@ -63,4 +65,6 @@ NAMESPACES = Kind("v1", "Namespace", "namespaces", False, objects.Namespace)
 SECRETS = Kind("v1", "Secret", "secrets", True, objects.Secret)
 STORAGE_CLASSES = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", False, objects.StorageClass)
 CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.CsiNode)
+CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, objects.CsiDriver)
+ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)

@@ -17,7 +17,7 @@ from volplane.kube.objects import Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key, is_in_tree, reclaim_finalizer, volume_source
 from volplane.state.progress import Deleted, Deleting
-from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_intent
 
 __all__ = ["NO_PLUGIN", "decide_delete", "driver_of", "identify", "run_on_asset"]
 
@@ -82,6 +82,8 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
             return _go_on(volume, driver, pending, cluster)
         case Deleted():
             pass
+        case _ if nodes := cluster.attached_to(volume):
+            return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
         case _:
             return run_on_asset("delete", volume, driver)
     if not held_for_reclaim(volume):
@@ -102,7 +104,7 @@ def _go_on(volume: Volume, driver: DriverView, pending: Deleting, cluster: Clust
     """A long deletion: the state that the driver returned is kept on the volume, then the hook is called again."""
     known = read_delete_intent(volume.annotation(names.INTENT))
     if pending.state and (known is None or known.delete_state != pending.state):
-        kept = write_volume_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
+        kept = write_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
         body = {"metadata": {"annotations": {names.INTENT: kept}}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
     left = pending.due - cluster.monotonic()

@@ -22,7 +22,7 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, epoch_of, read_recycle_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, epoch_of, read_recycle_intent, write_intent
 
 __all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod"]
 
@@ -35,6 +35,8 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
     if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
         message = "Volume is used by pods: " + ",".join(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
+    if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
+        return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
     driver = _recycler(volume, cluster)
     if not isinstance(driver, DriverView):
         return driver
@@ -128,7 +130,7 @@ def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
 
 
 def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[EventRecord, ...] = ()) -> Patch:
-    body = {"metadata": {"annotations": {names.INTENT: write_volume_intent(intent)}}}
+    body = {"metadata": {"annotations": {names.INTENT: write_intent(intent)}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
