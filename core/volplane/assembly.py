@@ -268,7 +268,9 @@ class _Wiring:
     def _attach_detach(self) -> tuple[Runner, ...]:
         state = AttachDetachState(self._state)
         nodes = self._runner("node-reports", NodeReconciler(state), self._state.nodes)
-        decide = PairReconciler(state, nodes.enqueue, self._parts.lifecycle_metrics)
+        decide = PairReconciler(
+            state, lambda key: self._plane.wake("attach-detach", key), nodes.enqueue, self._parts.lifecycle_metrics
+        )
         pairs = self._runner("attach-detach", decide, self._state.attachments)
         AttachDetachHandlers(state, pairs=pairs, nodes=nodes).subscribe()
         return pairs, nodes

@@ -44,12 +44,14 @@ class AttachDetachState:
     """What the decisions see: the cluster, and what a restart may forget.
 
     unwanted: key of a pair -> loop time since which nobody wants the volume on the node, while it is attached.
-    last_in_use: name of a node that is gone -> what its kubelet used when it went.
+    last_in_use: name of a node that is gone -> what its kubelet used when it went. creating: unique name of a volume
+    that may be on one node at a time -> key of the pair whose attachment is being created.
     """
 
     cluster: ClusterState
     unwanted: dict[str, float] = field(default_factory=dict)
     last_in_use: dict[str, frozenset[str]] = field(default_factory=dict)
+    creating: dict[str, str] = field(default_factory=dict)
 
 
 class Decision(NamedTuple):
@@ -121,6 +123,8 @@ def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetac
         return Decision(Settled())
     if others := elsewhere(pair, state.cluster):
         return _blocked(pair, volume, users, others, state)
+    if state.creating.get(pair.volume, pair.key) != pair.key:
+        return Decision(Wait(reason="it is about to be attached to another node"))
     driver, _ = csi_parts(pair.volume)
     body = ATTACHMENTS.body(
         metadata={"name": pair.attachment, "annotations": {names.NODE_UID: node.uid}},
@@ -308,10 +312,12 @@ def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
     """Whether a volume that is reported stays so. What is no CSI volume was not written by us."""
     if not csi_parts(pair.volume)[0]:
         return True
-    attachment = state.cluster.attachments.get(pair.attachment)
+    attachment, users = state.cluster.attachments.get(pair.attachment), users_of(pair, state.cluster)
+    if attachment is None and not users:
+        return _mounted(pair, node, state) and not _force(pair, node, state)[0]
     if attachment is None or attachment.terminating or not attachment.status.attached:
         return False
-    if users_of(pair, state.cluster):
+    if users:
         return not _outlived(attachment, node) or pair.volume in volumes_in_use(node)
     return _mounted(pair, node, state) and not _force(pair, node, state)[0]
 

@@ -14,7 +14,7 @@ from volplane.assets import InProgress
 from volplane.attach.record import identity_of_record, node_of_record, record_of, volume_to_attach
 from volplane.controller.actions import Run
 from volplane.drivers.view import DriverView
-from volplane.errors import ApiNotFound, BackendError, OperationError
+from volplane.errors import ApiNotFound, AttachedElsewhere, BackendError, OperationError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import node_identity
 from volplane.kube.kinds import ATTACHMENTS
@@ -105,6 +105,7 @@ class AttachOperation(_AttachmentOperation):
         if now is None or now.uid != run.uid or now.terminating:
             raise self._deps.not_justified()
         try:
+            self._refuse_second_node(run, now)
             result = await self._deps.hooks.call(driver, request())
         except BackendError as error:
             self._failed(run, progress, error)
@@ -113,6 +114,18 @@ class AttachOperation(_AttachmentOperation):
             progress.succeeded(Attaching(dict(result.state), self._deps.next_due(result.retry_after)))
         else:
             progress.succeeded(Attached(dict(result.metadata)))
+
+    def _refuse_second_node(self, run: Run, attachment: VolumeAttachment) -> None:
+        """A volume for one node at a time is attached to no second one, whatever its backend would allow."""
+        if run.node:
+            return
+        volume = attachment.spec.source.persistent_volume_name or ""
+        for other in self._deps.cluster.attachments.by_index("volume", volume):
+            step = self._deps.cluster.progress.attachment(other.uid).step
+            attached = other.status.attached or isinstance(step, Attached | Attaching)
+            if other.spec.node_name != attachment.spec.node_name and attached and not isinstance(step, Detached):
+                node = other.spec.node_name
+                raise AttachedElsewhere(f"{volume} is attached to {node} by {other.name}", node=node)
 
 
 class DetachOperation(_AttachmentOperation):

@@ -9,8 +9,9 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from volplane.attach.attach_detach import AttachDetachState, Decision, decide_node, decide_pair, report_differs
-from volplane.attach.identity import Pair, csi_parts, pair_of_key, plugin_label
-from volplane.controller.actions import Action, Delete, LiveReads, Settled, Wait
+from volplane.attach.desired import pairs_wanted
+from volplane.attach.identity import Pair, csi_parts, pair_of_key, plugin_label, shares_nodes
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Settled, Wait
 from volplane.kube.objects import VolumeAttachment
 
 __all__ = ["AttachMetrics", "NodeReconciler", "PairReconciler"]
@@ -30,11 +31,13 @@ class PairReconciler:
     def __init__(
         self,
         state: AttachDetachState,
+        wake_pair: Callable[[str], None],
         wake_node: Callable[[str], None],
         metrics: AttachMetrics | None = None,
     ) -> None:
         self._state = state
         self._cluster = state.cluster
+        self._wake_pair = wake_pair
         self._wake_node = wake_node
         self._metrics = metrics
         self._told: dict[str, str] = {}
@@ -42,9 +45,16 @@ class PairReconciler:
 
     def __call__(self, key: str, reads: LiveReads) -> Action:
         pair = pair_of_key(key)
+        released = self._state.creating.get(pair.volume) == key
+        if released:
+            del self._state.creating[pair.volume]
         decision = decide_pair(pair, self._state, reads)
         attachment = self._cluster.attachments.get(pair.attachment)
         self._remember(key, decision, attachment)
+        if isinstance(decision.action, Create) and not self._shared(pair):
+            self._state.creating[pair.volume] = key
+        elif released:
+            self._wake_waiting(pair)
         if report_differs(pair, self._state):
             self._wake_node(pair.node)
         if decision.forced and isinstance(decision.action, Delete) and self._metrics is not None:
@@ -58,6 +68,14 @@ class PairReconciler:
             self._state.unwanted.setdefault(key, self._cluster.monotonic())
         if not decision.wanted:
             self._told.pop(key, None)
+
+    def _shared(self, pair: Pair) -> bool:
+        return any(shares_nodes(volume) for volume in self._cluster.volumes.by_index("unique", pair.volume))
+
+    def _wake_waiting(self, pair: Pair) -> None:
+        """Whether another node may have the volume is known now."""
+        for other in sorted(pairs_wanted(pair.volume, self._cluster) - {pair}):
+            self._wake_pair(other.key)
 
     def _once(self, key: str, pair: Pair, decision: Decision, attachment: VolumeAttachment | None) -> Action:
         """The action, without events that were told already."""
