@@ -7,7 +7,7 @@ here decides anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -20,6 +20,10 @@ from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets
 from volplane.drivers.status import LoadedDrivers
+from volplane.expand.handlers import ExpandHandlers
+from volplane.expand.modify import decide_modify
+from volplane.expand.operation import ExpandOperation, ModifyOperation
+from volplane.expand.resize import decide_resize
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
@@ -125,6 +129,8 @@ class _Wiring:
         runners = self._runners()
         deps = self._operations(runners.volumes)
         EventHandlers(self._state, runners.claims, runners.volumes, self._registry.forget).subscribe()
+        if self._settings.expander:
+            runners = self._expander(runners, deps)
         if self._settings.protection:
             runners = self._protection(runners)
         check = LeakCheck(
@@ -225,6 +231,17 @@ class _Wiring:
             )
         return reflectors
 
+    # --- growth and change of attributes -------------------------------------------------------------------------
+
+    def _expander(self, runners: Runners, deps: OperationDeps) -> Runners:
+        state = self._state
+        resizer = self._runner("resizer", lambda key, _: decide_resize(key, state), state.claims)
+        modifier = self._runner("modifier", lambda key, reads: decide_modify(key, state, reads), state.claims)
+        self._dispatcher.register("expand", ExpandOperation(deps, resizer.enqueue))
+        self._dispatcher.register("modify", ModifyOperation(deps, modifier.enqueue))
+        ExpandHandlers(state, resizer, modifier, self._registry.forget).subscribe()
+        return replace(runners, expander=(resizer, modifier))
+
     # --- the protection controllers ------------------------------------------------------------------------------
 
     def _protection(self, runners: Runners) -> Runners:
@@ -252,7 +269,7 @@ class _Wiring:
         state.claims.subscribe(handlers.claim_changed)
         state.volumes.subscribe(handlers.volume_changed)
         state.pods.subscribe(handlers.pod_changed)
-        return Runners(claims=runners.claims, volumes=runners.volumes, protection=(claims, volumes))
+        return replace(runners, protection=(claims, volumes))
 
     # --- what is counted -----------------------------------------------------------------------------------------
 

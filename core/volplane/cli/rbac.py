@@ -57,6 +57,11 @@ _OF_CONTROLLER = {
         Rule("", "nodes", ("get",)),
     ),
     "reclaimer": (Rule("", "persistentvolumes", ("patch", "delete")),),
+    "expander": (
+        Rule("", "persistentvolumes", ("patch",)),
+        Rule("", "persistentvolumeclaims/status", ("patch",)),
+        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
+    ),
     "protection": (
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),

@@ -17,6 +17,7 @@ __all__ = [
     "SECRETS",
     "STORAGE_CLASSES",
     "VOLUMES",
+    "VOLUME_ATTRIBUTES_CLASSES",
     "Kind",
 ]
 
@@ -62,5 +63,8 @@ NODES = Kind("v1", "Node", "nodes", False, objects.Node)
 NAMESPACES = Kind("v1", "Namespace", "namespaces", False, objects.Namespace)
 SECRETS = Kind("v1", "Secret", "secrets", True, objects.Secret)
 STORAGE_CLASSES = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", False, objects.StorageClass)
+VOLUME_ATTRIBUTES_CLASSES = Kind(
+    "storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", False, objects.VolumeAttributesClass
+)
 CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.CsiNode)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)

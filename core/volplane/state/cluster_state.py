@@ -39,8 +39,8 @@ class Drivers(Protocol):
 class Settings:
     """Which duties this process has, and where it lives.
 
-    binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer: for our drivers. protection:
-    we keep the in-use finalizers.
+    binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer, expander: for our drivers.
+    protection: we keep the in-use finalizers.
     namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
     """
 
@@ -49,6 +49,7 @@ class Settings:
     binder: bool = True
     provisioner: bool = True
     reclaimer: bool = True
+    expander: bool = True
     protection: bool = True
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
 
@@ -61,6 +62,7 @@ class Settings:
             binder="binder" in controllers,
             provisioner="provisioner" in controllers,
             reclaimer="reclaimer" in controllers,
+            expander="expander" in controllers,
             protection="protection" in controllers,
             scrub=scrub,
         )

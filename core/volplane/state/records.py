@@ -15,11 +15,13 @@ import msgspec
 
 __all__ = [
     "INTENT_VERSION",
+    "ChangeIntent",
     "ClaimIntent",
     "DeleteIntent",
     "RecycleIntent",
     "Sealer",
     "epoch_of",
+    "read_change_intent",
     "read_delete_intent",
     "read_recycle_intent",
     "write_volume_intent",
@@ -122,7 +124,18 @@ class DeleteIntent(msgspec.Struct, frozen=True, rename="camel"):
     delete_state: dict[str, Any]
 
 
-_IntentT = TypeVar("_IntentT", RecycleIntent, DeleteIntent)
+class ChangeIntent(msgspec.Struct, frozen=True):
+    """The state that a long `expand` or `modify` returned, kept on the volume.
+
+    target: what the call is for: the size in bytes as a number, or the name of the VolumeAttributesClass.
+    """
+
+    v: int
+    target: str
+    state: dict[str, Any]
+
+
+_IntentT = TypeVar("_IntentT", RecycleIntent, DeleteIntent, ChangeIntent)
 
 
 def _read(text: str | None, kind: type[_IntentT]) -> _IntentT | None:
@@ -150,6 +163,11 @@ def read_delete_intent(text: str | None) -> DeleteIntent | None:
     return _read(text, DeleteIntent)
 
 
-def write_volume_intent(intent: RecycleIntent | DeleteIntent) -> str:
+def read_change_intent(text: str | None) -> ChangeIntent | None:
+    """The intent, or None if absent or unreadable (then the backend is called without a state: it is idempotent)."""
+    return _read(text, ChangeIntent)
+
+
+def write_volume_intent(intent: RecycleIntent | DeleteIntent | ChangeIntent) -> str:
     """The annotation value."""
     return msgspec.json.encode(intent, order="sorted").decode()
