@@ -121,7 +121,9 @@ class _Wiring:
             claims, volumes = self._state.claims, self._state.volumes
             self._measured = MeasuredHooks(self._drivers, claims, volumes, parts.lifecycle_metrics)
         state = self._state
-        caches: tuple[Cache[Any], ...] = (state.claims, state.volumes, state.classes, state.pods, state.nodes)
+        caches: list[Cache[Any]] = [state.claims, state.volumes, state.classes, state.nodes]
+        if settings.follows_pods or settings.reclaimer:
+            caches.append(state.pods)
         self._caches = {cache.kind.plural: cache for cache in caches}
 
     def plane(self) -> ControlPlane:
@@ -212,9 +214,16 @@ class _Wiring:
 
     def _reflectors(self) -> list[Reflector[Any]]:
         parts = self._parts
+        ours_alone = set() if self._settings.follows_pods else {PODS.plural}
         reflectors: list[Reflector[Any]] = [
-            Reflector(parts.client, cache, random=parts.random, metrics=parts.metrics)
-            for cache in self._caches.values()
+            Reflector(
+                parts.client,
+                cache,
+                random=parts.random,
+                namespace=self._settings.namespace if plural in ours_alone else "",
+                metrics=parts.metrics,
+            )
+            for plural, cache in self._caches.items()
         ]
         if self._settings.reclaimer:
             events: Cache[PodEvent] = Cache(POD_EVENTS)

@@ -49,6 +49,8 @@ EVENT_SECONDS = 1.0
 START_SECONDS = 2.0
 """Seconds that the controllers wait for drivers to start; then they report those that have not."""
 WARN_INTERVAL = 30.0
+REFUSED_SECONDS = 10.0
+"""How long credentials that are not accepted at the start are tried: what checks them may be restarting."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
@@ -247,12 +249,15 @@ class ControllerProcess:
         """The cluster id and the sealing key. Waits while the API server is unavailable. Raises ConfigurationError."""
         loop = asyncio.get_running_loop()
         warned = -math.inf
+        impatient = loop.time() + REFUSED_SECONDS
         while True:
             try:
                 await self._ensure_namespace()
                 cluster_id = await cluster_id_of(self._client, self._configuration.cluster_id)
                 sealer = await ensure_sealer(self._client, self._options.namespace)
             except ApiUnavailable as error:
+                if error.status == 401 and loop.time() >= impatient:
+                    raise _refused_at_start(error) from error
                 self._trouble = str(error)
                 if loop.time() >= warned + WARN_INTERVAL:
                     warned = loop.time()

@@ -70,6 +70,7 @@ def state_with(*objects: KubeObject, **more: Any) -> ClusterState:
     """A cluster in which these objects exist. more: as `empty_state` has it."""
     state = empty_state(**more)
     state.volumes.subscribe(state.free.changed)
+    state.volumes.subscribe(state.overlaps.changed)
     put(state, *objects)
     return state
 

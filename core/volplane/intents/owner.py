@@ -10,7 +10,7 @@ from volplane.kube.objects import Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key, is_in_tree, volume_source
 
-__all__ = ["NO_PLUGIN", "driver_of", "identify", "run_on_asset"]
+__all__ = ["NO_PLUGIN", "driver_of", "identify", "run_on_asset", "shared_with"]
 
 NO_PLUGIN = "no volume plugin matched"
 
@@ -50,4 +50,15 @@ def run_on_asset(verb: str, volume: Volume, driver: DriverView) -> Run:
         driver=driver.name,
         asset=asset_key(volume),
         group=f"{verb} {volume.spec.storage_class_name}",
+    )
+
+
+def shared_with(volume: Volume, cluster: ClusterState) -> str:
+    """Why nothing of the volume may be destroyed because another one lies on the same storage; "" if none does."""
+    other = cluster.overlaps.of(volume)
+    if other is None:
+        return ""
+    return (
+        f'its source {other.relation} volume "{other.name}": nothing is destroyed while both exist; set the policy of '
+        "one of them to Retain and delete that object"
     )

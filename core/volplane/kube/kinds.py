@@ -18,6 +18,7 @@ __all__ = [
     "STORAGE_CLASSES",
     "VOLUMES",
     "VOLUME_ATTRIBUTES_CLASSES",
+    "WHOLE_PODS",
     "Kind",
 ]
 
@@ -59,6 +60,7 @@ class Kind(Generic[T]):
 VOLUMES = Kind("v1", "PersistentVolume", "persistentvolumes", False, objects.Volume)
 CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, objects.Claim)
 PODS = Kind("v1", "Pod", "pods", True, objects.Pod)
+WHOLE_PODS = Kind("v1", "Pod", "pods", True, objects.WholePod)
 NODES = Kind("v1", "Node", "nodes", False, objects.Node)
 NAMESPACES = Kind("v1", "Namespace", "namespaces", False, objects.Namespace)
 SECRETS = Kind("v1", "Secret", "secrets", True, objects.Secret)

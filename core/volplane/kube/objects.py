@@ -55,6 +55,7 @@ __all__ = [
     "VolumeSpec",
     "VolumeStatus",
     "WatchEvent",
+    "WholePod",
 ]
 
 
@@ -268,6 +269,12 @@ class Pod(KubeObject):
 
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class WholePod(KubeObject):
+    """core/v1 Pod with its whole spec, for a live read of one; too large to cache."""
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Taint(Fields):

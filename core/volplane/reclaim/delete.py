@@ -10,7 +10,7 @@ from volplane.binding.decide import volume_phase_step
 from volplane.controller.actions import Action, Delete, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.finalizers import held_for_reclaim, without_finalizer
-from volplane.intents.owner import driver_of, identify, run_on_asset
+from volplane.intents.owner import driver_of, identify, run_on_asset, shared_with
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
@@ -30,9 +30,11 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     driver = owner.driver
     if driver is None:
         return _without_deleter(volume, owner.reason)
+    progress = cluster.progress.volume(volume.uid)
+    if not isinstance(progress.step, Deleting | Deleted) and (why := shared_with(volume, cluster)):
+        return _kept(volume, why, cluster)
     if not volume.terminating:
         return _delete_object_first(volume, driver)
-    progress = cluster.progress.volume(volume.uid)
     if cluster.settings.binder and (why := progress.unreported_failure):
         event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
         if (step := volume_phase_step(volume, "Failed", why, events=(event,))) is not None:
@@ -47,6 +49,15 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
     return without_finalizer(volume, why="the asset is gone")
+
+
+def _kept(volume: Volume, why: str, cluster: ClusterState) -> Action:
+    """Say why the asset stays. Where another is the binder, phases are its own."""
+    event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
+    step = volume_phase_step(volume, "Failed", why, events=(event,)) if cluster.settings.binder else None
+    if step is not None:
+        return step
+    return Wait(reason=why) if cluster.settings.binder else Wait(reason=why, events=(event,))
 
 
 def _delete_object_first(volume: Volume, driver: DriverView) -> Action:

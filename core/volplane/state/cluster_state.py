@@ -16,6 +16,7 @@ from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
+from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.records import ClaimIntent, Sealer
 
@@ -52,6 +53,14 @@ class Settings:
     expander: bool = True
     protection: bool = True
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
+
+    @property
+    def follows_pods(self) -> bool:
+        """Whether decisions look at pods of all namespaces: of the binder, for consumers, or of the protection.
+
+        The reclaimer alone needs its scrubber pods, and asks live who else uses a volume.
+        """
+        return self.binder or self.protection
 
     @classmethod
     def of(cls, controllers: Collection[str], *, cluster_id: str, namespace: str, scrub: ScrubberSettings) -> Settings:
@@ -90,6 +99,7 @@ class ClusterState:
     progress: Progress = field(default_factory=Progress)
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
+    overlaps: Overlaps = field(default_factory=Overlaps)
 
     # The binder's view of volumes.
 

@@ -142,9 +142,12 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 class ScrubPlan(msgspec.Struct, frozen=True):
-    """The backend wants a scrubber pod; volume: the pod volume to mount instead of the usual one."""
+    """The backend wants a scrubber pod; volume: the pod volume to mount instead of the usual one; sub_path: the part
+    of it to erase.
+    """
 
     volume: Mapping[str, Any] | None
+    sub_path: str = ""
 
 
 class Erasing(msgspec.Struct, frozen=True):

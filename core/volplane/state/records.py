@@ -69,6 +69,14 @@ class Sealer:
         mark.update(claim_uid.encode() + b"\0" + content)
         return mark.hexdigest()
 
+    def sign(self, subject: str, content: bytes) -> str:
+        """The seal of any other record of ours. subject: what it is about, a uid with a prefix of its kind."""
+        return self._mark(subject, content)
+
+    def signed(self, subject: str, content: bytes, seal: str) -> bool:
+        """Whether this cluster's volplane made the seal."""
+        return hmac.compare_digest(seal.encode(), self._mark(subject, content).encode())
+
     def seal(self, claim_uid: str, intent: ClaimIntent) -> str:
         """The annotation value."""
         content = msgspec.json.encode(intent, order="sorted")
@@ -96,7 +104,8 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     fence: the leader that works on it; one of an older epoch may not go on.
     claim: uid of the claim it was released from. attempt: from 1, survives restarts. pod: uid of the scrubber pod that
     may start, "" before. erased: contents are gone and verified. failed: why the last attempt failed. given_up: no
-    further attempt is made until a person removes the annotation.
+    further attempt is made until a person removes the annotation. strangers: uids of pods that were removed from the
+    scrubber's name in this attempt, because we did not make them or they ran without a permit.
     """
 
     v: int
@@ -107,6 +116,7 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     failed: str = ""
     given_up: bool = False
     fence: str = ""
+    strangers: tuple[str, ...] = ()
     not_before: float = 0.0
     """Unix time before which the next attempt does not start."""
     state: dict[str, Any] | None = None
