@@ -58,7 +58,8 @@ __all__ = ["Parts", "build"]
 class Parts:
     """What a control plane is built from. All parts belong to one event loop.
 
-    executor: runs the hooks; the caller closes it. fence: returns epoch and holder of the Lease, for hooks.
+    executor: runs the hooks; the caller closes it. fence: returns the text of our term's `Fence`.
+    may_begin: whether the lease lasts long enough to begin something that changes cluster or storage; for any thread.
     node_name: the node whose local storage this process serves; None = the whole cluster. refresh: reads the Kubernetes
     Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of runners and reflectors.
     lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
@@ -72,6 +73,7 @@ class Parts:
     clock: Clock
     random: Random
     fence: Callable[[], str] = lambda: ""
+    may_begin: Callable[[], bool] = lambda: True
     metrics: ControllerMetrics | None = None
     lifecycle_metrics: Metrics | None = None
     node_name: str | None = None
@@ -102,6 +104,7 @@ class _Wiring:
             metrics=parts.lifecycle_metrics,
             refresh=parts.refresh,
             call_hook=parts.call_hook,
+            may_begin=parts.may_begin,
         )
         self._state = ClusterState(
             settings=settings,
@@ -180,6 +183,7 @@ class _Wiring:
             recorder=self._parts.recorder,
             dispatcher=self._dispatcher,
             flow=flow,
+            may_begin=self._parts.may_begin,
             metrics=self._parts.metrics,
         )
 

@@ -41,6 +41,9 @@ class Views:
     def get(self, name: str) -> DriverView | None:
         return self._views.get(name)
 
+    def starting(self, name: str) -> bool:
+        return False
+
     def broken(self, name: str) -> str:
         return self._broken.get(name, "")
 

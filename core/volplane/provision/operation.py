@@ -106,6 +106,8 @@ class ProvisionOperation:
     async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         if error.nothing_done:
             return True
+        if intent.state is not None:
+            return False  # A job of the driver was begun, and may go on.
         if not driver.supports("find") or driver.info.settle_seconds > 0:
             return False
         return isinstance(await self._deps.find(claim, intent, driver), Absent)

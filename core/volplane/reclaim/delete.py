@@ -26,7 +26,7 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     """The next action for a volume whose asset is to be destroyed; its claim was seen to be gone in this pass."""
     owner = driver_of(volume, cluster)
     if not owner.known:
-        return (_no_deleter(volume, owner.reason) if owner.reason else None) or identify(volume)
+        return (_no_deleter(volume, owner.reason) if owner.reason else None) or identify(volume, owner)
     driver = owner.driver
     if driver is None:
         return _without_deleter(volume, owner.reason)

@@ -29,6 +29,9 @@ class Drivers(Protocol):
     def get(self, name: str) -> DriverView | None:
         """The working driver of this name."""
 
+    def starting(self, name: str) -> bool:
+        """Whether the driver of this name will be ready, or be broken with a reason, in a moment."""
+
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
@@ -43,10 +46,12 @@ class Settings:
     binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer, expander: for our drivers.
     protection: we keep the in-use finalizers.
     namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
+    lease: key of the Lease under which this process leads, "" if nobody is elected.
     """
 
     cluster_id: str
     namespace: str = "volplane-system"
+    lease: str = ""
     binder: bool = True
     provisioner: bool = True
     reclaimer: bool = True
@@ -63,11 +68,20 @@ class Settings:
         return self.binder or self.protection
 
     @classmethod
-    def of(cls, controllers: Collection[str], *, cluster_id: str, namespace: str, scrub: ScrubberSettings) -> Settings:
+    def of(
+        cls,
+        controllers: Collection[str],
+        *,
+        cluster_id: str,
+        namespace: str,
+        scrub: ScrubberSettings,
+        lease: str = "",
+    ) -> Settings:
         """Of a process that runs these controllers."""
         return cls(
             cluster_id=cluster_id,
             namespace=namespace,
+            lease=lease,
             binder="binder" in controllers,
             provisioner="provisioner" in controllers,
             reclaimer="reclaimer" in controllers,
@@ -81,8 +95,8 @@ class Settings:
 class ClusterState:
     """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else.
 
-    now: wall time; monotonic: loop time; fence: names holder and epoch of our lease. Decisions read; event handlers and
-    operations change the caches and the progress.
+    now: wall time; monotonic: loop time; fence: text of our term's `Fence`, "" if nobody is elected. Decisions read;
+    event handlers and operations change the caches and the progress.
     """
 
     settings: Settings

@@ -20,7 +20,6 @@ __all__ = [
     "DeleteIntent",
     "RecycleIntent",
     "Sealer",
-    "epoch_of",
     "read_change_intent",
     "read_delete_intent",
     "read_recycle_intent",
@@ -37,8 +36,8 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     generation: which asset of this claim, part of client tokens; rises only when the former one is proven absent.
     segment: the place chosen, kept over retries; {} = wherever the driver likes, None = none is chosen. state: what the
-    last `InProgress` of `provision` returned. discard: the asset is being deleted, and the state that the last
-    `InProgress` of `delete` returned; None = it is not.
+    last `InProgress` of `provision` returned; None = there was none. discard: the asset is being deleted, and the state
+    that the last `InProgress` of `delete` returned; None = it is not.
     """
 
     v: int
@@ -101,7 +100,7 @@ class Sealer:
 class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """How far the scrub of a released volume is.
 
-    fence: the leader that works on it; one of an older epoch may not go on.
+    fence: the term (`volplane.Fence`) under which it is worked on; "" = nobody was elected.
     claim: uid of the claim it was released from. attempt: from 1, survives restarts. pod: uid of the scrubber pod that
     may start, "" before. erased: contents are gone and verified. failed: why the last attempt failed. given_up: no
     further attempt is made until a person removes the annotation. strangers: uids of pods that were removed from the
@@ -160,12 +159,6 @@ def _read(text: str | None, kind: type[_IntentT]) -> _IntentT | None:
 def read_recycle_intent(text: str | None) -> RecycleIntent | None:
     """The intent, or None if absent or unreadable (then the scrub starts anew: that is always safe)."""
     return _read(text, RecycleIntent)
-
-
-def epoch_of(fence: str) -> int:
-    """The epoch of a fence (see `Leadership.fence`), 0 where nobody is elected."""
-    number = fence.partition("/")[0]
-    return int(number) if number.isdecimal() else 0
 
 
 def read_delete_intent(text: str | None) -> DeleteIntent | None:
