@@ -49,7 +49,7 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return Settled()
     owner = driver_of(volume, cluster)
     if not owner.known:
-        return identify(volume)
+        return identify(volume, owner)
     driver = owner.driver
     if driver is None:
         return Wait(reason=f"its attributes cannot be changed: {owner.reason}") if owner.reason else Settled()

@@ -60,7 +60,7 @@ def decide_resize(key: str, cluster: ClusterState) -> Action:
         return Settled()
     owner = driver_of(volume, cluster)
     if not owner.known:
-        return identify(volume)
+        return identify(volume, owner)
     driver = owner.driver
     if driver is None:
         return Wait(reason=f"it cannot grow: {owner.reason}") if owner.reason else Settled()
