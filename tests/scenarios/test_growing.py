@@ -298,3 +298,58 @@ async def test_a_crash_after_any_write_of_a_change_changes_nothing_of_its_end(wr
         item = await harness.claim("c")
         assert item["status"]["currentVolumeAttributesClassName"] == "gold"
         assert "modifyVolumeStatus" not in item["status"]
+
+
+# --- from the beginning ------------------------------------------------------------------------------------------
+
+
+async def born_with(harness: Harness, *classes: Json) -> None:
+    """A claim c that names the class gold before it is provisioned."""
+    await harness.create("classes", GROWS)
+    for each in classes:
+        await harness.create("attributes", each)
+    await harness.create("claims", claim("c", storageClassName="fast", volumeAttributesClassName="gold"))
+    await harness.start()
+
+
+def with_csi(script: dict[str, Any] | None = None) -> GrowingBackend:
+    backend = GrowingBackend(DRIVER, script, csi=True)
+    backend._info = {"csi_driver_name": "memory.volplane.dev"}
+    return backend
+
+
+async def test_a_volume_is_made_with_the_attributes_of_the_class_that_its_claim_names() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow"))
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+        item = await harness.claim("c")
+        assert item["status"]["phase"] == "Bound"
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold"
+        assert backend.calls["modify"] == 1
+
+
+async def test_nothing_is_made_before_the_class_exists() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await born_with(harness)
+        await asyncio.sleep(10.0)
+        assert backend.calls["provision"] == 0
+        assert 'volumeattributesclass.storage.k8s.io "gold" not found' in harness.messages("ProvisioningFailed")[0]
+        await harness.create("attributes", attributes("gold", "yellow"))
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+
+
+async def test_a_volume_whose_attributes_are_refused_is_not_bound_and_goes_with_its_claim() -> None:
+    backend = with_csi({"modify": [InvalidArgument("no such colour")]})
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "plaid"))
+        await asyncio.sleep(10.0)
+        assert (await harness.claim("c"))["status"]["phase"] == "Pending"
+        assert "no such colour" in harness.messages("ProvisioningFailed")[0]
+        await harness.delete("claims", "c")
+        await harness.settle()
+        assert backend.assets == {}
+        assert await harness.claims() == {}
