@@ -180,7 +180,7 @@ async def _tried(harness: Beside) -> bool:
 
 
 def _about_objects(harness: Beside) -> list[str]:
-    """The calls so far, but for those by which the reflector of events sees that a quiet server is not a restored one."""
+    """The calls so far, but for the look by which a reflector without news sees that the server was not restored."""
     return [call.what for call in harness.rules.calls if call.what != "list events"]
 
 
