@@ -18,11 +18,8 @@ from volplane.requests import ModifyRequest, ProvisionRequest
 __all__ = ["apply_attributes", "read_attributes"]
 
 
-async def read_attributes(claim: Claim, driver: DriverView, deps: OperationDeps) -> VolumeAttributesClass | None:
-    """The class that the claim names, None if it names none. Raises NotFound or InvalidArgument; nothing was done."""
-    name = claim.spec.volume_attributes_class_name
-    if not name:
-        return None
+async def read_attributes(name: str, driver: DriverView, deps: OperationDeps) -> VolumeAttributesClass:
+    """The class of this name. Raises NotFound or InvalidArgument if it cannot be applied; nothing was done."""
     try:
         attributes = await deps.client.get(VOLUME_ATTRIBUTES_CLASSES, name)
     except ApiNotFound:

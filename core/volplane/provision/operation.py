@@ -58,7 +58,8 @@ class ProvisionOperation:
         try:
             request = provision_request(claim, storage_class, driver, intent, context, node=node)
             await self._validate(driver, request)
-            attributes = await read_attributes(claim, driver, self._deps)
+            named = claim.spec.volume_attributes_class_name
+            attributes = await read_attributes(named, driver, self._deps) if named else None
             result = await self._deps.hooks.call(driver, request)
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
                 raise OutcomeUnknown(
