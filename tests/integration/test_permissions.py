@@ -17,7 +17,7 @@ from volplane.controller.config import (
 )
 from volplane.drivers.contract import Plugin
 from volplane.kube import names
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, VOLUMES
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane_testing.memory import DRIVER as ATTACHES
 from volplane_testing.memory import MemoryBackend
 
@@ -38,6 +38,7 @@ async def whole_cluster(site: Site) -> None:
     await site.make_claim("scrubbed", "pool")
     await site.make_claim("impossible", "none")
     await site.bound("dynamic", "byhand", "scrubbed")
+    await grown(site, "dynamic")
     await site.make_pod("user", "dynamic", node="n")
     await site.client.delete(CLAIMS, "default/dynamic")
     await asyncio.sleep(0.3)
@@ -75,6 +76,19 @@ async def no_attachment(site: Site) -> bool:
     return not (await site.client.list(ATTACHMENTS)).items
 
 
+async def grown(site: Site, name: str) -> None:
+    """A bound claim of class fast asks for more, and for attributes of a class that does not exist."""
+    await site.client.patch(STORAGE_CLASSES, "fast", {"allowVolumeExpansion": True})
+    asked = {"resources": {"requests": {"storage": "2Gi"}}, "volumeAttributesClassName": "gold"}
+    await site.client.patch(CLAIMS, f"default/{name}", {"spec": asked})
+
+    async def shown() -> bool:
+        status = (await site.client.get(CLAIMS, f"default/{name}")).status
+        return status.capacity == {"storage": "2Gi"} and status.modify_volume_status is not None
+
+    await site.until("the claim has grown", shown)
+
+
 async def scrubber_started(site: Site) -> bool:
     for pod in (await site.client.list(PODS, namespace=OURS)).items:
         if not pod.spec.scheduling_gates:
@@ -94,7 +108,25 @@ async def only(site: Site, *left: str) -> bool:
 async def beside_a_binder(site: Site) -> None:
     """The test is the stock binder."""
     await site.make_class("fast")
-    claim = await site.make_claim("dynamic", "fast")
+    await site.make_class("pool", parameters={"volplane.dev/on-release": "recycle"})
+    pooled = await released(site, "pooled", "pool")
+    await site.until("a scrubber pod may start", lambda: scrubber_started(site))
+
+    async def offered() -> bool:
+        return (await site.client.get(VOLUMES, pooled)).spec.claim_ref is None
+
+    await site.until("it is offered again", offered)
+    await site.client.delete(VOLUMES, pooled)
+    await site.client.patch(VOLUMES, pooled, {"metadata": {"finalizers": [names.RECLAIM_FINALIZER]}})
+    await site.until("no volume is left", lambda: only(site))
+    await released(site, "dynamic", "fast")
+    await site.until("the volume is gone", lambda: only(site))
+    await an_attachment(site)
+
+
+async def released(site: Site, name: str, storage_class: str) -> str:
+    """Name of a volume that was made for a claim, bound and released again, by the hands of the test."""
+    claim = await site.make_claim(name, storage_class)
     asked = {"metadata": {"annotations": {names.STORAGE_PROVISIONER: DRIVER}}}
     await site.client.patch(CLAIMS, claim.key, asked)
     volume = f"pvc-{claim.uid}"
@@ -105,6 +137,10 @@ async def beside_a_binder(site: Site) -> None:
     }
     await site.client.patch(CLAIMS, claim.key, bound)
     await site.client.patch(VOLUMES, volume, {"status": {"phase": "Bound"}}, subresource="status")
+    has = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
+    await site.client.patch(CLAIMS, claim.key, has, subresource="status")
+    if storage_class == "fast":
+        await grown(site, name)
 
     async def settled() -> bool:
         return not (await site.client.get(CLAIMS, claim.key)).has_finalizer(names.PROVISIONING_FINALIZER)
@@ -114,8 +150,7 @@ async def beside_a_binder(site: Site) -> None:
     await site.client.delete(CLAIMS, claim.key)
     await site.client.patch(VOLUMES, volume, {"metadata": {"finalizers": [names.RECLAIM_FINALIZER]}})
     await site.client.patch(VOLUMES, volume, {"status": {"phase": "Released"}}, subresource="status")
-    await site.until("the volume is gone", lambda: only(site))
-    await an_attachment(site)
+    return volume
 
 
 async def an_attachment(site: Site) -> None:
@@ -184,5 +219,8 @@ def test_beside_a_stock_binder_it_has_fewer(tmp_path: Path) -> None:
     controllers = parse_controllers(DEFAULT_CONTROLLERS)
     compare(run(tmp_path, controllers, beside_a_binder), controllers)
     everywhere = {rule.resource for rule in cluster_rules(controllers, OURS)}
-    assert {each for each in everywhere if each.endswith("/status")} == {"volumeattachments/status"}
-    assert {rule.resource for rule in namespace_rules(controllers)} == {"leases", "secrets"}
+    assert {resource for resource in everywhere if resource.endswith("/status")} == {
+        "persistentvolumeclaims/status",
+        "volumeattachments/status",
+    }
+    assert {rule.resource for rule in namespace_rules({"provisioner"})} == {"leases", "secrets"}

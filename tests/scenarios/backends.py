@@ -36,7 +36,9 @@ from volplane.requests import (
     DeleteRequest,
     DescribeRequest,
     DetachRequest,
+    ExpandRequest,
     FindRequest,
+    ModifyRequest,
     OwnsRequest,
     ProvisionRequest,
     RecycleRequest,
@@ -79,7 +81,7 @@ class ScriptedBackend(BackendSpec):
     ) -> None:
         super().__init__({})
         self.name = name
-        self.memory = Paths()
+        self.memory: MemoryBackend = Paths()
         self.calls: Counter[str] = Counter()
         self.requests: list[Any] = []
         self.complaints: list[str] = []
@@ -224,3 +226,22 @@ class AttachingBackend(BackendSpec):
         self.calls[hook] += 1
         if (hook, node) in self.failing:
             raise BackendError(f"{hook} fails by the scenario")
+
+
+class GrowingBackend(ScriptedBackend):
+    """One whose assets grow and change. csi: its volumes have a csi source, which alone may name attributes."""
+
+    def __init__(self, name: str, script: Mapping[str, Sequence[Answer]] | None = None, *, csi: bool = False) -> None:
+        super().__init__(name, script)
+        if csi:
+            self.memory = MemoryBackend({})
+
+    @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset | InProgress:
+        result: Asset | InProgress = self._play("expand", request, lambda: self.memory.expand(request))
+        return result
+
+    @hookimpl
+    def modify(self, request: ModifyRequest) -> Done | InProgress:
+        result: Done | InProgress = self._play("modify", request, lambda: self.memory.modify(request))
+        return result

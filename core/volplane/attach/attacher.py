@@ -15,10 +15,10 @@ from volplane.attach.identity import attacher_finalizer
 from volplane.attach.record import intent_of, record_of
 from volplane.controller.actions import Action, Patch, Run, Settled, Wait
 from volplane.drivers.view import DriverView
+from volplane.intents.owner import driver_of
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS
 from volplane.kube.objects import Node, Volume, VolumeAttachment
-from volplane.reclaim.delete import driver_of
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
 from volplane.state.records import AttachmentIntent, write_intent
