@@ -7,7 +7,7 @@ here decides anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -20,6 +20,10 @@ from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets
 from volplane.drivers.status import LoadedDrivers
+from volplane.expand.handlers import ExpandHandlers
+from volplane.expand.modify import decide_modify
+from volplane.expand.operation import ExpandOperation, ModifyOperation
+from volplane.expand.resize import decide_resize
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
@@ -54,7 +58,8 @@ __all__ = ["Parts", "build"]
 class Parts:
     """What a control plane is built from. All parts belong to one event loop.
 
-    executor: runs the hooks; the caller closes it. fence: returns epoch and holder of the Lease, for hooks.
+    executor: runs the hooks; the caller closes it. fence: returns the text of our term's `Fence`.
+    may_begin: whether the lease lasts long enough to begin something that changes cluster or storage; for any thread.
     node_name: the node whose local storage this process serves; None = the whole cluster. refresh: reads the Kubernetes
     Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of runners and reflectors.
     lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
@@ -68,6 +73,7 @@ class Parts:
     clock: Clock
     random: Random
     fence: Callable[[], str] = lambda: ""
+    may_begin: Callable[[], bool] = lambda: True
     metrics: ControllerMetrics | None = None
     lifecycle_metrics: Metrics | None = None
     node_name: str | None = None
@@ -98,6 +104,7 @@ class _Wiring:
             metrics=parts.lifecycle_metrics,
             refresh=parts.refresh,
             call_hook=parts.call_hook,
+            may_begin=parts.may_begin,
         )
         self._state = ClusterState(
             settings=settings,
@@ -117,7 +124,9 @@ class _Wiring:
             claims, volumes = self._state.claims, self._state.volumes
             self._measured = MeasuredHooks(self._drivers, claims, volumes, parts.lifecycle_metrics)
         state = self._state
-        caches: tuple[Cache[Any], ...] = (state.claims, state.volumes, state.classes, state.pods, state.nodes)
+        caches: list[Cache[Any]] = [state.claims, state.volumes, state.classes, state.nodes]
+        if settings.follows_pods or settings.reclaimer:
+            caches.append(state.pods)
         self._caches = {cache.kind.plural: cache for cache in caches}
 
     def plane(self) -> ControlPlane:
@@ -125,6 +134,8 @@ class _Wiring:
         runners = self._runners()
         deps = self._operations(runners.volumes)
         EventHandlers(self._state, runners.claims, runners.volumes, self._registry.forget).subscribe()
+        if self._settings.expander:
+            runners = self._expander(runners, deps)
         if self._settings.protection:
             runners = self._protection(runners)
         check = LeakCheck(
@@ -172,6 +183,7 @@ class _Wiring:
             recorder=self._parts.recorder,
             dispatcher=self._dispatcher,
             flow=flow,
+            may_begin=self._parts.may_begin,
             metrics=self._parts.metrics,
         )
 
@@ -206,9 +218,16 @@ class _Wiring:
 
     def _reflectors(self) -> list[Reflector[Any]]:
         parts = self._parts
+        ours_alone = set() if self._settings.follows_pods else {PODS.plural}
         reflectors: list[Reflector[Any]] = [
-            Reflector(parts.client, cache, random=parts.random, metrics=parts.metrics)
-            for cache in self._caches.values()
+            Reflector(
+                parts.client,
+                cache,
+                random=parts.random,
+                namespace=self._settings.namespace if plural in ours_alone else "",
+                metrics=parts.metrics,
+            )
+            for plural, cache in self._caches.items()
         ]
         if self._settings.reclaimer:
             events: Cache[PodEvent] = Cache(POD_EVENTS)
@@ -224,6 +243,17 @@ class _Wiring:
                 )
             )
         return reflectors
+
+    # --- growth and change of attributes -------------------------------------------------------------------------
+
+    def _expander(self, runners: Runners, deps: OperationDeps) -> Runners:
+        state = self._state
+        resizer = self._runner("resizer", lambda key, _: decide_resize(key, state), state.claims)
+        modifier = self._runner("modifier", lambda key, reads: decide_modify(key, state, reads), state.claims)
+        self._dispatcher.register("expand", ExpandOperation(deps, resizer.enqueue))
+        self._dispatcher.register("modify", ModifyOperation(deps, modifier.enqueue))
+        ExpandHandlers(state, resizer, modifier, self._registry.forget).subscribe()
+        return replace(runners, expander=(resizer, modifier))
 
     # --- the protection controllers ------------------------------------------------------------------------------
 
@@ -252,7 +282,7 @@ class _Wiring:
         state.claims.subscribe(handlers.claim_changed)
         state.volumes.subscribe(handlers.volume_changed)
         state.pods.subscribe(handlers.pod_changed)
-        return Runners(claims=runners.claims, volumes=runners.volumes, protection=(claims, volumes))
+        return replace(runners, protection=(claims, volumes))
 
     # --- what is counted -----------------------------------------------------------------------------------------
 

@@ -35,14 +35,18 @@ ENQUEUE_PAUSE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runners:
-    """The controllers. protection: of the in-use finalizers; empty if this process does not run them."""
+    """The controllers. expander: of sizes and of attributes; protection: of the in-use finalizers.
+
+    Both are empty if this process does not run them.
+    """
 
     claims: Runner
     volumes: Runner
+    expander: tuple[Runner, ...] = ()
     protection: tuple[Runner, ...] = ()
 
     def __iter__(self) -> Iterator[Runner]:
-        return iter((self.claims, self.volumes, *self.protection))
+        return iter((self.claims, self.volumes, *self.expander, *self.protection))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,6 +119,14 @@ class ControlPlane:
         for volume in self.volumes.values():
             if volume.annotation(PROVISIONED_BY) in (None, name):
                 self.runners.volumes.enqueue(volume.key)
+                self._enqueue_expander(volume)
+
+    def _enqueue_expander(self, volume: Volume) -> None:
+        """Queue the volume's claim where its size or its attributes may have to change."""
+        reference = volume.spec.claim_ref
+        if reference is not None and reference.uid:
+            for runner in self.runners.expander:
+                runner.enqueue(f"{reference.namespace}/{reference.name}")
 
     def reasons(self) -> Mapping[str, Mapping[str, str]]:
         """Runner -> key -> why the key waits."""

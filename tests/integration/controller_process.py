@@ -150,15 +150,16 @@ async def running_process(
     *,
     configuration: Configuration | None = None,
     plugins: Iterable[Plugin] = (),
+    hostpath: bool = True,
     **options: Any,
 ) -> AsyncIterator[Site]:
     """Run it until the block ends, with its pages served. plugins: beside hostpath, for drivers of the
-    configuration.
+    configuration. hostpath: whether there is a driver of it.
     """
     site = Site(directory)
     driver = DriverSettings(name=DRIVER, backend="hostpath", options={"root": str(site.root), "shared": True})
     configured = configuration or Configuration()
-    configured = replace(configured, drivers=(*(configured.drivers or ()), driver))
+    configured = replace(configured, drivers=(*(configured.drivers or ()), *([driver] if hostpath else ())))
     plugin = Plugin(kind="backend", name="hostpath", factory=HostPathBackend, distribution="tests")
     site.process = ControllerProcess(
         Client(site.transport, metrics=site.metrics),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from integration.beside import Beside, fast, ours, pod
@@ -147,5 +148,23 @@ async def test_a_restart_in_the_middle_goes_on_with_the_same_pod() -> None:
         await harness.settle()
         assert [each["metadata"]["uid"] for each in await pods(harness)] == [scrubber["metadata"]["uid"]]
         await end(harness, scrubber, "Succeeded")
+        await harness.settle()
+        assert await harness.volumes() == {name: "Available"}
+
+
+async def test_nothing_is_erased_while_a_pod_that_outlived_its_claim_uses_it() -> None:
+    async with Pool(by_pod=False) as harness:
+        await harness.create("classes", fast(**POOL))
+        await harness.create("claims", ours("first"))
+        await harness.start_both()
+        await harness.settle()
+        name: str = (await harness.bound_volume("first"))["metadata"]["name"]
+        await harness.create("pods", pod("user", "first"))
+        await harness.patch("claims", "first", {"metadata": {"finalizers": None}})
+        await harness.delete("claims", "first")
+        await asyncio.sleep(60)
+        assert harness.backend.calls["recycle"] == 0
+        assert harness.messages("VolumeFailedRecycle")[-1] == "Volume is used by pods: default/user"
+        await harness.delete("pods", "user")
         await harness.settle()
         assert await harness.volumes() == {name: "Available"}

@@ -10,7 +10,7 @@ from integration.controller_process import DRIVER, Asked, Site, running_process
 from volplane.cli.rbac import Rule, cluster_rules, namespace_rules
 from volplane.controller.config import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
+from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
 
 OURS = "volplane-system"
 BY_KUBECTL = {("create", "", "namespaces")}
@@ -29,6 +29,7 @@ async def whole_cluster(site: Site) -> None:
     await site.make_claim("scrubbed", "pool")
     await site.make_claim("impossible", "none")
     await site.bound("dynamic", "byhand", "scrubbed")
+    await grown(site, "dynamic")
     await site.make_pod("user", "dynamic", node="n")
     await site.client.delete(CLAIMS, "default/dynamic")
     await asyncio.sleep(0.3)
@@ -42,6 +43,19 @@ async def whole_cluster(site: Site) -> None:
     await site.until("a scrubber pod may start", lambda: scrubber_started(site))
     await site.until("the pool has its volume again", lambda: available(site, "pool"))
     await site.until("no volume is left", lambda: only(site, "pool"))
+
+
+async def grown(site: Site, name: str) -> None:
+    """A bound claim of class fast asks for more, and for attributes of a class that does not exist."""
+    await site.client.patch(STORAGE_CLASSES, "fast", {"allowVolumeExpansion": True})
+    asked = {"resources": {"requests": {"storage": "2Gi"}}, "volumeAttributesClassName": "gold"}
+    await site.client.patch(CLAIMS, f"default/{name}", {"spec": asked})
+
+    async def shown() -> bool:
+        status = (await site.client.get(CLAIMS, f"default/{name}")).status
+        return status.capacity == {"storage": "2Gi"} and status.modify_volume_status is not None
+
+    await site.until("the claim has grown", shown)
 
 
 async def scrubber_started(site: Site) -> bool:
@@ -91,6 +105,10 @@ async def released(site: Site, name: str, storage_class: str) -> str:
     }
     await site.client.patch(CLAIMS, claim.key, bound)
     await site.client.patch(VOLUMES, volume, {"status": {"phase": "Bound"}}, subresource="status")
+    has = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
+    await site.client.patch(CLAIMS, claim.key, has, subresource="status")
+    if storage_class == "fast":
+        await grown(site, name)
 
     async def settled() -> bool:
         return not (await site.client.get(CLAIMS, claim.key)).has_finalizer(names.PROVISIONING_FINALIZER)
@@ -149,5 +167,5 @@ def test_beside_a_stock_binder_it_has_fewer(tmp_path: Path) -> None:
     controllers = parse_controllers(DEFAULT_CONTROLLERS)
     compare(run(tmp_path, controllers, beside_a_binder), controllers)
     everywhere = {rule.resource for rule in cluster_rules(controllers, OURS)}
-    assert not any(resource.endswith("/status") for resource in everywhere)
+    assert [resource for resource in everywhere if resource.endswith("/status")] == ["persistentvolumeclaims/status"]
     assert {rule.resource for rule in namespace_rules({"provisioner"})} == {"leases", "secrets"}

@@ -32,7 +32,9 @@ from volplane.drivers.driver import Driver
 from volplane.requests import (
     DeleteRequest,
     DescribeRequest,
+    ExpandRequest,
     FindRequest,
+    ModifyRequest,
     OwnsRequest,
     ProvisionRequest,
     RecycleRequest,
@@ -75,7 +77,7 @@ class ScriptedBackend(BackendSpec):
     ) -> None:
         super().__init__({})
         self.name = name
-        self.memory = Paths()
+        self.memory: MemoryBackend = Paths()
         self.calls: Counter[str] = Counter()
         self.requests: list[Any] = []
         self.complaints: list[str] = []
@@ -166,4 +168,23 @@ class SearchableBackend(ScriptedBackend):
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
         result: Asset | Absent = self._play("find", request, lambda: self.memory.find(request))
+        return result
+
+
+class GrowingBackend(ScriptedBackend):
+    """One whose assets grow and change. csi: its volumes have a csi source, which alone may name attributes."""
+
+    def __init__(self, name: str, script: Mapping[str, Sequence[Answer]] | None = None, *, csi: bool = False) -> None:
+        super().__init__(name, script)
+        if csi:
+            self.memory = MemoryBackend({})
+
+    @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset | InProgress:
+        result: Asset | InProgress = self._play("expand", request, lambda: self.memory.expand(request))
+        return result
+
+    @hookimpl
+    def modify(self, request: ModifyRequest) -> Done | InProgress:
+        result: Done | InProgress = self._play("modify", request, lambda: self.memory.modify(request))
         return result

@@ -32,6 +32,7 @@ Json = dict[str, Any]
 
 PATHS = {
     "classes": "/apis/storage.k8s.io/v1/storageclasses",
+    "attributes": "/apis/storage.k8s.io/v1/volumeattributesclasses",
     "volumes": "/api/v1/persistentvolumes",
     "nodes": "/api/v1/nodes",
     "namespaces": "/api/v1/namespaces",
@@ -40,6 +41,7 @@ PATHS = {
 }
 HEAD = {
     "classes": {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass"},
+    "attributes": {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass"},
     "volumes": {"apiVersion": "v1", "kind": "PersistentVolume"},
     "nodes": {"apiVersion": "v1", "kind": "Node"},
     "namespaces": {"apiVersion": "v1", "kind": "Namespace"},

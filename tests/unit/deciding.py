@@ -41,6 +41,9 @@ class Views:
     def get(self, name: str) -> DriverView | None:
         return self._views.get(name)
 
+    def starting(self, name: str) -> bool:
+        return False
+
     def broken(self, name: str) -> str:
         return self._broken.get(name, "")
 
@@ -70,6 +73,7 @@ def state_with(*objects: KubeObject, **more: Any) -> ClusterState:
     """A cluster in which these objects exist. more: as `empty_state` has it."""
     state = empty_state(**more)
     state.volumes.subscribe(state.free.changed)
+    state.volumes.subscribe(state.overlaps.changed)
     put(state, *objects)
     return state
 

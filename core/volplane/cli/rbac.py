@@ -1,7 +1,8 @@
 """The RBAC rules of the controllers: exactly the calls that they make. Pure.
 
-All controllers read what the caches hold. tests/integration/test_permissions.py runs them and compares their requests
-with these rules, in both directions.
+All controllers read what the caches hold; the reclaimer alone follows pods of our namespace, and lists those of another
+before it erases what was used there. tests/integration/test_permissions.py runs them and compares their requests with
+these rules, in both directions.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ FOLLOW = ("list", "watch")
 _ALL = (
     Rule("", "persistentvolumes", READ),
     Rule("", "persistentvolumeclaims", READ),
-    Rule("", "pods", FOLLOW),
     Rule("", "nodes", FOLLOW),
     Rule("storage.k8s.io", "storageclasses", FOLLOW),
     Rule("", "events", ("create", "get", "patch")),
 )
 _OF_CONTROLLER = {
     "binder": (
+        Rule("", "pods", FOLLOW),
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumes/status", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
@@ -55,15 +56,25 @@ _OF_CONTROLLER = {
         Rule("", "persistentvolumeclaims", ("patch",)),
         Rule("", "persistentvolumes", ("create",)),
         Rule("", "nodes", ("get",)),
+        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
     ),
-    "reclaimer": (Rule("", "persistentvolumes", ("patch", "delete")),),
+    "reclaimer": (
+        Rule("", "persistentvolumes", ("patch", "delete")),
+        Rule("", "pods", ("list",)),
+    ),
+    "expander": (
+        Rule("", "persistentvolumes", ("patch",)),
+        Rule("", "persistentvolumeclaims/status", ("patch",)),
+        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
+    ),
     "protection": (
+        Rule("", "pods", FOLLOW),
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
     ),
 }
 _SCRUBBING = (
-    Rule("", "pods", ("get", "create", "patch", "delete")),
+    Rule("", "pods", (*READ, "create", "patch", "delete")),
     Rule("", "events", FOLLOW),
 )
 """In our namespace: scrubber pods and their events."""

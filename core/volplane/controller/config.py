@@ -46,8 +46,8 @@ __all__ = [
     "scrubs",
 ]
 
-ALL_CONTROLLERS: Final = ("binder", "provisioner", "reclaimer", "protection")
-DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer"
+ALL_CONTROLLERS: Final = ("binder", "provisioner", "reclaimer", "expander", "protection")
+DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer,expander"
 """Value of `--controllers`, for a cluster whose kube-controller-manager binds and protects claims."""
 
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")

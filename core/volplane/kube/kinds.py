@@ -17,6 +17,8 @@ __all__ = [
     "SECRETS",
     "STORAGE_CLASSES",
     "VOLUMES",
+    "VOLUME_ATTRIBUTES_CLASSES",
+    "WHOLE_PODS",
     "Kind",
 ]
 
@@ -58,9 +60,13 @@ class Kind(Generic[T]):
 VOLUMES = Kind("v1", "PersistentVolume", "persistentvolumes", False, objects.Volume)
 CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, objects.Claim)
 PODS = Kind("v1", "Pod", "pods", True, objects.Pod)
+WHOLE_PODS = Kind("v1", "Pod", "pods", True, objects.WholePod)
 NODES = Kind("v1", "Node", "nodes", False, objects.Node)
 NAMESPACES = Kind("v1", "Namespace", "namespaces", False, objects.Namespace)
 SECRETS = Kind("v1", "Secret", "secrets", True, objects.Secret)
 STORAGE_CLASSES = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", False, objects.StorageClass)
+VOLUME_ATTRIBUTES_CLASSES = Kind(
+    "storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", False, objects.VolumeAttributesClass
+)
 CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.CsiNode)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)

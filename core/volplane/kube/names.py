@@ -16,6 +16,7 @@ __all__ = [
     "DEFAULT_CLASS",
     "DEFAULT_CLASS_BETA",
     "DRIVER",
+    "EXPANSION",
     "EXTERNAL_PROVISIONER_FINALIZER",
     "GENERATION",
     "GID",
@@ -24,6 +25,7 @@ __all__ = [
     "IN_TREE_FINALIZER",
     "MIGRATED_PLUGINS",
     "MIGRATED_TO",
+    "MODIFICATION",
     "ON_RELEASE",
     "PRE_RESIZE_CAPACITY",
     "PROVISIONED_BY",
@@ -73,8 +75,12 @@ HANDLE = "volplane.dev/handle"
 """On a volume: the backend's id of its asset."""
 DRIVER = "volplane.dev/driver"
 """On a volume: the driver that works on its asset."""
+EXPANSION = "volplane.dev/expansion"
+"""On a volume: the state that a long `expand` of its asset returned, and the size it is for."""
 GENERATION = "volplane.dev/generation"
 """On a volume: which asset of the claim's intent it points at."""
+MODIFICATION = "volplane.dev/modification"
+"""On a volume: the state that a long `modify` of its asset returned, and the class it is for."""
 ON_RELEASE = "volplane.dev/on-release"
 """On a volume, and as a class parameter: "delete" or "recycle"."""
 SCHEMA_VERSION = "volplane.dev/schema-version"

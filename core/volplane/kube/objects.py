@@ -34,6 +34,7 @@ __all__ = [
     "Lease",
     "LeaseSpec",
     "Metadata",
+    "ModifyVolumeStatus",
     "Namespace",
     "Node",
     "NodeSelector",
@@ -50,9 +51,11 @@ __all__ = [
     "StorageClass",
     "TopologyTerm",
     "Volume",
+    "VolumeAttributesClass",
     "VolumeSpec",
     "VolumeStatus",
     "WatchEvent",
+    "WholePod",
 ]
 
 
@@ -156,14 +159,28 @@ class ClaimSpec(Fields):
     data_source_ref: TypedReference | None = None
 
 
+class ModifyVolumeStatus(Fields):
+    """status: Pending, InProgress or Infeasible."""
+
+    target_volume_attributes_class_name: str = ""
+    status: str = ""
+
+
 class ClaimStatus(Fields):
+    """conditions are written as a whole, so that they keep what is not read here."""
+
     phase: str = ""
     access_modes: list[str] | None = None
     capacity: dict[str, str] | None = None
+    allocated_resources: dict[str, str] | None = None
+    allocated_resource_statuses: dict[str, str] | None = None
+    conditions: list[dict[str, Any]] | None = None
     current_volume_attributes_class_name: str | None = None
+    modify_volume_status: ModifyVolumeStatus | None = None
 
     def __post_init__(self) -> None:
         _check_quantities(self.capacity)
+        _check_quantities(self.allocated_resources)
 
 
 class Claim(KubeObject):
@@ -191,6 +208,13 @@ class StorageClass(KubeObject):
     mount_options: list[str] | None = None
     volume_binding_mode: str | None = None
     allowed_topologies: list[TopologyTerm] | None = None
+
+
+class VolumeAttributesClass(KubeObject):
+    """storage.k8s.io/v1 VolumeAttributesClass."""
+
+    driver_name: str = ""
+    parameters: dict[str, str] | None = None
 
 
 class ClaimVolumeSource(Fields):
@@ -245,6 +269,12 @@ class Pod(KubeObject):
 
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class WholePod(KubeObject):
+    """core/v1 Pod with its whole spec, for a live read of one; too large to cache."""
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Taint(Fields):

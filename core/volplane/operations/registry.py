@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from volplane.backoff import HOOK_FAILED
+from volplane.cloud.rates import TokenBucket
 from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name
 from volplane.errors import BackoffError, OperationError, OperationInProgress
@@ -26,7 +27,7 @@ from volplane.operations.operation import (
     Requeue,
     Work,
 )
-from volplane.operations.retry_budget import RetryBudget, TokenBucket, retry_delay
+from volplane.operations.retry_budget import RetryBudget, retry_delay
 
 __all__ = ["OperationRegistry"]
 

@@ -16,6 +16,7 @@ from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
+from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.records import ClaimIntent, Sealer
 
@@ -28,6 +29,9 @@ class Drivers(Protocol):
     def get(self, name: str) -> DriverView | None:
         """The working driver of this name."""
 
+    def starting(self, name: str) -> bool:
+        """Whether the driver of this name will be ready, or be broken with a reason, in a moment."""
+
     def broken(self, name: str) -> str:
         """Why the configured driver of this name does not work, or ""."""
 
@@ -39,28 +43,49 @@ class Drivers(Protocol):
 class Settings:
     """Which duties this process has, and where it lives.
 
-    binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer: for our drivers. protection:
-    we keep the in-use finalizers.
+    binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer, expander: for our drivers.
+    protection: we keep the in-use finalizers.
     namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
+    lease: key of the Lease under which this process leads, "" if nobody is elected.
     """
 
     cluster_id: str
     namespace: str = "volplane-system"
+    lease: str = ""
     binder: bool = True
     provisioner: bool = True
     reclaimer: bool = True
+    expander: bool = True
     protection: bool = True
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
 
+    @property
+    def follows_pods(self) -> bool:
+        """Whether decisions look at pods of all namespaces: of the binder, for consumers, or of the protection.
+
+        The reclaimer alone needs its scrubber pods, and asks live who else uses a volume.
+        """
+        return self.binder or self.protection
+
     @classmethod
-    def of(cls, controllers: Collection[str], *, cluster_id: str, namespace: str, scrub: ScrubberSettings) -> Settings:
+    def of(
+        cls,
+        controllers: Collection[str],
+        *,
+        cluster_id: str,
+        namespace: str,
+        scrub: ScrubberSettings,
+        lease: str = "",
+    ) -> Settings:
         """Of a process that runs these controllers."""
         return cls(
             cluster_id=cluster_id,
             namespace=namespace,
+            lease=lease,
             binder="binder" in controllers,
             provisioner="provisioner" in controllers,
             reclaimer="reclaimer" in controllers,
+            expander="expander" in controllers,
             protection="protection" in controllers,
             scrub=scrub,
         )
@@ -70,8 +95,8 @@ class Settings:
 class ClusterState:
     """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else.
 
-    now: wall time; monotonic: loop time; fence: names holder and epoch of our lease. Decisions read; event handlers and
-    operations change the caches and the progress.
+    now: wall time; monotonic: loop time; fence: text of our term's `Fence`, "" if nobody is elected. Decisions read;
+    event handlers and operations change the caches and the progress.
     """
 
     settings: Settings
@@ -88,6 +113,7 @@ class ClusterState:
     progress: Progress = field(default_factory=Progress)
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
+    overlaps: Overlaps = field(default_factory=Overlaps)
 
     # The binder's view of volumes.
 

@@ -95,6 +95,7 @@ class EventHandlers:
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         newly_offered = self._cluster.free.changed(old, new)
+        self._cluster.overlaps.changed(old, new)
         present = new or old
         if present is None:
             return
@@ -105,6 +106,9 @@ class EventHandlers:
         for index in ("volume", "own"):
             for claim in self._cluster.claims.by_index(index, present.name):
                 self._claims.enqueue(claim.key)
+        if new is None:
+            for name in self._cluster.overlaps.freed_by(present):
+                self._volumes.enqueue(name)
         self._follow_progress(old, new)
         if new is not None and newly_offered and (woken := self._cluster.waiting.wake_for(new)) is not None:
             self._claims.enqueue(woken)

@@ -18,6 +18,9 @@ from volplane.state.records import ClaimIntent
 
 __all__ = [
     "BackendErased",
+    "ChangeProgress",
+    "Changed",
+    "Changing",
     "ClaimProgress",
     "Deleted",
     "Deleting",
@@ -28,6 +31,7 @@ __all__ = [
     "Made",
     "Pending",
     "Progress",
+    "Refused",
     "ScrubPlan",
     "VolumeProgress",
 ]
@@ -138,9 +142,12 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 class ScrubPlan(msgspec.Struct, frozen=True):
-    """The backend wants a scrubber pod; volume: the pod volume to mount instead of the usual one."""
+    """The backend wants a scrubber pod; volume: the pod volume to mount instead of the usual one; sub_path: the part
+    of it to erase.
+    """
 
     volume: Mapping[str, Any] | None
+    sub_path: str = ""
 
 
 class Erasing(msgspec.Struct, frozen=True):
@@ -183,15 +190,49 @@ class VolumeProgress(msgspec.Struct):
             self.unreported = False
 
 
+class Changing(msgspec.Struct, frozen=True):
+    """`expand` or `modify` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    target: str
+    state: Mapping[str, Any]
+    due: float
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """`expand` or `modify` is done. capacity_bytes: the size of the asset, after `expand`."""
+
+    target: str
+    capacity_bytes: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The backend refused the target and did nothing: a person may ask for another one. message: why."""
+
+    target: str
+    message: str
+
+
+class ChangeProgress(msgspec.Struct):
+    """Of one `expand` or `modify` of one volume. step: how far it is; its target says for what."""
+
+    step: Changing | Changed | Refused | None = None
+
+    def for_target(self, target: str) -> Changing | Changed | Refused | None:
+        """The step, unless it is about another target."""
+        return self.step if self.step is not None and self.step.target == target else None
+
+
 class Progress:
     """The records of all claims and volumes, by uid."""
 
     def __init__(self) -> None:
         self._claims: dict[str, ClaimProgress] = {}
         self._volumes: dict[str, VolumeProgress] = {}
+        self._changes: dict[tuple[str, str], ChangeProgress] = {}
+        """By uid of the volume and verb."""
 
     def __len__(self) -> int:
-        return len(self._claims) + len(self._volumes)
+        return len(self._claims) + len(self._volumes) + len(self._changes)
 
     def claim(self, uid: str) -> ClaimProgress:
         """What is known; an empty record, which is not kept, if that is nothing."""
@@ -201,6 +242,14 @@ class Progress:
         """What is known; an empty record, which is not kept, if that is nothing."""
         return self._volumes.get(uid) or VolumeProgress()
 
+    def change(self, uid: str, verb: str) -> ChangeProgress:
+        """What is known of this `expand` or `modify` of the volume; an empty record, not kept, if that is nothing."""
+        return self._changes.get((uid, verb)) or ChangeProgress()
+
+    def track_change(self, uid: str, verb: str) -> ChangeProgress:
+        """The record, made if there is none. The volume must be in the cache: its deletion drops the record."""
+        return self._changes.setdefault((uid, verb), ChangeProgress())
+
     def track_claim(self, uid: str) -> ClaimProgress:
         """The record, made if there is none. The claim must be in the cache: its deletion drops the record."""
         return self._claims.setdefault(uid, ClaimProgress())
@@ -208,6 +257,10 @@ class Progress:
     def track_volume(self, uid: str) -> VolumeProgress:
         """The record, made if there is none. The volume must be in the cache: its deletion drops the record."""
         return self._volumes.setdefault(uid, VolumeProgress())
+
+    def forget_change(self, uid: str, verb: str) -> None:
+        """The volume is gone, or its objects show the change."""
+        self._changes.pop((uid, verb), None)
 
     def forget_claim(self, uid: str) -> None:
         """The claim is gone, or its intent has ended."""

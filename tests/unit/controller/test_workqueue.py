@@ -132,7 +132,7 @@ async def test_failures_double_the_pause_up_to_its_bound_until_they_are_forgotte
     assert pauses[-1] == 1000
     assert queue.failures("a") == 25
     assert queue.retry("a", backoff.API_UNAVAILABLE) == 30
-    assert queue.retry("b", backoff.API_REFUSED) == 5
+    assert queue.retry("b", backoff.API_REFUSED) == 0.1
     queue.forget("a")
     assert queue.retry("a", backoff.RECONCILE_FAILED) == pytest.approx(0.005)
 
