@@ -77,8 +77,8 @@ async def pods_see(site: Site) -> str:
         work = site.local.parent
         (work / "seen").touch()
         volumes = [{"name": "work", "hostPath": {"path": str(work), "type": "Directory"}}]
-        mounts = [{"name": "work", "mountPath": "/work", "readOnly": True}]
-        script = "test -f /work/seen"
+        mounts = [{"name": "work", "mountPath": "/check", "readOnly": True}]
+        script = "test -f /check/seen"
     container = {"name": "main", "image": site.image, "command": ["/bin/sh", "-c", script], "volumeMounts": mounts}
     spec = {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
     metadata = {"name": "probe", "namespace": site.run, "labels": {LABEL: site.run}}
