@@ -88,6 +88,7 @@ class Runner:
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
     written or read live goes into them. workers: keys in flight at once. flow: the flow of a key; flows are served
     in turns, and one has at most half of the workers, fewer while the loop is busy (see `AdaptiveConcurrency`).
+    may_begin: asked before each step; while it is false none is taken.
     """
 
     def __init__(
@@ -102,10 +103,12 @@ class Runner:
         dispatcher: Dispatcher,
         workers: int = 64,
         flow: Callable[[str], str] | None = None,
+        may_begin: Callable[[], bool] = lambda: True,
         metrics: ControllerMetrics | None = None,
     ) -> None:
         self.name = name
         self._decide = decide
+        self._may_begin = may_begin
         self._kind = kind
         self._caches = caches
         self._steps = Steps(client, caches)
@@ -207,6 +210,10 @@ class Runner:
         action: Action | None = None
         for _ in range(_MOST_STEPS):
             if self._stopping:
+                return "stopped"
+            if not self._may_begin():
+                self._reasons[key] = "the lease is over, or nearly"
+                self._queue.add_after(key, backoff.LIVE_STATE_FORBIDS.delay())
                 return "stopped"
             if not reads:
                 # This decision sees our own writes, which have added the key too; live reads may be older than they
