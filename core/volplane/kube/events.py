@@ -239,5 +239,5 @@ class EventRecorder:
 
 
 def _may_pass(error: ApiError) -> bool:
-    """Whether a refusal may be one of a moment: rights that spread, a webhook that restarts. No namespace comes back."""
+    """Whether a refusal may be one of a moment: rights that spread, a webhook that restarts, no namespace that goes."""
     return error.status == 403 and "being terminated" not in error.message
