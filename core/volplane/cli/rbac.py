@@ -72,6 +72,17 @@ _OF_CONTROLLER = {
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
     ),
+    "attacher": (
+        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "patch")),
+        Rule("storage.k8s.io", "volumeattachments/status", ("patch",)),
+        Rule("storage.k8s.io", "csidrivers", ("get", "list", "watch", "create")),
+    ),
+    "attach-detach": (
+        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "create", "delete")),
+        Rule("storage.k8s.io", "csidrivers", FOLLOW),
+        Rule("", "nodes", ("get",)),
+        Rule("", "nodes/status", ("patch",)),
+    ),
 }
 _SCRUBBING = (
     Rule("", "pods", (*READ, "create", "patch", "delete")),

@@ -20,7 +20,7 @@ from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.progress import Changed, Changing, Refused
-from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
 
 __all__ = ["MODIFY", "decide_modify", "wants_other_attributes"]
 
@@ -139,7 +139,7 @@ def _keep_state(step: Changing, volume: Volume) -> Patch | None:
     known = read_change_intent(volume.annotation(names.MODIFICATION))
     if not step.state or (known is not None and (known.target, known.state) == (step.target, step.state)):
         return None
-    kept = write_volume_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state)))
+    kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state)))
     body = {"metadata": {"annotations": {names.MODIFICATION: kept}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state of the change")
 

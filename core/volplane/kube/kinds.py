@@ -8,7 +8,9 @@ from typing import Any, Generic, TypeVar
 from volplane.kube import objects
 
 __all__ = [
+    "ATTACHMENTS",
     "CLAIMS",
+    "CSI_DRIVERS",
     "CSI_NODES",
     "LEASES",
     "NAMESPACES",
@@ -69,4 +71,6 @@ VOLUME_ATTRIBUTES_CLASSES = Kind(
     "storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", False, objects.VolumeAttributesClass
 )
 CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.CsiNode)
+CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, objects.CsiDriver)
+ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)

@@ -25,9 +25,12 @@ from volplane.kube.quantity import parse
 
 __all__ = [
     "Affinity",
+    "AttachedVolume",
     "Claim",
     "ClaimSpec",
     "ClaimStatus",
+    "CsiDriver",
+    "CsiDriverSpec",
     "CsiNode",
     "KubeObject",
     "LabelSelector",
@@ -51,7 +54,11 @@ __all__ = [
     "StorageClass",
     "TopologyTerm",
     "Volume",
+    "VolumeAttachment",
+    "VolumeAttachmentSpec",
+    "VolumeAttachmentStatus",
     "VolumeAttributesClass",
+    "VolumeError",
     "VolumeSpec",
     "VolumeStatus",
     "WatchEvent",
@@ -289,9 +296,18 @@ class NodeSpec(Fields):
     taints: list[Taint] | None = None
 
 
+class AttachedVolume(Fields):
+    name: str = ""
+    device_path: str = ""
+
+
 class NodeStatus(Fields):
+    """volumesAttached is written by the attach-detach controller, volumesInUse by the kubelet."""
+
     allocatable: dict[str, str] | None = None
     conditions: list[dict[str, Any]] | None = None
+    volumes_attached: list[AttachedVolume] | None = None
+    volumes_in_use: list[str] | None = None
 
 
 class Node(KubeObject):
@@ -314,6 +330,47 @@ class Secret(KubeObject):
 
 class CsiNode(KubeObject):
     """storage.k8s.io/v1 CSINode."""
+
+
+class CsiDriverSpec(Fields):
+    attach_required: bool = True
+
+
+class CsiDriver(KubeObject):
+    """storage.k8s.io/v1 CSIDriver."""
+
+    spec: CsiDriverSpec = msgspec.field(default_factory=CsiDriverSpec)
+
+
+class AttachmentSource(Fields):
+    persistent_volume_name: str | None = None
+    inline_volume_spec: dict[str, Any] | None = None
+
+
+class VolumeAttachmentSpec(Fields):
+    attacher: str = ""
+    node_name: str = ""
+    source: AttachmentSource = msgspec.field(default_factory=AttachmentSource)
+
+
+class VolumeError(Fields):
+    time: str | None = None
+    message: str = ""
+    error_code: int | None = None
+
+
+class VolumeAttachmentStatus(Fields):
+    attached: bool = False
+    attachment_metadata: dict[str, str] | None = None
+    attach_error: VolumeError | None = None
+    detach_error: VolumeError | None = None
+
+
+class VolumeAttachment(KubeObject):
+    """storage.k8s.io/v1 VolumeAttachment."""
+
+    spec: VolumeAttachmentSpec = msgspec.field(default_factory=VolumeAttachmentSpec)
+    status: VolumeAttachmentStatus = msgspec.field(default_factory=VolumeAttachmentStatus)
 
 
 class LeaseSpec(Fields):

@@ -17,6 +17,10 @@ from volplane.assets import Asset
 from volplane.state.records import ClaimIntent
 
 __all__ = [
+    "Attached",
+    "Attaching",
+    "AttachmentFailure",
+    "AttachmentProgress",
     "BackendErased",
     "ChangeProgress",
     "Changed",
@@ -24,6 +28,8 @@ __all__ = [
     "ClaimProgress",
     "Deleted",
     "Deleting",
+    "Detached",
+    "Detaching",
     "Discarded",
     "Discarding",
     "Erasing",
@@ -222,17 +228,79 @@ class ChangeProgress(msgspec.Struct):
         return self.step if self.step is not None and self.step.target == target else None
 
 
+class Attaching(msgspec.Struct, frozen=True):
+    """`attach` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    state: Mapping[str, Any]
+    due: float
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """`attach` is done; the status of the attachment may not show it yet."""
+
+    metadata: Mapping[str, str]
+
+
+class Detaching(msgspec.Struct, frozen=True):
+    """`detach` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    state: Mapping[str, Any]
+    due: float
+
+
+class Detached(msgspec.Struct, frozen=True):
+    """`detach` is done: nothing of this attachment is left on the backend."""
+
+
+class AttachmentFailure(msgspec.Struct, frozen=True):
+    """Why the last call failed. hook: "attach" or "detach". code: of gRPC, as a number."""
+
+    hook: str
+    message: str
+    code: int | None = None
+
+
+class AttachmentProgress(msgspec.Struct):
+    """Of one attachment.
+
+    step: how far it is. unreported: the failure that its status does not show yet. lost: the backend does not show what
+    the status shows, so `attach` is called again.
+    """
+
+    step: Attaching | Attached | Detaching | Detached | None = None
+    unreported: AttachmentFailure | None = None
+    lost: bool = False
+
+    def succeeded(self, step: Attaching | Attached | Detaching | Detached) -> None:
+        """The hook answered."""
+        self.step, self.unreported = step, None
+        if isinstance(step, Attached):
+            self.lost = False
+
+    def failed(self, failure: AttachmentFailure) -> None:
+        self.unreported = failure
+
+    def missed(self) -> None:
+        """The backend does not show it as attached, though the status does."""
+        self.step, self.lost = None, True
+
+    def reported(self) -> None:
+        """The status shows what happened last."""
+        self.unreported = None
+
+
 class Progress:
     """The records of all claims and volumes, by uid."""
 
     def __init__(self) -> None:
         self._claims: dict[str, ClaimProgress] = {}
         self._volumes: dict[str, VolumeProgress] = {}
+        self._attachments: dict[str, AttachmentProgress] = {}
         self._changes: dict[tuple[str, str], ChangeProgress] = {}
         """By uid of the volume and verb."""
 
     def __len__(self) -> int:
-        return len(self._claims) + len(self._volumes) + len(self._changes)
+        return len(self._claims) + len(self._volumes) + len(self._changes) + len(self._attachments)
 
     def claim(self, uid: str) -> ClaimProgress:
         """What is known; an empty record, which is not kept, if that is nothing."""
@@ -261,6 +329,18 @@ class Progress:
     def forget_change(self, uid: str, verb: str) -> None:
         """The volume is gone, or its objects show the change."""
         self._changes.pop((uid, verb), None)
+
+    def attachment(self, uid: str) -> AttachmentProgress:
+        """What is known; an empty record, which is not kept, if that is nothing."""
+        return self._attachments.get(uid) or AttachmentProgress()
+
+    def track_attachment(self, uid: str) -> AttachmentProgress:
+        """The record, made if there is none. The attachment must be in the cache: its deletion drops the record."""
+        return self._attachments.setdefault(uid, AttachmentProgress())
+
+    def forget_attachment(self, uid: str) -> None:
+        """The attachment is gone."""
+        self._attachments.pop(uid, None)
 
     def forget_claim(self, uid: str) -> None:
         """The claim is gone, or its intent has ended."""
