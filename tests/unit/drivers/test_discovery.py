@@ -193,7 +193,14 @@ def test_an_import_that_exits_is_reported(distribute: Distribute) -> None:
 )
 def test_what_an_import_writes_into_the_report_is_no_answer(distribute: Distribute, written: str) -> None:
     """It may write to any descriptor that it finds open."""
-    source = f"import os\nfor fd in range(3, 10):\n    try:\n        os.write(fd, {written})\n    except OSError:\n        pass\n"
+    source = f"""
+import os, sys
+for fd in range(3, 10) if "pytest" not in sys.modules else ():
+    try:
+        os.write(fd, {written})
+    except OSError:
+        pass
+"""
     distribute("volplane-fake", "fake = fake_noise:Backend", module="fake_noise", source=source + CLASS)
     InstalledPlugins().load("backend", "fake")
     distribute("volplane-hard", "hard = fake_end:Backend", module="fake_end", source=source + "os._exit(0)\n")
@@ -201,7 +208,7 @@ def test_what_an_import_writes_into_the_report_is_no_answer(distribute: Distribu
 
 
 def test_an_import_that_closes_every_descriptor_is_reported(distribute: Distribute) -> None:
-    source = "import os\nos.closerange(0, 100)\n" + CLASS
+    source = "import os, sys\nif 'pytest' not in sys.modules:\n    os.closerange(0, 100)\n" + CLASS
     distribute("volplane-fake", "fake = fake_closed:Backend", module="fake_closed", source=source)
     assert "importing fake_closed crashes: the process was ended with exit code 1" in refusal("fake")
 
