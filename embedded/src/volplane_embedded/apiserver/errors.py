@@ -49,6 +49,11 @@ class Cause:
         return cls("FieldValueNotSupported", path, f'Unsupported value: "{value}": supported values: {names}')
 
     @classmethod
+    def too_long(cls, path: str, limit: str) -> Cause:
+        """limit: the number and what is counted, for example `253 bytes`."""
+        return cls("FieldValueTooLong", path, f"Too long: may not be more than {limit}")
+
+    @classmethod
     def duplicate(cls, path: str, value: object) -> Cause:
         return cls("FieldValueDuplicate", path, f'Duplicate value: "{value}"')
 

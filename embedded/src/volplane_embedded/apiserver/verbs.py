@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from volplane_embedded.apiserver import decoding, metadata
+from volplane_embedded.apiserver import decoding, metadata, object_meta
 from volplane_embedded.apiserver.admission import Admission
 from volplane_embedded.apiserver.errors import (
     Cause,
@@ -75,7 +75,7 @@ class Verbs:
         version = meta.pop("resourceVersion", "0")
         metadata.begin(meta, resource, self.objects.now(), self.objects.random)
         self._name(resource, meta)
-        _refuse(resource, meta, [*metadata.validate(resource, meta), *strategy.validate_create(obj)])
+        _refuse(resource, meta, list(strategy.validate_create(obj)) or list(object_meta.validate(meta)))
         if version != "0":
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         if self._taken(resource, meta):
@@ -104,11 +104,14 @@ class Verbs:
         options = WriteOptions.read(request.query, "UpdateOptions")
         new, warnings = _decode_object(request, body, options)
         meta = metadata.clean(new)
+        if not meta.get("name"):
+            why = "was undeterminable: name must be provided"
+            raise bad_request(f"the name of the object ({request.name} based on URL) {why}")
         match_name(request, meta)
         stored = self.objects.find(request)
         if not meta.get("resourceVersion") and not resource.unconditional_update:
-            why = "must be specified for an update"
-            _refuse(resource, meta, [Cause.invalid("metadata.resourceVersion", 0, why)])
+            cause = Cause.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(resource.plural, resource.group, request.name, [cause])
         old = stored.decode()
         if meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
             why = (
@@ -148,7 +151,7 @@ class Verbs:
             return stored.data
         if resource.generation and not request.subresource and new.get("spec") != old.get("spec"):
             meta["generation"] = before.get("generation", 0) + 1
-        causes = [*metadata.validate(resource, meta), *metadata.validate_update(meta, before)]
+        causes = [*object_meta.validate(meta), *object_meta.validate_update(meta, before)]
         _refuse(resource, meta, [*causes, *strategy.validate_update(new, old, request.subresource)])
         why = strategy.forbid_update(new, old, request.subresource)
         if why := why or self.admission.forbid_update(resource, new, old, request.subresource):
@@ -212,4 +215,5 @@ def _check_patched(request: Request, new: Json, body: bytes, options: WriteOptio
 
 def _refuse(resource: Resource, meta: Json, causes: list[Cause]) -> None:
     if causes:
-        raise invalid(resource.kind, resource.group, meta.get("name", ""), causes)
+        group = resource.group if resource.faulty_group is None else resource.faulty_group
+        raise invalid(resource.kind, group, meta.get("name", ""), causes)

@@ -11,7 +11,7 @@ from volplane_embedded.apiserver import names
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds import pod_volumes
 from volplane_embedded.apiserver.kinds.pod_defaults import CONTAINER_LISTS, containers
-from volplane_embedded.apiserver.kinds.validation import named, one_of
+from volplane_embedded.apiserver.kinds.validation import named, one_of, refused
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["validate", "validate_change"]
@@ -56,11 +56,9 @@ def _validate_scalars(spec: Json, causes: list[Cause]) -> None:
     for key in ("nodeName", "serviceAccountName", "priorityClassName", "runtimeClassName"):
         if spec.get(key):
             named(spec[key], f"spec.{key}", causes)
-    causes.extend(
-        Cause.invalid(f"spec.{key}", spec[key], why)
-        for key in ("hostname", "subdomain")
-        if spec.get(key) and (why := names.dns_label(spec[key]))
-    )
+    for key in ("hostname", "subdomain"):
+        if spec.get(key):
+            refused(names.dns_label(spec[key]), spec[key], f"spec.{key}", causes)
     if spec.get("hostNetwork"):
         _validate_host_ports(spec, causes)
 
@@ -76,10 +74,8 @@ def _validate_host_ports(spec: Json, causes: list[Cause]) -> None:
 
 def _validate_node_selection(spec: Json, causes: list[Cause]) -> None:
     for key, value in (spec.get("nodeSelector") or {}).items():
-        if why := names.qualified_name(key):
-            causes.append(Cause.invalid("spec.nodeSelector", key, why))
-        if why := names.label_value(value):
-            causes.append(Cause.invalid("spec.nodeSelector", value, why))
+        refused(names.qualified_name(key), key, "spec.nodeSelector", causes)
+        refused(names.label_value(value), value, "spec.nodeSelector", causes)
     pod_volumes.validate_affinity(spec.get("affinity") or {}, causes)
 
 
@@ -89,8 +85,8 @@ def _validate_containers(spec: Json, volumes: dict[str, Json], causes: list[Caus
         path, name = f"spec.{where}", container.get("name", "")
         if not name:
             causes.append(Cause.required(f"{path}.name"))
-        elif why := names.dns_label(name):
-            causes.append(Cause.invalid(f"{path}.name", name, why))
+        elif faults := names.dns_label(name):
+            refused(faults, name, f"{path}.name", causes)
         elif name in seen:
             causes.append(Cause.duplicate(f"{path}.name", name))
         seen.add(name)
@@ -152,8 +148,7 @@ def _validate_resources(resources: Json, path: str, causes: list[Cause]) -> None
     limits = resources.get("limits") or {}
     for key in ("limits", "requests"):
         for name, amount in (resources.get(key) or {}).items():
-            if why := names.qualified_name(name):
-                causes.append(Cause.invalid(f"{path}.{key}", name, why))
+            refused(names.qualified_name(name), name, f"{path}.{key}", causes)
             if parse(amount).nanos < 0:
                 causes.append(Cause.invalid(f"{path}.{key}[{name}]", amount, "must be greater than or equal to 0"))
     for name, amount in (resources.get("requests") or {}).items():
@@ -166,8 +161,8 @@ def _validate_tolerations(tolerations: Sequence[Json], causes: list[Cause]) -> N
     for index, toleration in enumerate(tolerations):
         where, key = f"spec.tolerations[{index}]", toleration.get("key") or ""
         operator = toleration.get("operator") or "Equal"
-        if key and (why := names.qualified_name(key)):
-            causes.append(Cause.invalid(f"{where}.key", key, why))
+        if key:
+            refused(names.qualified_name(key), key, f"{where}.key", causes)
         if not key and operator != "Exists":
             why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
             causes.append(Cause.invalid(f"{where}.operator", operator, why))
@@ -186,8 +181,7 @@ def _validate_gates(gates: Sequence[Json], causes: list[Cause]) -> None:
     seen: set[str] = set()
     for index, gate in enumerate(gates):
         where, name = f"spec.schedulingGates[{index}]", gate.get("name") or ""
-        if why := names.qualified_name(name):
-            causes.append(Cause.invalid(f"{where}.name", name, why))
+        refused(names.qualified_name(name), name, f"{where}.name", causes)
         if name in seen:
             causes.append(Cause.duplicate(f"{where}.name", name))
         seen.add(name)

@@ -8,7 +8,7 @@ from typing import Final
 from volplane_embedded.apiserver import names
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds import persistentvolumeclaims
-from volplane_embedded.apiserver.kinds.validation import node_selector
+from volplane_embedded.apiserver.kinds.validation import node_selector, refused
 from volplane_embedded.apiserver.kinds.volume_sources import check_host_path, driver_name
 from volplane_embedded.apiserver.resources import Json
 
@@ -25,8 +25,8 @@ def validate(volumes: Sequence[Json], causes: list[Cause]) -> dict[str, Json]:
         where, name = f"spec.volumes[{index}]", volume.get("name") or ""
         if not name:
             causes.append(Cause.required(f"{where}.name"))
-        elif why := names.dns_label(name):
-            causes.append(Cause.invalid(f"{where}.name", name, why))
+        elif faults := names.dns_label(name):
+            refused(faults, name, f"{where}.name", causes)
         elif name in found:
             causes.append(Cause.duplicate(f"{where}.name", name))
         sources = [key for key in volume if key != "name"]

@@ -1,4 +1,10 @@
-"""Recorded exchanges of a real API server: how they are read, sent again and compared."""
+"""Recorded exchanges of a real API server: how they are read, sent again and compared.
+
+A file is a list of exchanges that are run in order on an empty server: `id`, `method`, `path`, `body`, `headers`,
+`save` (name to dotted path into the response, used later as `$name` or `${name}`), `note` and `response` (`status` and
+`body`, or for a watch `events`). A body that is a text is sent as it is, another one as JSON. What differs from run to
+run is normalised: `<uid>`, `<time>`, `<rv>` (a resourceVersion), `<continue>`, `<rand>`; `managedFields` is removed.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-ORDER = ("discovery", "volumes", "claims", "pods-attachments-leases", "lists-and-watches")
-"""The files, as they were recorded on one server."""
 
 _PATTERNS = {
     "<uid>": re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"),
@@ -42,7 +46,8 @@ class Exchange:
 
     @property
     def is_watch(self) -> bool:
-        return self.events is not None
+        query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        return self.events is not None or query.get("watch", "false") not in ("false", "0")
 
     def __str__(self) -> str:
         return f"{self.file}/{self.id}"
@@ -57,23 +62,26 @@ class Reply:
     events: list[Any] = field(default_factory=list)
 
 
-def read(directory: Path) -> Iterator[Exchange]:
-    """Every exchange in the order of the recording."""
-    for name in ORDER:
-        for entry in json.loads((directory / f"{name}.json").read_text()):
-            response = entry["response"]
-            yield Exchange(
-                name,
-                entry["id"],
-                entry["method"],
-                entry["path"],
-                entry.get("body"),
-                entry.get("headers") or {},
-                entry.get("save") or {},
-                response["status"],
-                response.get("body"),
-                response.get("events"),
-            )
+def read(path: Path) -> list[Exchange]:
+    """The exchanges of a file."""
+    return [exchange(path.stem, entry) for entry in json.loads(path.read_text())]
+
+
+def exchange(file: str, entry: dict[str, Any]) -> Exchange:
+    """One entry of a file. Without a response it can be sent, but not compared."""
+    response = entry.get("response") or {}
+    return Exchange(
+        file,
+        entry["id"],
+        entry["method"],
+        entry["path"],
+        entry.get("body"),
+        entry.get("headers") or {},
+        entry.get("save") or {},
+        response.get("status", 0),
+        response.get("body"),
+        response.get("events"),
+    )
 
 
 class Variables:
@@ -85,7 +93,8 @@ class Variables:
     def request(self, exchange: Exchange) -> tuple[str, list[tuple[str, str]], bytes, dict[str, str]]:
         """Path, query, body and headers with the saved values in place."""
         parts = urlsplit(self._fill(exchange.path))
-        body = b"" if exchange.body is None else self._fill(json.dumps(exchange.body)).encode()
+        text = exchange.body if isinstance(exchange.body, str) else json.dumps(exchange.body)
+        body = b"" if exchange.body is None else self._fill(text).encode()
         headers = dict(exchange.headers)
         if body:
             headers.setdefault("Content-Type", "application/json")
