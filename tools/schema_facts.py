@@ -209,6 +209,7 @@ ALWAYS_SENT: Final = frozenset(
     {
         "CSINodeDriver.topologyKeys",
         "ContainerImage.names",
+        "ProjectedVolumeSource.sources",
         "TypedLocalObjectReference.apiGroup",
         "TypedObjectReference.apiGroup",
     }

@@ -54,6 +54,10 @@ class Cause:
         return cls("FieldValueTooLong", path, f"Too long: may not be more than {limit}")
 
     @classmethod
+    def not_found(cls, path: str, value: object) -> Cause:
+        return cls("FieldValueNotFound", path, f'Not found: "{value}"')
+
+    @classmethod
     def duplicate(cls, path: str, value: object) -> Cause:
         return cls("FieldValueDuplicate", path, f'Duplicate value: "{value}"')
 

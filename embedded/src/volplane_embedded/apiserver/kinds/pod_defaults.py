@@ -29,7 +29,11 @@ def containers(spec: Json, *lists: str) -> Iterator[tuple[str, Json]]:
 def default(pod: Json) -> None:
     spec = pod.setdefault("spec", {})
     spec.setdefault("restartPolicy", "Always")
-    spec.setdefault("terminationGracePeriodSeconds", 30)
+    if spec.setdefault("terminationGracePeriodSeconds", 30) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    for term in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+        term.setdefault("preference", {})
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("securityContext", {})
     spec.setdefault("schedulerName", "default-scheduler")
@@ -111,6 +115,7 @@ def _default_volume(volume: Json) -> None:
             _default_field_reference(item)
     template: Any = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
     if template is not None:
+        template.setdefault("metadata", {})
         default_spec(template.setdefault("spec", {}))
 
 

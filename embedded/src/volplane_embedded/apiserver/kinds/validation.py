@@ -145,9 +145,10 @@ def node_selector(selector: Json, path: str, causes: list[Cause]) -> None:
         node_selector_term(term, f"{path}.nodeSelectorTerms[{index}]", causes)
 
 
-def node_selector_term(term: Json, path: str, causes: list[Cause]) -> None:
+def node_selector_term(term: Json, path: str, causes: list[Cause], *, any_value: bool = False) -> None:
+    """One term of a node selector. any_value: values of labels are not checked."""
     for index, expression in enumerate(term.get("matchExpressions") or ()):
-        _expression(expression, f"{path}.matchExpressions[{index}]", _NODE_OPERATORS, causes)
+        _expression(expression, f"{path}.matchExpressions[{index}]", _NODE_OPERATORS, causes, any_value=any_value)
     for index, expression in enumerate(term.get("matchFields") or ()):
         _field_expression(expression, f"{path}.matchFields[{index}]", causes)
 
@@ -166,7 +167,7 @@ def _field_expression(expression: Json, path: str, causes: list[Cause]) -> None:
         refused(names.subdomain(value), value, f"{path}.values[{index}]", causes)
 
 
-def _expression(expression: Json, path: str, operators: frozenset[str], causes: list[Cause]) -> None:
+def _expression(expression: Json, path: str, operators: frozenset[str], causes: list[Cause], *, any_value: bool = False) -> None:
     operator, values = expression.get("operator", ""), expression.get("values") or []
     if operator not in operators:
         causes.append(Cause.invalid(f"{path}.operator", operator, "not a valid selector operator"))
@@ -179,5 +180,5 @@ def _expression(expression: Json, path: str, operators: frozenset[str], causes: 
         why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
         causes.append(Cause.required(f"{path}.values", why))
     refused(names.qualified_name(expression.get("key", "")), expression.get("key", ""), f"{path}.key", causes)
-    for index, value in enumerate(values):
+    for index, value in enumerate(values if not any_value else ()):
         refused(names.label_value(value), value, f"{path}.values[{index}]", causes)

@@ -18,6 +18,8 @@ __all__ = [
     "check_fc",
     "check_host_path",
     "check_iscsi",
+    "check_local_path",
+    "check_mode",
     "check_nfs",
     "check_partition",
     "default",
@@ -113,6 +115,23 @@ def validate(spec: Json, where: str, volume: str, causes: list[Cause]) -> None:
 def check_backsteps(value: str, where: str, causes: list[Cause]) -> None:
     if ".." in value.split("/"):
         causes.append(Cause.invalid(where, value, "must not contain '..'"))
+
+
+def check_local_path(value: str, where: str, causes: list[Cause]) -> None:
+    """The path of a file below a volume's root: relative, without ".."."""
+    if value.startswith("/"):
+        causes.append(Cause.invalid(where, value, "must be a relative path"))
+    check_backsteps(value, where, causes)
+    if value.startswith("..") and not value.startswith("../"):
+        causes.append(Cause.invalid(where, value, "must not start with '..'"))
+
+
+def check_mode(owner: Json, key: str, where: str, causes: list[Cause]) -> None:
+    """The permission bits of files."""
+    mode = owner.get(key)
+    if mode is not None and not 0 <= mode <= 0o777:
+        why = "must be a number between 0 and 0777 (octal), both inclusive"
+        causes.append(Cause.invalid(f"{where}.{key}", mode, why))
 
 
 def check_host_path(source: Json, where: str, causes: list[Cause]) -> None:
