@@ -1,8 +1,8 @@
 """Send the same generated requests to a real API server and to the embedded one, and print what differs.
 
-`python -m tools.compare_api_servers KUBECONFIG [KIND...]`: needs an empty server that may be written to. Requests are the
-objects of `tools/compared_objects.json` and variants of them: creates and updates, with `dryRun=All`. `--wording` also
-compares messages; `--limit N` prints at most N differences of a kind.
+`python -m tools.compare_api_servers KUBECONFIG [KIND...]` needs an empty server that may be written to. Requests are
+the objects of `tools/compared_objects.json` and variants of them: creates and updates, with `dryRun=All`. `--wording`
+also compares messages; `--limit N` prints at most N differences of a kind.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tools.api_exchanges import Exchange, Reply, differences, exchange
 from tools.exchange_clients import Client, InProcess, connect
 from tools.record_exchanges import normalised
 from tools.request_variants import variants
+
 from volplane_embedded.apiserver.kinds import RESOURCES
 from volplane_embedded.apiserver.resources import Resource
 from volplane_embedded.apiserver.server import ApiServer
@@ -88,9 +89,8 @@ async def _compare_kind(both: _Both, resource: Resource, bases: list[dict[str, A
         await both.send(f"let go of {resource.kind} {name}", "PATCH", one, [], {"metadata": {"finalizers": None}})
 
 
-async def _main(arguments: argparse.Namespace) -> None:
-    objects = json.loads(_OBJECTS.read_text())
-    async with connect(Path(arguments.kubeconfig)) as real:
+async def _main(arguments: argparse.Namespace, objects: dict[str, Any]) -> None:
+    async with connect(arguments.kubeconfig) as real:
         ours = InProcess(ApiServer(now=lambda: datetime.now(UTC)))
         for resource in RESOURCES:
             key = f"{resource.group}/{resource.kind}"
@@ -108,4 +108,4 @@ if __name__ == "__main__":
     parser.add_argument("kinds", nargs="*")
     parser.add_argument("--wording", action="store_true", help="compare messages too")
     parser.add_argument("--limit", type=int, default=100)
-    asyncio.run(_main(parser.parse_args()))
+    asyncio.run(_main(parser.parse_args(), json.loads(_OBJECTS.read_text())))

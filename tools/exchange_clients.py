@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import aiohttp
 import yaml
 from tools.api_exchanges import Exchange, Reply, Variables, differences
+
 from volplane_embedded.apiserver.requests import Answer
 from volplane_embedded.apiserver.server import ApiServer
 
@@ -71,9 +72,9 @@ class OverHttp:
 
 
 @asynccontextmanager
-async def connect(kubeconfig: Path) -> AsyncIterator[OverHttp]:
+async def connect(kubeconfig: str) -> AsyncIterator[OverHttp]:
     """A client of the current context of a kubeconfig file: with a bearer token or a client certificate."""
-    config = yaml.safe_load(kubeconfig.read_text())
+    config = _read(Path(kubeconfig))
     context = _named(config["contexts"], config["current-context"])["context"]
     cluster = _named(config["clusters"], context["cluster"])["cluster"]
     user = _named(config["users"], context["user"])["user"]
@@ -86,6 +87,10 @@ async def connect(kubeconfig: Path) -> AsyncIterator[OverHttp]:
     headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
     async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=trust)) as session:
         yield OverHttp(session, cluster["server"])
+
+
+def _read(kubeconfig: Path) -> Any:
+    return yaml.safe_load(kubeconfig.read_text())
 
 
 def _named(entries: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:

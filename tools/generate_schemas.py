@@ -5,8 +5,8 @@ writes are checked in.
 
 A definition is `{"fields": {name: type}, "required": [...]}`. A type is one of str, bool, i32, i64, quantity, time,
 micro-time, bytes, int-or-str, any; `#name` refers to a definition, `[T` is a list and `{T` a map of T. After a blank
-follow marks: `keep` (an empty value is kept), `drop` (a zero is dropped), `null` (null where absent), `merge=<key>` and `retain-keys`
-(strategic merge patch).
+follow marks: `keep` (an empty value is kept), `drop` (a zero is dropped), `null` (null where absent), `merge=<key>` and
+`retain-keys` (strategic merge patch).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ _ROOTS: Final = (
     "V1VolumeAttachment",
     "V1VolumeAttributesClass",
     "V1Binding",
+    "V1Eviction",
     "V1DeleteOptions",
     "V1Status",
 )

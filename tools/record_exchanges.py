@@ -30,10 +30,10 @@ def normalised(value: Any, sent: str, key: str = "") -> Any:
         return {name: normalised(item, sent, name) for name, item in value.items() if name not in _DROPPED}
     if isinstance(value, list):
         return [normalised(item, sent, key) for item in value]
+    if isinstance(value, str) and key == "resourceVersion" and value.isdigit() and value != "0":
+        return "<rv>"
     if not isinstance(value, str) or value in sent:
         return value
-    if key == "resourceVersion" and value.isdigit() and value != "0":
-        return "<rv>"
     if key == "continue" and value:
         return "<continue>"
     if _TIMES.fullmatch(value):
@@ -41,24 +41,26 @@ def normalised(value: Any, sent: str, key: str = "") -> Any:
     return _GENERATED.sub("gen-<rand>", _UID.sub("<uid>", value))
 
 
-async def record(client: Client, path: Path) -> None:
-    entries = json.loads(path.read_text())
-    replies = await exchanged(client, [exchange(path.stem, entry) for entry in entries])
+async def record(client: Client, file: str, entries: list[dict[str, Any]]) -> None:
+    """Send the requests of a file, and put the responses into them."""
+    replies = await exchanged(client, [exchange(file, entry) for entry in entries])
     for entry, (asked, reply) in zip(entries, replies, strict=True):
         sent = f"{urlsplit(asked.path).query} {json.dumps(asked.body)}"
         kept = "events" if asked.is_watch else "body"
         found = reply.events if asked.is_watch else reply.body
         entry["response"] = {"status": reply.status, kept: normalised(found, sent)}
-    path.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n")
 
 
-async def _main(kubeconfig: str, paths: list[str]) -> None:
-    async with connect(Path(kubeconfig)) as client:
-        for path in paths:
-            await record(client, Path(path))
+async def _main(kubeconfig: str, files: dict[Path, list[dict[str, Any]]]) -> None:
+    async with connect(kubeconfig) as client:
+        for path, entries in files.items():
+            await record(client, path.stem, entries)
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    asyncio.run(_main(sys.argv[1], sys.argv[2:]))
+    requests = {Path(name): json.loads(Path(name).read_text()) for name in sys.argv[2:]}
+    asyncio.run(_main(sys.argv[1], requests))
+    for file, entries in requests.items():
+        file.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n")

@@ -14,11 +14,23 @@ __all__ = ["fields_of", "variants"]
 Path = tuple[str | int, ...]
 
 _LONG: Final = "x" * 300
-_OF_TEXT: Final = ("", "Not_Valid!", "-dash", "a/b", "a/b/c", "../up", "/abs", _LONG, 7, ["x"], {"a": "b"})
-_OF_NUMBER: Final = (0, -1, 2**31, 2**63, 1.5, "7", [1])
-_OF_LIST: Final = ([], [None], "x", {"a": "b"})
-_OF_MAP: Final = ({}, "x", [], {"bogus": 1})
-_OF_MARK: Final = (True, False, "true", 0)
+_OF_TEXT: Final[tuple[Any, ...]] = (
+    "",
+    "Not_Valid!",
+    "-dash",
+    "a/b",
+    "a/b/c",
+    "../up",
+    "/abs",
+    _LONG,
+    7,
+    ["x"],
+    {"a": "b"},
+)
+_OF_NUMBER: Final[tuple[Any, ...]] = (0, -1, 2**31, 2**63, 1.5, "7", [1])
+_OF_LIST: Final[tuple[Any, ...]] = ([], [None], "x", {"a": "b"})
+_OF_MAP: Final[tuple[Any, ...]] = ({}, "x", [], {"bogus": 1})
+_OF_MARK: Final[tuple[Any, ...]] = (True, False, "true", 0)
 
 
 def fields_of(value: Any, path: Path = ()) -> Iterator[Path]:

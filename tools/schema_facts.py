@@ -62,6 +62,7 @@ PACKAGES: Final = {
         ),
         _META,
     ),
+    "Eviction": "io.k8s.api.policy.v1",
     "Lease": "io.k8s.api.coordination.v1",
     "LeaseSpec": "io.k8s.api.coordination.v1",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +29,10 @@ def unsupported_media_type() -> StatusError:
 def decode(body: bytes, content_type: str) -> Any:
     """Decode a body: JSON, or YAML or protobuf by its content type. Raises StatusError (400, 415)."""
     media_type = parse_media_type(content_type)[0]
+    if not body and not media_type:
+        offered = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+        why = f"the body of the request was in an unknown format - accepted media types include: {offered}"
+        raise StatusError(415, "UnsupportedMediaType", why)
     if media_type == MEDIA_TYPE:
         return _decode_protobuf(body)
     if media_type in _YAML_TYPES:
@@ -58,10 +62,12 @@ def _decode_yaml(body: bytes) -> Any:
         raise bad_request(f"error converting YAML to JSON: {why}") from None
 
 
-def decode_object(resource: Resource, body: bytes, content_type: str, level: str) -> tuple[Json, Sequence[str]]:
+def decode_object(
+    resource: Resource, body: bytes, content_type: str, level: str, also: Collection[str] = ()
+) -> tuple[Json, Sequence[str]]:
     """Decode and check an object of the resource. Returns it without kind and apiVersion, and warnings.
 
-    Raises StatusError (400, 415).
+    also: other values of apiVersion that are accepted. Raises StatusError (400, 415).
     """
     try:
         value = decode(body, content_type)
@@ -70,9 +76,12 @@ def decode_object(resource: Resource, body: bytes, content_type: str, level: str
             unrecognized = f"the object provided is unrecognized (must be of type {resource.kind})"
             raise bad_request(f"{unrecognized}: {why.message}") from None
         raise
+    value = {} if value is None else value
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise bad_request(f"couldn't get version/kind; json parse error: cannot unmarshal {kind} into an object")
+    if value.get("apiVersion") in also:
+        del value["apiVersion"]
     check_kind(resource, value)
     is_json = parse_media_type(content_type)[0] in _JSON_TYPES
     return value, check_fields(resource, value, level, body if is_json else None)

@@ -18,6 +18,7 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "": "io.k8s.api.core.v1",
     "coordination.k8s.io": "io.k8s.api.coordination.v1",
     "events.k8s.io": "io.k8s.api.events.v1",
+    "policy": "io.k8s.api.policy.v1",
     "storage.k8s.io": "io.k8s.api.storage.v1",
 }
 _ZERO: Final[Mapping[str, Any]] = {
@@ -140,7 +141,9 @@ def name_of(resource: Resource) -> str:
 def _field(notation: str, *, required: bool) -> Field:
     kind, *marks = notation.split(" ")
     merge_key = next((mark.removeprefix("merge=") for mark in marks if mark.startswith("merge=")), None)
-    return Field(_type(kind), "keep" in marks, "drop" in marks, merge_key, "retain-keys" in marks, required, "null" in marks)
+    return Field(
+        _type(kind), "keep" in marks, "drop" in marks, merge_key, "retain-keys" in marks, required, "null" in marks
+    )
 
 
 @functools.cache

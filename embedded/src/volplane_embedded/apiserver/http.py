@@ -12,7 +12,7 @@ from typing import Final
 from aiohttp import web
 
 from volplane_embedded.apiserver.errors import StatusError
-from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.requests import Answer, Query, is_watch
 from volplane_embedded.apiserver.responses import error_answer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.watch import Watch
@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 3 * 1024 * 1024
 _OPEN_PATHS: Final = ("/healthz", "/livez", "/readyz", "/version")
-_FALSE: Final = ("false", "0")
 _GATHER_SECONDS: Final = 0.005
 """Pause between two chunks of a watch. Under load a chunk then has many events, which costs both sides a tenth."""
 
@@ -44,7 +43,7 @@ class HttpHandler:
         if request.method == "GET":
             if path.endswith("/log"):
                 return await self._log(request, path, query)
-            if request.query.get("watch", "false").lower() not in _FALSE:
+            if is_watch(path, Query(query)):
                 return await self._watch(request, path, query)
         if (request.content_length or 0) > MAX_BODY_BYTES:
             return _too_large()

@@ -96,7 +96,7 @@ def generate_name(prefix: str, source: random.Random) -> str:
 
 def begin(meta: Json, resource: Resource, now: datetime, source: random.Random) -> None:
     """Set uid, creationTimestamp and generation of a new object."""
-    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
+    for field in ("deletionTimestamp", "deletionGracePeriodSeconds"):
         meta.pop(field, None)
     meta["uid"] = str(uuid.UUID(int=source.getrandbits(128), version=4))
     meta["creationTimestamp"] = format_time(now)
@@ -105,17 +105,13 @@ def begin(meta: Json, resource: Resource, now: datetime, source: random.Random) 
 
 
 def carry_over(new: Json, old: Json) -> None:
-    """Copy from the old metadata what an update may omit: identity, and a deletion that has begun."""
-    for field in ("uid", "creationTimestamp"):
-        if field not in new and field in old:
-            new[field] = old[field]
+    """Copy from the old metadata what an update cannot change or may omit: identity, and a deletion that has begun."""
+    new.setdefault("uid", old["uid"])
+    new["creationTimestamp"] = old["creationTimestamp"]
     if "deletionTimestamp" in old:
         new["deletionTimestamp"] = old["deletionTimestamp"]
         if "deletionGracePeriodSeconds" not in new and "deletionGracePeriodSeconds" in old:
             new["deletionGracePeriodSeconds"] = old["deletionGracePeriodSeconds"]
-    else:
-        for field in ("deletionTimestamp", "deletionGracePeriodSeconds"):
-            new.pop(field, None)
     if "generation" in old:
         new["generation"] = old["generation"]
     else:

@@ -26,6 +26,20 @@ __all__ = [
 
 UNQUALIFIED: Final = "name is neither a standard finalizer name nor is it fully qualified"
 STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+_NOT_OF_TEMPLATES: Final = (
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "ownerReferences",
+    "finalizers",
+)
 _FIXED: Final = (
     "name",
     "namespace",
@@ -94,8 +108,8 @@ def validate_template(meta: Json, where: str) -> Iterator[Cause]:
     """What is checked of the metadata of a template, which may hold labels and annotations only."""
     yield from _annotations(meta.get("annotations") or {}, f"{where}.annotations")
     yield from validate_labels(meta.get("labels") or {}, f"{where}.labels")
-    for field in meta:
-        if field not in {"annotations", "labels"}:
+    for field in _NOT_OF_TEMPLATES:
+        if meta.get(field):
             yield Cause.forbidden(f"{where}.{field}", "cannot be set")
 
 

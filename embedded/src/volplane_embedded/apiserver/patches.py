@@ -54,18 +54,15 @@ def _refused(why: str) -> StatusError:
 def _apply(document: Any, operation: Json) -> Any:
     kind = operation.get("op")
     path = _pointer(operation.get("path"))
-    if kind in ("add", "replace", "test") and "value" not in operation:
-        raise _refused(f'operation "{kind}" has no value')
     match kind:
         case "add":
-            return _add(document, path, copy.deepcopy(operation["value"]))
+            return _add(document, path, copy.deepcopy(operation.get("value")))
         case "replace":
-            _lookup(document, path)
-            return _set(document, path, copy.deepcopy(operation["value"]))
+            return _set(document, path, copy.deepcopy(operation.get("value")))
         case "remove":
             return _remove(document, path)
         case "test":
-            if not _same(_lookup(document, path, absent_is_null=True), operation["value"]):
+            if not _same(_lookup(document, path, absent_is_null=True), operation.get("value")):
                 raise _refused(f"testing value {operation['path']} failed")
             return document
         case "move":
@@ -127,8 +124,10 @@ def _set(document: Any, path: list[str], value: Any) -> Any:
     parent = _lookup(document, path[:-1])
     if isinstance(parent, list):
         parent[_index(path[-1], len(parent))] = value
-    else:
+    elif isinstance(parent, dict):
         parent[path[-1]] = value
+    else:
+        raise _refused(f"nothing can be replaced in {'/'.join(path[:-1])!r}")
     return document
 
 

@@ -45,8 +45,8 @@ class Strategy:
     `old`.
 
     Order of a create: `default`, `prepare_create`, `validate_create`. Of an update of the main resource or of a
-    subresource: `default`, `prepare_update`, then nothing more if nothing changed, else `validate_update`. The machinery
-    sets the metadata; a strategy checks it too, where the stock server's does (`object_meta`).
+    subresource: `default`, `prepare_update`, then nothing more if nothing changed, else `validate_update`. The
+    machinery sets the metadata; a strategy checks it too, where the stock server's does (`object_meta`).
     """
 
     def default(self, obj: Json) -> None:
@@ -77,6 +77,9 @@ class Strategy:
     def bind(self, obj: Json, binding: Json) -> str:
         """Apply a valid `Binding` to `obj`. Returns the reason of a 409 if it cannot be applied, else ""."""
         return "this kind cannot be bound"
+
+    def evict(self, obj: Json) -> None:
+        """Note in the status of `obj` that it is evicted."""
 
     def grace_seconds(self, obj: Json, asked: int | None) -> int:
         """Grace period of a delete in seconds. Above 0 the object is kept, with a deletionTimestamp, until a delete

@@ -104,9 +104,7 @@ class Verbs:
         options = WriteOptions.read(request.query, "UpdateOptions")
         new, warnings = _decode_object(request, body, options)
         meta = metadata.clean(new)
-        if not meta.get("name"):
-            why = "was undeterminable: name must be provided"
-            raise bad_request(f"the name of the object ({request.name} based on URL) {why}")
+        _refuse_nameless(request, meta)
         match_name(request, meta)
         stored = self.objects.find(request)
         if not meta.get("resourceVersion") and not resource.unconditional_update:
@@ -126,12 +124,17 @@ class Verbs:
         resource = request.resource
         options = WriteOptions.read(request.query, "PatchOptions")
         apply = _patcher(request.headers.get("content-type", ""))
-        patch = decoding.decode(body, "")
+        patch = decoding.decode(body, "application/json")
         stored = self.objects.find(request)
-        new = apply(resource, served(resource, stored.decode()), patch)
-        decoding.check_kind(resource, new)
+        whole = {"kind": resource.kind, "apiVersion": resource.api_version, **served(resource, stored.decode())}
+        new = apply(resource, whole, patch)
+        if apply is _strategic:
+            # A stock server applies it to the object without its type.
+            new.update(kind=resource.kind, apiVersion=resource.api_version)
+        versioned = bool(new.get("apiVersion"))
         warnings = _check_patched(request, new, body, options)
         meta = metadata.clean(new)
+        _refuse_nameless(request, meta if versioned else {})
         match_name(request, meta)
         new = new if resource.to_stored is None else resource.to_stored(new)
         return Written(self._write(request, stored, stored.decode(), new, dry_run=options.dry_run), warnings)
@@ -140,7 +143,10 @@ class Verbs:
         """The common part of update and patch. new: cleaned and in its stored form."""
         resource, strategy = request.resource, request.resource.strategy
         meta, before = new["metadata"], old["metadata"]
-        if meta.get("resourceVersion", "0") not in ("0", before["resourceVersion"]):
+        version = meta.get("resourceVersion", "0")
+        if not (version.isascii() and version.isdigit()):
+            raise StatusError(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
+        if version not in ("0", before["resourceVersion"]):
             raise conflict(resource.plural, resource.group, request.name, _MODIFIED)
         meta["resourceVersion"] = before["resourceVersion"]
         metadata.carry_over(meta, before)
@@ -174,6 +180,12 @@ def _decode_object(request: Request, body: bytes, options: WriteOptions) -> tupl
     return decoding.decode_object(request.resource, body, kind, options.field_validation)
 
 
+def _refuse_nameless(request: Request, meta: Json) -> None:
+    if not meta.get("name"):
+        why = "was undeterminable: name must be provided"
+        raise bad_request(f"the name of the object ({request.name} based on URL) {why}")
+
+
 def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
     match parse_media_type(content_type)[0]:
         case "application/merge-patch+json":
@@ -182,6 +194,9 @@ def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
             return lambda _resource, original, patch: json_patch(original, patch)
         case "application/strategic-merge-patch+json":
             return _strategic
+        case "application/apply-patch+yaml" | "application/apply-patch+cbor":
+            why = "server-side apply is not served here: use `kubectl apply` without --server-side"
+            raise StatusError(415, "UnsupportedMediaType", why)
     raise decoding.unsupported_media_type()
 
 
@@ -199,17 +214,16 @@ def _merge(_resource: Resource, original: Json, patch: object) -> Json:
 
 
 def _check_patched(request: Request, new: Json, body: bytes, options: WriteOptions) -> Sequence[str]:
-    """Check as for a whole object, but refuse with 422 under Strict. Duplicate fields are found in the patch."""
+    """Check as for a whole object, but refuse with 422. Duplicate fields are found in the patch."""
     level = options.field_validation
     try:
+        decoding.check_kind(request.resource, new)
         warnings = decoding.check_fields(request.resource, new, level, None)
         twice = [] if level == "Ignore" else [f'duplicate field "{path}"' for path in duplicate_fields(body)]
         if twice and level == "Strict":
             raise bad_request(f"strict decoding error: {', '.join(twice)}")
     except StatusError as why:
-        if "strict decoding error" in why.message:
-            raise invalid("", "", "", [Cause("FieldValueInvalid", "patch", why.message)]) from None
-        raise
+        raise invalid("", "", "", [Cause("FieldValueInvalid", "patch", why.message)]) from None
     return [*warnings, *twice]
 
 

@@ -67,7 +67,7 @@ RESOURCE: Final = Resource(
         Column(
             "Data",
             "Data contains the configuration data. Each key must consist of alphanumeric characters, '-', '_' or '.'.",
-            lambda entry: str(len(entry.get("data") or ()) + len(entry.get("binaryData") or ())),
+            lambda entry: len(entry.get("data") or ()) + len(entry.get("binaryData") or ()),
         ),
         AGE,
     ),

@@ -35,13 +35,20 @@ class NamespaceStrategy(StatusStrategy):
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
         super().prepare_update(new, old, subresource)
-        if not subresource:
+        if subresource == "finalize":
+            finalizers = (new.get("spec") or {}).get("finalizers")
+            new["spec"] = {"finalizers": finalizers} if finalizers else {}
+        elif not subresource:
             new["spec"] = old.get("spec", {})
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
         fixed = list(object_meta.validate_update_of_kind(new["metadata"], old["metadata"]))
         if subresource == "status":
             return [*fixed, *_validate_phase(new)]
+        if subresource == "finalize":
+            for index, finalizer in enumerate(new["spec"].get("finalizers") or ()):
+                validate_finalizer(finalizer, f"spec.finalizers[{index}]", fixed)
+            return fixed
         return [*_validate(new), *fixed]
 
 
@@ -83,6 +90,6 @@ RESOURCE: Final = Resource(
     strategy=NamespaceStrategy(),
     columns=(NAME, Column("Status", "The status of the namespace", path("status", "phase")), AGE),
     short_names=("ns",),
-    subresources=("status",),
+    subresources=("finalize", "status"),
     fields={"name": field_text("metadata", "name"), "status.phase": field_text("status", "phase")},
 )

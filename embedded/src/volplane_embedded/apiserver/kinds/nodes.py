@@ -90,7 +90,9 @@ def _validate_change(new: Json, old: Json) -> list[Cause]:
     if had and len(had) != len(has):
         causes.append(Cause.forbidden("spec.podCIDRs", fixed))
     else:
-        causes.extend(Cause.forbidden("spec.podCIDRs", fixed) for left, right in zip(had, has, strict=False) if left != right)
+        causes.extend(
+            Cause.forbidden("spec.podCIDRs", fixed) for left, right in zip(had, has, strict=False) if left != right
+        )
     if before.get("providerID") and after.get("providerID") != before["providerID"]:
         why = 'node updates may not change providerID except from "" to valid'
         causes.append(Cause.forbidden("spec.providerID", why))
@@ -118,7 +120,9 @@ def _validate_ranges(ranges: Sequence[str], causes: list[Cause]) -> None:
         why = "Internal error: invalid PodCIDRs. failed to check with dual stack"
         causes.append(Cause("InternalError", "spec.podCIDRs", why))
     if len(ranges) > 1 and sorted(families) != [4, 6]:
-        causes.append(Cause.invalid("spec.podCIDRs", list(ranges), "may specify no more than one CIDR for each IP family"))
+        causes.append(
+            Cause.invalid("spec.podCIDRs", list(ranges), "may specify no more than one CIDR for each IP family")
+        )
 
 
 def _validate_taints(taints: Sequence[Json], causes: list[Cause]) -> None:

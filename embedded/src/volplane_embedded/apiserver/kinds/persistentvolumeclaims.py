@@ -180,7 +180,8 @@ def _may_change(key: str, new: Json, old: Json) -> bool:
         return before.get(key) is None and annotated in {None, after.get(key)}
     if key == "resources":
         bound = (new.get("status") or {}).get("phase") == "Bound"
-        return bound and _without_storage(after[key]) == _without_storage(before.get(key, {}))
+        asks = after[key].get("requests") is not None
+        return bound and asks and _without_storage(after[key]) == _without_storage(before.get(key, {}))
     return False
 
 

@@ -38,7 +38,17 @@ _GA_LABELS = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
 }
 _MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
-_WITH_OPTIONS = _SOURCES - {"csi", "fc", "flexVolume", "flocker", "hostPath", "local", "portworxVolume", "scaleIO", "storageos"}
+_WITH_OPTIONS = _SOURCES - {
+    "csi",
+    "fc",
+    "flexVolume",
+    "flocker",
+    "hostPath",
+    "local",
+    "portworxVolume",
+    "scaleIO",
+    "storageos",
+}
 
 
 class VolumeStrategy(StatusStrategy):

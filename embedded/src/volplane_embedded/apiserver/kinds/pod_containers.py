@@ -10,7 +10,7 @@ from volplane.kube.quantity import parse
 from volplane_embedded.apiserver import names
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.pod_fields import ENVIRONMENT_FIELDS, check_field, check_resource_field
-from volplane_embedded.apiserver.kinds.pod_volumes import validate_mounts
+from volplane_embedded.apiserver.kinds.pod_mounts import validate_mounts
 from volplane_embedded.apiserver.kinds.validation import (
     is_native_resource,
     one_of,
@@ -19,7 +19,7 @@ from volplane_embedded.apiserver.kinds.validation import (
 )
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["check_id", "validate_containers"]
+__all__ = ["check_id", "validate_containers", "validate_images"]
 
 _PORT_NAME: Final = re.compile(r"[-a-z0-9]+")
 _VARIABLE: Final = re.compile(r"[ -<>-~]+")
@@ -73,6 +73,16 @@ def validate_containers(spec: Json, volumes: Mapping[str, Json], causes: list[Ca
             _validate_host_ports([container], f"spec.{key}", causes)
 
 
+def validate_images(spec: Json, causes: list[Cause]) -> None:
+    """What only pods are refused for, not templates of pods."""
+    for key in ("containers", "initContainers"):
+        for index, container in enumerate(spec.get(key) or ()):
+            image = container.get("image") or ""
+            if image.strip() != image:
+                why = "must not have leading or trailing whitespace"
+                causes.append(Cause.invalid(f"spec.{key}[{index}].image", image, why))
+
+
 def _check_name(container: Json, path: str, seen: set[str], causes: list[Cause]) -> None:
     name = container.get("name") or ""
     if name in seen:
@@ -85,11 +95,8 @@ def _validate_container(container: Json, path: str, volumes: Mapping[str, Json],
         refused(names.dns_label(name), name, f"{path}.name", causes)
     else:
         causes.append(Cause.required(f"{path}.name"))
-    image = container.get("image") or ""
-    if not image:
+    if not container.get("image"):
         causes.append(Cause.required(f"{path}.image"))
-    elif image.strip() != image:
-        causes.append(Cause.invalid(f"{path}.image", image, "must not have leading or trailing whitespace"))
     policy = container.get("terminationMessagePolicy", "")
     one_of(policy, ("FallbackToLogsOnError", "File"), f"{path}.terminationMessagePolicy", causes)
     _validate_ports(container.get("ports") or (), f"{path}.ports", causes)

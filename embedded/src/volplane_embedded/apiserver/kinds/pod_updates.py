@@ -175,9 +175,7 @@ def _validate_containers(after: Json, before: Json, spec: Json, causes: list[Cau
     if policy == "Always":
         return
     for key in ("containerStatuses", "initContainerStatuses"):
-        runs = {
-            entry.get("name") for entry in after.get(key) or () if not (entry.get("state") or {}).get("terminated")
-        }
+        runs = {entry.get("name") for entry in after.get(key) or () if not (entry.get("state") or {}).get("terminated")}
         for index, entry in enumerate(before.get(key) or ()):
             if entry.get("name") in runs and _ended_for_good(entry, policy):
                 why = "may not be transitioned to non-terminated state"

@@ -8,7 +8,7 @@ from typing import Final
 from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds import pod_volumes
-from volplane_embedded.apiserver.kinds.pod_containers import check_id, validate_containers
+from volplane_embedded.apiserver.kinds.pod_containers import check_id, validate_containers, validate_images
 from volplane_embedded.apiserver.kinds.validation import (
     label_selector,
     named,
@@ -49,6 +49,7 @@ def validate(pod: Json, causes: list[Cause]) -> None:
         if spec.get(key):
             named(spec[key], f"spec.{key}", causes)
     _validate_tokens(spec, causes)
+    validate_images(spec, causes)
 
 
 def _validate_scalars(spec: Json, causes: list[Cause]) -> None:

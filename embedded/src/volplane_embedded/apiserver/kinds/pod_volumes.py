@@ -1,8 +1,8 @@
-"""Validation of the volumes, mounts and devices of a pod (`pkg/apis/core/validation`)."""
+"""Validation of the volumes of a pod (`pkg/apis/core/validation`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from volplane.kube.quantity import parse
@@ -10,9 +10,8 @@ from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds import persistentvolumeclaims
 from volplane_embedded.apiserver.kinds.pod_fields import check_downward_file
-from volplane_embedded.apiserver.kinds.validation import one_of, refused
+from volplane_embedded.apiserver.kinds.validation import refused
 from volplane_embedded.apiserver.kinds.volume_sources import (
-    check_backsteps,
     check_fc,
     check_host_path,
     check_iscsi,
@@ -24,13 +23,10 @@ from volplane_embedded.apiserver.kinds.volume_sources import (
 )
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["validate", "validate_mounts"]
+__all__ = ["validate"]
 
 _SHORTEST_TOKEN: Final = 600
 _LONGEST_TOKEN: Final = 2**32
-_PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
-_RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
-_BLOCK_SOURCES: Final = frozenset({"persistentVolumeClaim", "ephemeral"})
 
 Check = Callable[[Json, str, list[Cause]], None]
 
@@ -207,113 +203,3 @@ _SOURCES: Final[Mapping[str, Check | None]] = {
     "image": None,
 }
 """Sources in the order in which a stock server checks them."""
-
-
-def validate_mounts(container: Json, path: str, volumes: Mapping[str, Json], causes: list[Cause]) -> None:
-    """Check mounts and devices of a container: the volumes exist, and nothing is used twice."""
-    mounts, devices = container.get("volumeMounts") or (), container.get("volumeDevices") or ()
-    privileged = bool((container.get("securityContext") or {}).get("privileged"))
-    where = f"{path}.volumeMounts"
-    used = (_values(devices, "name"), _values(devices, "devicePath"))
-    places: set[str] = set()
-    for index, mount in enumerate(mounts):
-        _check_mount(mount, f"{where}[{index}]", volumes, places, used, causes)
-        _check_sub_paths(mount, where, index, causes)
-        _check_propagation(mount, where, privileged, causes)
-    _check_devices(devices, f"{path}.volumeDevices", volumes, mounts, causes)
-
-
-def _values(entries: Iterable[Json], key: str) -> frozenset[str]:
-    return frozenset(entry.get(key) or "" for entry in entries)
-
-
-def _check_mount(
-    mount: Json,
-    where: str,
-    volumes: Mapping[str, Json],
-    places: set[str],
-    used: tuple[frozenset[str], frozenset[str]],
-    causes: list[Cause],
-) -> None:
-    name, place = mount.get("name") or "", mount.get("mountPath") or ""
-    if not name:
-        causes.append(Cause.required(f"{where}.name"))
-    if name not in volumes:
-        causes.append(Cause.not_found(f"{where}.name", name))
-    if not place:
-        causes.append(Cause.required(f"{where}.mountPath"))
-    if place in places:
-        causes.append(Cause.invalid(f"{where}.mountPath", place, "must be unique"))
-    places.add(place)
-    if name in used[0]:
-        causes.append(Cause.invalid(f"{where}.name", name, "must not already exist in volumeDevices"))
-    if place in used[1]:
-        causes.append(Cause.invalid(f"{where}.mountPath", place, "must not already exist as a path in volumeDevices"))
-
-
-def _check_sub_paths(mount: Json, where: str, index: int, causes: list[Cause]) -> None:
-    """A stock server names the list, not the mount, for what is wrong with these paths."""
-    plain, expression = mount.get("subPath") or "", mount.get("subPathExpr") or ""
-    _check_descending(plain, f"{where}.subPath", causes)
-    if plain and expression:
-        why = "subPathExpr and subPath are mutually exclusive"
-        causes.append(Cause.invalid(f"{where}[{index}].subPathExpr", expression, why))
-    _check_descending(expression, f"{where}.subPathExpr", causes)
-
-
-def _check_descending(value: str, where: str, causes: list[Cause]) -> None:
-    if value.startswith("/"):
-        causes.append(Cause.invalid(where, value, "must be a relative path"))
-    check_backsteps(value, where, causes)
-
-
-def _check_propagation(mount: Json, where: str, privileged: bool, causes: list[Cause]) -> None:
-    propagation, recursive = mount.get("mountPropagation"), mount.get("recursiveReadOnly")
-    if propagation is not None:
-        one_of(propagation, _PROPAGATIONS, f"{where}.mountPropagation", causes)
-        if propagation == "Bidirectional" and not privileged:
-            why = "Bidirectional mount propagation is available only to privileged containers"
-            causes.append(Cause.forbidden(f"{where}.mountPropagation", why))
-    if recursive is None or recursive == "Disabled":
-        return
-    where = f"{where}.recursiveReadOnly"
-    one_of(recursive, _RECURSIVE, where, causes)
-    if recursive in _RECURSIVE and not mount.get("readOnly"):
-        causes.append(Cause.forbidden(where, "may only be specified when readOnly is true"))
-    if recursive in _RECURSIVE and propagation not in {None, "None"}:
-        why = "may only be specified when mountPropagation is None or not specified"
-        causes.append(Cause.forbidden(where, why))
-
-
-def _check_devices(
-    devices: Iterable[Json], path: str, volumes: Mapping[str, Json], mounts: Iterable[Json], causes: list[Cause]
-) -> None:
-    mounted, places = _values(mounts, "name"), _values(mounts, "mountPath")
-    seen_names: set[str] = set()
-    seen_places: set[str] = set()
-    for index, device in enumerate(devices):
-        where, name, place = f"{path}[{index}]", device.get("name") or "", device.get("devicePath") or ""
-        if not name:
-            causes.append(Cause.required(f"{where}.name"))
-        if name in seen_names:
-            causes.append(Cause.invalid(f"{where}.name", name, "must be unique"))
-        if name not in volumes:
-            causes.append(Cause.not_found(f"{where}.name", name))
-        elif not volumes[name].keys() & _BLOCK_SOURCES:
-            why = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
-            causes.append(Cause.invalid(f"{where}.name", name, why))
-        if not place:
-            causes.append(Cause.required(f"{where}.devicePath"))
-        if place in seen_places:
-            causes.append(Cause.invalid(f"{where}.devicePath", place, "must be unique"))
-        if ".." in place.split("/"):
-            causes.append(Cause.invalid(f"{where}.devicePath", place, "can not contain backsteps ('..')"))
-        else:
-            seen_places.add(place)
-        if name in mounted:
-            causes.append(Cause.invalid(f"{where}.name", name, "must not already exist in volumeMounts"))
-        if place in places:
-            why = "must not already exist as a path in volumeMounts"
-            causes.append(Cause.invalid(f"{where}.devicePath", place, why))
-        if name:
-            seen_names.add(name)

@@ -87,18 +87,27 @@ class PodStrategy(StatusStrategy):
         added = (binding.get("metadata") or {}).get("annotations")
         if added:
             metadata["annotations"] = {**(metadata.get("annotations") or {}), **added}
-        self._set_scheduled(obj.setdefault("status", {}))
+        self._set_condition(obj.setdefault("status", {}), "PodScheduled", {})
         return ""
 
-    def _set_scheduled(self, status: Json) -> None:
+    def evict(self, obj: Json) -> None:
+        reason = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+        self._set_condition(obj.setdefault("status", {}), "DisruptionTarget", reason)
+
+    def _set_condition(self, status: Json, kind: str, reason: Json) -> None:
+        """Set a condition to True. Its time stays if it was True before."""
+        conditions = status.get("conditions") or []
+        before: Json = next(
+            (entry for entry in conditions if entry.get("type") == kind and entry.get("status") == "True"), {}
+        )
         condition = {
-            "type": "PodScheduled",
+            "type": kind,
             "status": "True",
             "lastProbeTime": None,
-            "lastTransitionTime": format_time(self._now()),
+            "lastTransitionTime": before.get("lastTransitionTime") or format_time(self._now()),
+            **reason,
         }
-        others = [entry for entry in status.get("conditions") or () if entry.get("type") != "PodScheduled"]
-        status["conditions"] = [*others, condition]
+        status["conditions"] = [*(entry for entry in conditions if entry.get("type") != kind), condition]
 
     def grace_seconds(self, obj: Json, asked: int | None) -> int:
         spec, phase = obj["spec"], obj.get("status", {}).get("phase")
@@ -121,7 +130,7 @@ def resource(now: Clock) -> Resource:
         row_conditions=pod_row_conditions,
         short_names=("po",),
         categories=("all",),
-        subresources=("binding", "log", "status"),
+        subresources=("binding", "eviction", "log", "status"),
         fields={
             "spec.nodeName": field_text("spec", "nodeName"),
             "spec.restartPolicy": field_text("spec", "restartPolicy"),

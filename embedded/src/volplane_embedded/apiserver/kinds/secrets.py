@@ -79,7 +79,11 @@ def _why_no_json_object(encoded: str) -> str:
         value = msgspec.json.decode(base64.b64decode(encoded))
     except (ValueError, RecursionError) as why:
         return str(why)
-    return "" if value is None or isinstance(value, dict) else "json: cannot unmarshal into Go value of type map[string]interface {}"
+    return (
+        ""
+        if value is None or isinstance(value, dict)
+        else "json: cannot unmarshal into Go value of type map[string]interface {}"
+    )
 
 
 SECRET: Final = Resource(
@@ -96,13 +100,14 @@ SECRET: Final = Resource(
         Column(
             "Data",
             "Data contains the secret data. Each key must consist of alphanumeric characters, '-', '_' or '.'.",
-            lambda secret: str(len(secret.get("data") or ())),
+            lambda secret: len(secret.get("data") or ()),
         ),
         AGE,
     ),
     fields={"type": field_text("type")},
     returns_deleted=False,
 )
+
 
 class ServiceAccountStrategy(Strategy):
     def validate_create(self, obj: Json) -> Sequence[Cause]:
@@ -126,7 +131,7 @@ SERVICE_ACCOUNT: Final = Resource(
             "Secrets",
             "Secrets is a list of the secrets in the same namespace that pods running using this ServiceAccount are"
             " allowed to use.",
-            lambda account: str(len(account.get("secrets") or ())),
+            lambda account: len(account.get("secrets") or ()),
         ),
         AGE,
     ),

@@ -102,7 +102,9 @@ def _validate_topologies(terms: Sequence[Json], causes: list[Cause]) -> None:
             if not values:
                 causes.append(Cause.required(f"{place}.values"))
             causes.extend(
-                Cause.duplicate(f"{place}.values[{at}]", value) for at, value in enumerate(values) if value in values[:at]
+                Cause.duplicate(f"{place}.values[{at}]", value)
+                for at, value in enumerate(values)
+                if value in values[:at]
             )
             refused(names.qualified_name(key), key, f"{place}.key", causes)
             if key in found:

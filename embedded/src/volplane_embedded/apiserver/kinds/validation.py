@@ -167,7 +167,9 @@ def _field_expression(expression: Json, path: str, causes: list[Cause]) -> None:
         refused(names.subdomain(value), value, f"{path}.values[{index}]", causes)
 
 
-def _expression(expression: Json, path: str, operators: frozenset[str], causes: list[Cause], *, any_value: bool = False) -> None:
+def _expression(
+    expression: Json, path: str, operators: frozenset[str], causes: list[Cause], *, any_value: bool = False
+) -> None:
     operator, values = expression.get("operator", ""), expression.get("values") or []
     if operator not in operators:
         causes.append(Cause.invalid(f"{path}.operator", operator, "not a valid selector operator"))

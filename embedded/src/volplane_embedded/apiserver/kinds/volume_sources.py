@@ -97,7 +97,9 @@ def default(owner: Json) -> None:
 def validate(spec: Json, where: str, volume: str, causes: list[Cause]) -> None:
     """Check that a volume has exactly one source, with its required fields. volume: its name, "" for an inline one."""
     present = [key for key in KEYS if spec.get(key) is not None]
-    causes_of_others = [Cause.forbidden(f"{where}.{key}", "may not specify more than 1 volume type") for key in present[1:]]
+    causes_of_others = [
+        Cause.forbidden(f"{where}.{key}", "may not specify more than 1 volume type") for key in present[1:]
+    ]
     for key in present[:1]:
         source, place = spec[key], f"{where}.{_PATHS.get(key, key)}"
         causes.extend(Cause.required(f"{place}.{name}") for name in _REQUIRED[key] if not source.get(name))
@@ -226,7 +228,7 @@ def check_fc(source: Json, where: str, causes: list[Cause]) -> None:
         causes.append(Cause.invalid(f"{where}.targetWWNs", targets, why))
     if targets and lun is None:
         causes.append(Cause.required(f"{where}.lun", "lun is required if targetWWNs is specified"))
-    elif targets and not 0 <= lun <= 255:
+    elif targets and lun is not None and not 0 <= lun <= 255:
         causes.append(Cause.invalid(f"{where}.lun", lun, "must be between 0 and 255, inclusive"))
 
 
