@@ -131,8 +131,8 @@ def gone(message: str) -> StatusError:
 
 
 def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
-    """422 with one cause per refused field."""
-    lines = [f"{cause.field}: {cause.message}" for cause in causes]
+    """422 with one cause per refused field. The message tells each once, as often as it is a cause."""
+    lines = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     shown = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     qualified = _qualified(kind, group)
     details = _details(name, group, kind)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
+
 from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["json_patch", "merge_patch"]
 
 _MAX_OPERATIONS = 10_000
+_MAX_COPIED_BYTES = 3 * 1024 * 1024
+"""What all copies of a patch together may add, as in the stock server."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -40,7 +46,13 @@ def json_patch(target: Json, operations: object) -> Json:
         message = f"The allowed maximum operations in a JSON patch is {_MAX_OPERATIONS}, got {len(operations)}"
         raise StatusError(413, "RequestEntityTooLarge", message)
     document: Any = target
+    copied = 0
     for operation in operations:
+        if operation.get("op") == "copy":
+            copied += len(_encode(_lookup(document, _pointer(operation.get("from")))))
+            if copied > _MAX_COPIED_BYTES:
+                why = f"the accumulated size increase of copy is {copied}, exceeding the limit {_MAX_COPIED_BYTES}"
+                raise _refused(f"unable to complete the copy, {why}")
         document = _apply(document, operation)
     if not isinstance(document, dict):
         raise _refused("the patch replaces the object by something that is none")

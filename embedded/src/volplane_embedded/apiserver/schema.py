@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -296,8 +297,8 @@ def _build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(built) == len(pairs):
         return built
     marked = _Twice(built)
-    keys = [key for key, _ in pairs]
-    marked.repeated = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+    counts = Counter(key for key, _ in pairs)
+    marked.repeated = tuple(key for key, count in counts.items() if count > 1)
     return marked
 
 
