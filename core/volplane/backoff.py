@@ -98,7 +98,7 @@ API_UNAVAILABLE: Final = Backoff(
 )
 API_REFUSED: Final = Backoff(
     reason="a pass over an object: the API server refused a call",
-    first=5.0,
+    first=0.1,
     ceiling=300.0,
     reset="a pass without an error",
 )
@@ -144,7 +144,7 @@ RETRY_BUDGET: Final = Budget(rate=10.0, burst=100.0, per_success=2.0)
 # The API server.
 
 WATCH_ENDED: Final = Backoff(
-    reason="a list or a watch ended without an event",
+    reason="a list or a watch ended with an error, or at once and without an event",
     first=0.8,
     ceiling=30.0,
     jitter=(0.5, 1.0),
@@ -164,13 +164,19 @@ CIRCUIT_OPEN: Final = Backoff(
 )
 EVENT_NOT_WRITTEN: Final = Backoff(
     reason="an Event was not written: the API server gave no usable answer",
-    first=2.0,
-    factor=1.0,
-    step=2.0,
-    tries=5,
+    first=1.0,
+    ceiling=60.0,
     asked="floor",
     asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
-    reset="the next Event",
+    reset="it is written",
+)
+EVENT_REFUSED: Final = Backoff(
+    reason="an Event was refused (403), in a namespace that stays",
+    first=1.0,
+    factor=4.0,
+    ceiling=16.0,
+    tries=4,
+    reset="it is written",
 )
 LEASE_NOT_HELD: Final = Backoff(
     reason="the lease is another's, or can be neither read nor taken",

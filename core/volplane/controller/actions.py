@@ -33,13 +33,18 @@ __all__ = [
 
 
 class EventRecord(msgspec.Struct, frozen=True):
-    """An Event to record on an object; type is "Normal" or "Warning"."""
+    """An Event to record on an object; type is "Normal" or "Warning".
+
+    same_as: what of the message makes it the same event as an earlier one, without what changes from try to try, such
+    as the time of the next; "": the whole message.
+    """
 
     kind: Kind[Any]
     about: KubeObject
     type: str
     reason: str
     message: str
+    same_as: str = ""
 
 
 class Recorder(Protocol):
@@ -49,9 +54,9 @@ class Recorder(Protocol):
         """Queue an event; never blocks."""
 
 
-def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str) -> EventRecord:
+def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str, *, same_as: str = "") -> EventRecord:
     """An `EventRecord` of type Warning."""
-    return EventRecord(kind, about, "Warning", reason, message)
+    return EventRecord(kind, about, "Warning", reason, message, same_as)
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,20 +156,20 @@ class LiveReads:
     """What this pass over one object read live: proof of presence or absence that a cache cannot give."""
 
     def __init__(self) -> None:
-        self._read: dict[tuple[str, str], KubeObject | None] = {}
+        self._read: dict[tuple[type[KubeObject], str], KubeObject | None] = {}
 
     def __len__(self) -> int:
         return len(self._read)
 
     def put(self, kind: Kind[Any], key: str, answer: KubeObject | None) -> None:
-        self._read[kind.plural, key] = answer
+        self._read[kind.struct, key] = answer
 
     def has(self, kind: Kind[Any], key: str) -> bool:
-        return (kind.plural, key) in self._read
+        return (kind.struct, key) in self._read
 
     def get(self, kind: Kind[Any], key: str) -> KubeObject | None:
         """The object as read in this pass, None if it was absent. KeyError if it was not read."""
-        return self._read[kind.plural, key]
+        return self._read[kind.struct, key]
 
     def forget(self) -> None:
         """Drop all: what was read is outdated, since a conflict was met."""

@@ -30,6 +30,7 @@ from volplane.controller.actions import (
     Run,
     Settled,
     Wait,
+    warning,
 )
 from volplane.controller.clock import LoopTime
 from volplane.controller.steps import NothingChanged, Steps
@@ -87,6 +88,7 @@ class Runner:
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
     written or read live goes into them. workers: keys in flight at once. flow: the flow of a key; flows are served
     in turns, and one has at most half of the workers, fewer while the loop is busy (see `AdaptiveConcurrency`).
+    may_begin: asked before each step; while it is false none is taken.
     """
 
     def __init__(
@@ -101,10 +103,12 @@ class Runner:
         dispatcher: Dispatcher,
         workers: int = 64,
         flow: Callable[[str], str] | None = None,
+        may_begin: Callable[[], bool] = lambda: True,
         metrics: ControllerMetrics | None = None,
     ) -> None:
         self.name = name
         self._decide = decide
+        self._may_begin = may_begin
         self._kind = kind
         self._caches = caches
         self._steps = Steps(client, caches)
@@ -172,7 +176,6 @@ class Runner:
 
     async def _process(self, key: str) -> None:
         """One pass, and the retry after one that failed."""
-        begun = self._now()
         self._failure_events.pop(key, None)
         try:
             result = await self._reconcile(key)
@@ -185,7 +188,7 @@ class Runner:
             level = self._unavailable_level()
             self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
             if error.status == 500 and self._queue.failures(key) >= _TRIES_UNREPORTED:
-                self._report_failure(key, f"{error}; trying again")
+                self._report_failure(key, str(error), "; trying again")
         except ApiError as error:
             result = "refused"
             self._refused(key, error)
@@ -198,7 +201,7 @@ class Runner:
             self._reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
         if self._metrics is not None:
-            self._metrics.pass_ended(self.name, result, self._now() - begun)
+            self._metrics.pass_ended(self.name, result)
 
     async def _reconcile(self, key: str) -> str:
         """Decide and take steps until nothing is left to do for now; how the pass ended, for metrics."""
@@ -207,6 +210,10 @@ class Runner:
         action: Action | None = None
         for _ in range(_MOST_STEPS):
             if self._stopping:
+                return "stopped"
+            if not self._may_begin():
+                self._reasons[key] = "the lease is over, or nearly"
+                self._queue.add_after(key, backoff.LIVE_STATE_FORBIDS.delay())
                 return "stopped"
             if not reads:
                 # This decision sees our own writes, which have added the key too; live reads may be older than they
@@ -286,21 +293,25 @@ class Runner:
     def _refused(self, key: str, error: ApiError) -> None:
         """The server will answer the same until somebody changes something: record an event on the object."""
         seconds = self._retry(key, error, backoff.API_REFUSED, level=logging.ERROR)
-        if self._report_failure(key, f"{error}; trying again in {seconds:.0f} s"):
+        again = f"; trying again in {seconds:.3g} s"
+        if self._report_failure(key, str(error), again):
             return
         cache = self._caches.get(self._kind.plural)
         about: KubeObject | None = None if cache is None else cache.get(key)
         if about is not None:
             text = f"The Kubernetes API refused a call ({error.status} {error.reason}): {error.message}"
-            text += f"; trying again in {seconds:.0f} s"
-            self._record((EventRecord(self._kind, about, "Warning", "ApiCallRefused", text),))
+            self._record((warning(self._kind, about, "ApiCallRefused", text + again, same_as=text),))
 
-    def _report_failure(self, key: str, what: str) -> bool:
-        """Record the event that the failed step has for its failure, with `what` added; whether it has one."""
+    def _report_failure(self, key: str, what: str, again: str) -> bool:
+        """Record the event that the failed step has for its failure, with `what` and when it is tried `again` added.
+
+        Returns whether it has one.
+        """
         event = self._failure_events.get(key)
         if event is None:
             return False
-        self._record((msgspec.structs.replace(event, message=f"{event.message}: {what}"),))
+        text = f"{event.message}: {what}"
+        self._record((msgspec.structs.replace(event, message=text + again, same_as=text),))
         return True
 
     def _unavailable_level(self) -> int:
