@@ -208,7 +208,7 @@ async def test_a_reader_that_is_too_slow_is_dropped() -> None:
 
 
 async def test_a_reader_is_dropped_before_much_memory_is_held_for_it() -> None:
-    calls = calls_of_this_loop(history=2)
+    calls = calls_of_this_loop()
     watch = calls.watch(MAPS)
     for number in range(70):
         calls.made(MAPS, config_map(f"m-{number}", k="x" * 1_000_000))
