@@ -51,6 +51,15 @@ class Cause:
         return cls("FieldValueNotSupported", path, f'Unsupported value: "{value}": supported values: {names}')
 
     @classmethod
+    def too_long(cls, path: str, limit: str) -> Cause:
+        """limit: the number and what is counted, for example `253 bytes`."""
+        return cls("FieldValueTooLong", path, f"Too long: may not be more than {limit}")
+
+    @classmethod
+    def not_found(cls, path: str, value: object) -> Cause:
+        return cls("FieldValueNotFound", path, f'Not found: "{value}"')
+
+    @classmethod
     def duplicate(cls, path: str, value: object) -> Cause:
         return cls("FieldValueDuplicate", path, f'Duplicate value: "{value}"')
 
@@ -124,8 +133,8 @@ def gone(message: str) -> StatusError:
 
 
 def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
-    """422 with one cause per refused field."""
-    lines = [f"{cause.field}: {cause.message}" for cause in causes]
+    """422 with one cause per refused field. The message tells each once, as often as it is a cause."""
+    lines = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     shown = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     qualified = _qualified(kind, group)
     details = _details(name, group, kind)
