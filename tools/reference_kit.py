@@ -16,17 +16,21 @@ KITS = {
     "testing.md": "volplane_testing",
     "hostpath_testing.md": "volplane_hostpath.testing",
     "aws_ebs_testing.md": "volplane_aws_ebs.testing",
+    "nfs_testing.md": "volplane_nfs.testing",
 }
 TITLES = {
     "testing.md": "Testing kit",
     "hostpath_testing.md": "Testing kit of hostpath",
     "aws_ebs_testing.md": "Testing kit of aws_ebs: a mocked EC2",
+    "nfs_testing.md": "Testing kit of nfs: servers",
 }
 HOW_TO = {
     "testing.md": "[How to use it](../how-to/test-a-backend.md). "
     "The rules, and `Subject`, are in [conformance.md](conformance.md).",
     "hostpath_testing.md": "`volplane check volplane_hostpath.testing:subject` judges the backend with it.",
     "aws_ebs_testing.md": "[How to use it](../how-to/test-against-a-mocked-ec2.md).",
+    "nfs_testing.md": "`volplane check volplane_nfs.testing:subject` judges the backend on the model in memory, "
+    "`volplane_nfs.testing:ganesha_subject` on a real NFS-Ganesha.",
 }
 
 

@@ -19,6 +19,7 @@ PAGES = {
     "volplane_testing": ("testing.md", "conformance.md"),
     "volplane_hostpath.testing": ("hostpath_testing.md",),
     "volplane_aws_ebs.testing": ("aws_ebs_testing.md",),
+    "volplane_nfs.testing": ("nfs_testing.md",),
 }
 
 
