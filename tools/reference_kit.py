@@ -14,12 +14,16 @@ from volplane_testing.conformance import RULES, Subject
 SUBJECT = Name(Subject.__module__, Subject.__name__)
 KITS = {
     "testing.md": "volplane_testing",
+    "cloud.md": "volplane.cloud",
+    "cloud_testing.md": "volplane_testing.cloud",
     "hostpath_testing.md": "volplane_hostpath.testing",
     "aws_ebs_testing.md": "volplane_aws_ebs.testing",
     "nfs_testing.md": "volplane_nfs.testing",
 }
 TITLES = {
     "testing.md": "Testing kit",
+    "cloud.md": "For authors of cloud backends",
+    "cloud_testing.md": "Testing kit for clouds: the frame of a fake cloud",
     "hostpath_testing.md": "Testing kit of hostpath",
     "aws_ebs_testing.md": "Testing kit of aws_ebs: a mocked EC2",
     "nfs_testing.md": "Testing kit of nfs: servers",
@@ -27,6 +31,8 @@ TITLES = {
 HOW_TO = {
     "testing.md": "[How to use it](../how-to/test-a-backend.md). "
     "The rules, and `Subject`, are in [conformance.md](conformance.md).",
+    "cloud.md": "[How to use it](../how-to/write-a-cloud-backend.md).",
+    "cloud_testing.md": "[How to use it](../how-to/write-a-cloud-backend.md).",
     "hostpath_testing.md": "`volplane check volplane_hostpath.testing:subject` judges the backend with it.",
     "aws_ebs_testing.md": "[How to use it](../how-to/test-against-a-mocked-ec2.md).",
     "nfs_testing.md": "`volplane check volplane_nfs.testing:subject` judges the backend on the model in memory, "

@@ -116,11 +116,18 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodScrub:
-    """Erase by a scrubber pod that mounts the volume and empties it."""
+    """Erase by a scrubber pod that mounts the volume and empties it.
+
+    Where others can write the directory above the asset, name what lies above that as `volume` and the rest as
+    `sub_path`: a link put in the way then leads nowhere outside of `volume`.
+    """
 
     volume: Mapping[str, Any] | None = None
     """The pod volume to mount, as in a pod's spec without its name, e.g. {"hostPath": {"path": …}}; None = what
     follows from the source."""
+    sub_path: str = ""
+    """The part of `volume` that is the asset, as `subPath` of a volume mount: relative, without "..", only with
+    `volume`; "" = all of it."""
 
 
 @dataclass(frozen=True, slots=True)

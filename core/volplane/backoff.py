@@ -98,7 +98,7 @@ API_UNAVAILABLE: Final = Backoff(
 )
 API_REFUSED: Final = Backoff(
     reason="a pass over an object: the API server refused a call",
-    first=5.0,
+    first=0.1,
     ceiling=300.0,
     reset="a pass without an error",
 )
@@ -144,7 +144,7 @@ RETRY_BUDGET: Final = Budget(rate=10.0, burst=100.0, per_success=2.0)
 # The API server.
 
 WATCH_ENDED: Final = Backoff(
-    reason="a list or a watch ended without an event",
+    reason="a list or a watch ended with an error, or at once and without an event",
     first=0.8,
     ceiling=30.0,
     jitter=(0.5, 1.0),

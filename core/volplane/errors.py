@@ -252,4 +252,4 @@ class ApiGone(ApiError):
 
 
 class ApiUnavailable(ApiError):
-    """No usable answer (429, 5xx, connection lost, deadline). A write may or may not have happened."""
+    """No usable answer (401, 429, 5xx, connection lost, deadline). A write may or may not have happened."""

@@ -16,8 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from integration.controller_process import DRIVER, Site, running_process
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.controller.metrics import Metrics
+from volplane.drivers.discovery import GivenPlugins
+from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
 from volplane.leaks.comparison import Observations
+from volplane.process import ControllerProcess, Options
 
 Story = Callable[[Site], Awaitable[None]]
 EVERYTHING = frozenset(ALL_CONTROLLERS)
@@ -29,6 +32,39 @@ async def observed(directory: Path, *broken: DriverSettings, leader_elect: bool 
     configuration = replace(Configuration(), drivers=broken)
     async with running_process(directory, EVERYTHING, configuration=configuration, leader_elect=leader_elect) as site:
         yield site
+
+
+@pytest.mark.real_time
+async def test_a_start_says_in_one_line_what_works_where_and_who_leads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="volplane.process")
+    async with observed(tmp_path, BROKEN) as site:
+        cluster = (await site.client.get(NAMESPACES, "kube-system")).uid
+        labels = (await site.client.get(NAMESPACES, "volplane-system")).metadata.labels or {}
+    told = [record.getMessage() for record in caplog.records if record.name == "volplane.process"]
+    (start,) = [each for each in told if each.startswith("volplane ")]
+    assert f"for cluster {cluster}: controllers binder, provisioner, reclaimer, protection; " in start
+    assert f"drivers {DRIVER} (hostpath), odd.example.com (odd, not usable); " in start
+    assert start.endswith("takes lease volplane-system/volplane, which nobody holds")
+    assert told[told.index(start) + 1] == "leads by lease volplane-system/volplane"
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+@pytest.mark.real_time
+async def test_a_start_behind_another_leader_says_who_holds_the_lease(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="volplane.process")
+    async with observed(tmp_path) as site, asyncio.TaskGroup() as group:
+        stop = asyncio.Event()
+        options = Options(controllers=EVERYTHING, identity="second")
+        second = ControllerProcess(site.client, Configuration(), options, metrics=Metrics(), plugins=GivenPlugins([]))
+        group.create_task(second.run(stop))
+        first = await site.process.leader()
+        line = f"drivers none; waits for lease volplane-system/volplane, which {first} holds"
+        await site.until("it is said", lambda: any(line in record.getMessage() for record in caplog.records))
+        stop.set()
 
 
 async def scraped(site: Site) -> dict[str, float]:
@@ -92,7 +128,7 @@ async def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> No
         }
         assert {name: samples.get(name) for name in expected} == expected
         assert samples["controller_persistentvolumeclaim_provision_failed_total{class=fast,source=}"] >= 1
-        assert samples["volplane_reconcile_seconds_count{controller=claims}"] > 3
+        assert samples["workqueue_work_duration_seconds_count{name=claims}"] > 3
         assert samples["workqueue_adds_total{name=volumes}"] > 3
 
 

@@ -54,6 +54,7 @@ WEATHERS: dict[str, Weather] = {
     "silence": silent,
     "answers lost": answer_lost,
     "half answers": half_an_answer,
+    "401": answering(401),
     "429": answering(429, retry_after="2"),
     "500": answering(500),
     "503": answering(503),

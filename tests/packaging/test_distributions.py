@@ -99,10 +99,12 @@ sys.path.insert(0, {str(tmp_path / "site")!r})
 sys.modules["volplane_testing"] = None  # as if it were not installed
 package = importlib.import_module({package!r})
 assert package.__file__.startswith(sys.path[0])
-for module in pkgutil.walk_packages(package.__path__, {package + "."!r}):
-    importlib.import_module(module.name)
+testing = {package + ".testing"!r}
+for module in pkgutil.walk_packages(package.__path__, {package + "."!r}, onerror=lambda name: None):
+    if module.name != testing and not module.name.startswith(testing + "."):
+        importlib.import_module(module.name)
 try:
-    importlib.import_module({package + ".testing"!r}).subject().__enter__()
+    importlib.import_module(testing).subject().__enter__()
 except ModuleNotFoundError as error:
     print(error)
 """

@@ -17,8 +17,10 @@ PAGES = {
     "volplane": ("hooks.md", "errors.md"),
     "volplane.errors": ("errors.md",),
     "volplane_testing": ("testing.md", "conformance.md"),
+    "volplane.cloud": ("cloud.md",),
+    "volplane_testing.cloud": ("cloud_testing.md",),
     "volplane_hostpath.testing": ("hostpath_testing.md",),
-    "volplane_aws_ebs.testing": ("aws_ebs_testing.md",),
+    "volplane_aws_ebs.testing": ("aws_ebs_testing.md", "cloud_testing.md"),
     "volplane_nfs.testing": ("nfs_testing.md",),
 }
 

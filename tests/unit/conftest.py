@@ -24,8 +24,9 @@ Call = tuple[str, str]
 class Wire(FaultTransport):
     """A transport to an embedded server. `calls` has (method, path) of every exchange, WATCH for watches."""
 
-    def __init__(self) -> None:
-        self.server = ApiServer(now=now, random=Random(1))
+    def __init__(self, **options: Any) -> None:
+        """options: of the ApiServer."""
+        self.server = ApiServer(now=now, random=Random(1), **options)
         super().__init__(InProcessTransport(self.server))
         self.client = Client(self)
         self.calls: list[Call] = []
@@ -74,7 +75,7 @@ class Wire(FaultTransport):
 
 
 @pytest.fixture
-def wire() -> Callable[[], Wire]:
+def wire() -> Callable[..., Wire]:
     """Make one inside the running loop."""
     return Wire
 

@@ -14,7 +14,7 @@ DELAYS: list[tuple[Backoff, list[float], float]] = [
     # row, delays after failure 1, 2, 3 …, delay after the 1000th
     (backoff.RECONCILE_FAILED, [0.005, 0.01, 0.02, 0.04], 1000),
     (backoff.API_UNAVAILABLE, [0.005, 0.01, 0.02, 0.04], 30),
-    (backoff.API_REFUSED, [5, 10, 20, 40, 80, 160, 300], 300),
+    (backoff.API_REFUSED, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4], 300),
     (backoff.REGISTRY_CLOSED, [1, 2, 4, 8], 1000),
     (backoff.HOOK_FAILED, [0.5, 1, 2, 4, 8, 16, 32, 64, 120, 120], 120),
     (backoff.HOOK_FAILED_SLOW, [300, 300], 300),
@@ -48,7 +48,7 @@ ASKED: list[tuple[Backoff, float, float]] = [
     (backoff.API_UNAVAILABLE, 7, 7),
     (backoff.API_UNAVAILABLE, 4000, 300),
     (backoff.API_UNAVAILABLE, 0.001, 0.005),
-    (backoff.API_REFUSED, 7, 5),
+    (backoff.API_REFUSED, 7, 0.1),
     (backoff.HOOK_FAILED, 7, 7),
     (backoff.HOOK_FAILED, 0, 0.5),
     (backoff.HOOK_FAILED, -3, 0.5),

@@ -1,7 +1,8 @@
 """The RBAC rules of the controllers: exactly the calls that they make. Pure.
 
-All controllers read what the caches hold. tests/integration/test_permissions.py runs them and compares their requests
-with these rules, in both directions.
+All controllers read what the caches hold; the reclaimer alone follows pods of our namespace, and lists those of another
+before it erases what was used there. tests/integration/test_permissions.py runs them and compares their requests with
+these rules, in both directions.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from volplane.controller.config import Configuration
+from volplane.controller.config import Configuration, scrubs
 from volplane.intents.bootstrap import SEAL_SECRET
 from volplane.process import LEASE
 from volplane.secret import Secret, SecretPlace
 
-__all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "scrubs", "secret_rule"]
+__all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "secret_rule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,13 @@ FOLLOW = ("list", "watch")
 _ALL = (
     Rule("", "persistentvolumes", READ),
     Rule("", "persistentvolumeclaims", READ),
-    Rule("", "pods", FOLLOW),
     Rule("", "nodes", FOLLOW),
     Rule("storage.k8s.io", "storageclasses", FOLLOW),
     Rule("", "events", ("create", "get", "patch")),
 )
 _OF_CONTROLLER = {
     "binder": (
+        Rule("", "pods", FOLLOW),
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumes/status", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
@@ -55,15 +56,36 @@ _OF_CONTROLLER = {
         Rule("", "persistentvolumeclaims", ("patch",)),
         Rule("", "persistentvolumes", ("create",)),
         Rule("", "nodes", ("get",)),
+        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
     ),
-    "reclaimer": (Rule("", "persistentvolumes", ("patch", "delete")),),
+    "reclaimer": (
+        Rule("", "persistentvolumes", ("patch", "delete")),
+        Rule("", "pods", ("list",)),
+    ),
+    "expander": (
+        Rule("", "persistentvolumes", ("patch",)),
+        Rule("", "persistentvolumeclaims/status", ("patch",)),
+        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
+    ),
     "protection": (
+        Rule("", "pods", FOLLOW),
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
     ),
+    "attacher": (
+        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "patch")),
+        Rule("storage.k8s.io", "volumeattachments/status", ("patch",)),
+        Rule("storage.k8s.io", "csidrivers", ("get", "list", "watch", "create")),
+    ),
+    "attach-detach": (
+        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "create", "delete")),
+        Rule("storage.k8s.io", "csidrivers", FOLLOW),
+        Rule("", "nodes", ("get",)),
+        Rule("", "nodes/status", ("patch",)),
+    ),
 }
 _SCRUBBING = (
-    Rule("", "pods", ("get", "create", "patch", "delete")),
+    Rule("", "pods", (*READ, "create", "patch", "delete")),
     Rule("", "events", FOLLOW),
 )
 """In our namespace: scrubber pods and their events."""
@@ -110,11 +132,6 @@ def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
                 namespace, _, name = secret.where.partition("/")
                 named.setdefault(namespace, set()).add(name)
     return named
-
-
-def scrubs(controllers: Collection[str]) -> bool:
-    """Whether these create scrubber pods. Without our binder, the stock controller-manager recycles volumes."""
-    return {"binder", "reclaimer"} <= set(controllers)
 
 
 def _merged(rules: Iterable[Rule]) -> list[Rule]:

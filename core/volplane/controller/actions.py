@@ -151,20 +151,20 @@ class LiveReads:
     """What this pass over one object read live: proof of presence or absence that a cache cannot give."""
 
     def __init__(self) -> None:
-        self._read: dict[tuple[str, str], KubeObject | None] = {}
+        self._read: dict[tuple[type[KubeObject], str], KubeObject | None] = {}
 
     def __len__(self) -> int:
         return len(self._read)
 
     def put(self, kind: Kind[Any], key: str, answer: KubeObject | None) -> None:
-        self._read[kind.plural, key] = answer
+        self._read[kind.struct, key] = answer
 
     def has(self, kind: Kind[Any], key: str) -> bool:
-        return (kind.plural, key) in self._read
+        return (kind.struct, key) in self._read
 
     def get(self, kind: Kind[Any], key: str) -> KubeObject | None:
         """The object as read in this pass, None if it was absent. KeyError if it was not read."""
-        return self._read[kind.plural, key]
+        return self._read[kind.struct, key]
 
     def forget(self) -> None:
         """Drop all: what was read is outdated, since a conflict was met."""

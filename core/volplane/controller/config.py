@@ -21,7 +21,7 @@ What stands in `options` is checked later, by the schema of the backend or exten
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -39,14 +39,24 @@ __all__ = [
     "DriverSettings",
     "ExtensionSettings",
     "ScrubberSettings",
+    "namespace_labels",
     "parse_configuration",
     "parse_controllers",
     "read_configuration",
+    "scrubs",
 ]
 
-ALL_CONTROLLERS: Final = ("binder", "provisioner", "reclaimer", "protection")
-DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer"
-"""Value of `--controllers`, for a cluster whose kube-controller-manager binds and protects claims."""
+ALL_CONTROLLERS: Final = (
+    "binder",
+    "provisioner",
+    "reclaimer",
+    "expander",
+    "protection",
+    "attach-detach",
+    "attacher",
+)
+DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer,expander,attacher"
+"""Value of `--controllers` where a kube-controller-manager binds, protects, and decides what is attached."""
 
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
 _DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout")
@@ -133,6 +143,20 @@ def parse_controllers(text: str) -> frozenset[str]:
     if not chosen:
         raise ConfigurationError(f"--controllers is empty; name some of {known}, or all")
     return frozenset(chosen)
+
+
+def scrubs(controllers: Collection[str]) -> bool:
+    """Whether these create scrubber pods."""
+    return "reclaimer" in controllers
+
+
+def namespace_labels(controllers: Collection[str]) -> dict[str, str]:
+    """Labels of our namespace: which pods may run there.
+
+    Scrubber pods mount the volumes (hostPath too) and run as a user that can remove all files, which only the level
+    `privileged` admits. Source: pod-security.kubernetes.io of Kubernetes, Pod Security Standards.
+    """
+    return {"pod-security.kubernetes.io/enforce": "privileged" if scrubs(controllers) else "restricted"}
 
 
 def read_configuration(path: Path) -> Configuration:

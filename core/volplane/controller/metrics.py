@@ -6,7 +6,7 @@ simulation counts too is written against the protocols `ApiMetrics` and `Control
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -120,9 +120,6 @@ class Metrics:
         self._passes = make.counter(
             "volplane_reconcile_total", "Passes over an object, by how they ended", "controller", "result"
         )
-        self._pass_seconds = make.histogram(
-            "volplane_reconcile_seconds", "How long a pass over an object took", LATENCY, "controller"
-        )
         self._events_dropped = make.counter("volplane_events_dropped_total", "Events not written, and why", "why")
         self._operations = make.histogram(
             "storage_operation_duration_seconds",
@@ -151,7 +148,11 @@ class Metrics:
             "operation",
         )
         self._operations_now = make.gauge(
-            "volplane_operations", "Operations now, by phase: queued, running, overrun, waiting", "driver", "phase"
+            "volplane_operations",
+            "Operations now, by phase: queued, running, overrun, waiting",
+            "driver",
+            "operation",
+            "phase",
         )
         self._operation_errors = make.counter(
             "volume_operation_errors_total", "Operations that failed", "plugin_name", "operation_name"
@@ -207,6 +208,25 @@ class Metrics:
             "bound_pvc": make.gauge("pv_collector_bound_pvc_count", "Bound claims", *CLAIM_LABELS),
             "unbound_pvc": make.gauge("pv_collector_unbound_pvc_count", "Claims that are not bound", *CLAIM_LABELS),
         }
+        self._forced_detaches = make.gauge(
+            "attach_detach_controller_attachdetach_controller_forced_detaches",
+            "Volumes detached though their node may use them, since the start; reason: timeout, out-of-service",
+            "reason",
+        )
+        self._attached_volumes = make.gauge(
+            "attachdetach_controller_total_volumes",
+            "Volumes on nodes, by what wants them (desired_state_of_world) and what has them (actual_state_of_world)",
+            "plugin_name",
+            "state",
+        )
+        self._attachable_in_use = make.gauge(
+            "storage_count_attachable_volumes_in_use",
+            "Volumes of pods that need attaching, by node",
+            "node",
+            "volume_plugin",
+        )
+        for reason in ("timeout", "out-of-service"):
+            self._forced_detaches[(reason,)].set(0)
         self._leading = make.gauge("volplane_leading", "1: this process holds the lease and works", "lease")
 
     def exposition(self) -> bytes:
@@ -236,8 +256,8 @@ class Metrics:
     def queue_added(self, queue: str) -> None:
         self._added[(queue,)].inc()
 
-    def queue_depth(self, queue: str, depth: int) -> None:
-        self._depth[(queue,)].set(depth)
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> None:
+        self._depth[(queue,)].set_function(depth)
 
     def queue_waited(self, queue: str, seconds: float) -> None:
         self._waited[(queue,)].observe(seconds)
@@ -248,9 +268,8 @@ class Metrics:
     def queue_retried(self, queue: str) -> None:
         self._retried[(queue,)].inc()
 
-    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
+    def pass_ended(self, runner: str, result: str) -> None:
         self._passes[runner, result].inc()
-        self._pass_seconds[(runner,)].observe(seconds)
 
     def counted(self, what: str, labels: tuple[str, ...], change: int) -> None:
         """So many more or less of what `controller.inventory` counts."""
@@ -277,8 +296,8 @@ class Metrics:
             status = "success" if result == "ok" else "fail-unknown"
             self._operations[driver, f"volume_{hook}", status, "false"].observe(seconds)
 
-    def operations_running(self, counts: Mapping[tuple[str, str], int]) -> None:
-        """How many operations there are, by driver and phase; others than these there are none."""
+    def operations_running(self, counts: Mapping[tuple[str, str, str], int]) -> None:
+        """How many operations there are, by driver, verb and phase; others than these there are none."""
         self._operations_now.forget()
         for labels, count in counts.items():
             self._operations_now[labels].set(count)
@@ -306,6 +325,21 @@ class Metrics:
     def class_given_later(self, *, refused: bool = False) -> None:
         """A claim without a class got the default one, or the server refused it."""
         (self._retroactive_errors if refused else self._retroactive)[()].inc()
+
+    def detach_forced(self, reason: str) -> None:
+        """A volume was detached though its node may use it. reason: "timeout" or "out-of-service"."""
+        self._forced_detaches[(reason,)].inc()
+
+    def volume_attached(self, plugin: str, seconds: float) -> None:
+        """From the creation of the attachment until it was attached."""
+        self._operations[plugin, "volume_attach", "success", "false"].observe(seconds)
+
+    def volumes_on_nodes(self, worlds: Mapping[tuple[str, str], int], in_use: Mapping[tuple[str, str], int]) -> None:
+        """Present numbers, by plugin and state, and by node and plugin; others than these there are none."""
+        for gauge, counts in ((self._attached_volumes, worlds), (self._attachable_in_use, in_use)):
+            gauge.forget()
+            for labels, count in counts.items():
+                gauge[labels].set(count)
 
     def drivers_healthy(self, health: Mapping[str, bool]) -> None:
         """Every driver of this process by name; others than these there are none."""

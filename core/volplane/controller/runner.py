@@ -87,6 +87,7 @@ class Runner:
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
     written or read live goes into them. workers: keys in flight at once. flow: the flow of a key; flows are served
     in turns, and one has at most half of the workers, fewer while the loop is busy (see `AdaptiveConcurrency`).
+    may_begin: asked before each step; while it is false none is taken.
     """
 
     def __init__(
@@ -101,10 +102,12 @@ class Runner:
         dispatcher: Dispatcher,
         workers: int = 64,
         flow: Callable[[str], str] | None = None,
+        may_begin: Callable[[], bool] = lambda: True,
         metrics: ControllerMetrics | None = None,
     ) -> None:
         self.name = name
         self._decide = decide
+        self._may_begin = may_begin
         self._kind = kind
         self._caches = caches
         self._steps = Steps(client, caches)
@@ -172,7 +175,6 @@ class Runner:
 
     async def _process(self, key: str) -> None:
         """One pass, and the retry after one that failed."""
-        begun = self._now()
         self._failure_events.pop(key, None)
         try:
             result = await self._reconcile(key)
@@ -198,7 +200,7 @@ class Runner:
             self._reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
         if self._metrics is not None:
-            self._metrics.pass_ended(self.name, result, self._now() - begun)
+            self._metrics.pass_ended(self.name, result)
 
     async def _reconcile(self, key: str) -> str:
         """Decide and take steps until nothing is left to do for now; how the pass ended, for metrics."""
@@ -207,6 +209,10 @@ class Runner:
         action: Action | None = None
         for _ in range(_MOST_STEPS):
             if self._stopping:
+                return "stopped"
+            if not self._may_begin():
+                self._reasons[key] = "the lease is over, or nearly"
+                self._queue.add_after(key, backoff.LIVE_STATE_FORBIDS.delay())
                 return "stopped"
             if not reads:
                 # This decision sees our own writes, which have added the key too; live reads may be older than they

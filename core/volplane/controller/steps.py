@@ -20,7 +20,9 @@ class NothingChanged(VolplaneError):
 
 
 class Steps:
-    """Performs steps and puts the answers into `caches` (by plural). Kinds without a cache can be used too."""
+    """Performs steps and puts the answers into `caches` (by plural). Kinds without a cache can be used too, and other
+    structs than a cache holds.
+    """
 
     def __init__(self, client: Client, caches: Mapping[str, Cache[Any]]) -> None:
         self._client = client
@@ -59,7 +61,7 @@ class Steps:
             resource_version=target.metadata.resource_version if step.exact else None,
             grace_seconds=step.grace_seconds,
         )
-        cache = self._caches.get(step.kind.plural)
+        cache = self._cache_of(step.kind)
         if cache is None:
             return
         if left is None:
@@ -70,7 +72,7 @@ class Steps:
     async def read(self, kind: Kind[Any], key: str, reads: LiveReads) -> None:
         """Read live into the cache and into `reads`: the newest of what the server and the cache know."""
         live = await self.refresh(kind, key)
-        cache = self._caches.get(kind.plural)
+        cache = self._cache_of(kind)
         if live is not None and cache is not None:
             cached = cache.get(key)
             if cached is not None and cached.version > live.version:
@@ -79,7 +81,7 @@ class Steps:
 
     async def refresh(self, kind: Kind[Any], key: str) -> KubeObject | None:
         """Read live into the cache; None if the object does not exist."""
-        cache = self._caches.get(kind.plural)
+        cache = self._cache_of(kind)
         before = None if cache is None else cache.get(key)
         try:
             live: KubeObject = await self._client.get(kind, key)
@@ -92,11 +94,15 @@ class Steps:
             cache.observe(live)
         return live
 
+    def _cache_of(self, kind: Kind[Any]) -> Cache[Any] | None:
+        cache = self._caches.get(kind.plural)
+        return cache if cache is not None and cache.kind.struct is kind.struct else None
+
     def _learn(self, kind: Kind[Any], answer: KubeObject) -> bool:
         """Put an answer into the cache; True if its last finalizer was removed, and the object with it."""
         meta = answer.metadata
         gone = answer.terminating and not meta.finalizers and not meta.deletion_grace_period_seconds
-        cache = self._caches.get(kind.plural)
+        cache = self._cache_of(kind)
         if cache is not None and gone:
             cache.observe_deleted(answer.key, answer.uid)
         elif cache is not None:

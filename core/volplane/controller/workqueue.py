@@ -40,7 +40,9 @@ class ControllerMetrics(ApiMetrics, Protocol):
 
     def queue_added(self, queue: str) -> None: ...
 
-    def queue_depth(self, queue: str, depth: int) -> None: ...
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> None:
+        """depth: how many keys wait in it now. A queue that is made again under its name replaces the former one."""
+        ...
 
     def queue_waited(self, queue: str, seconds: float) -> None: ...
 
@@ -48,7 +50,7 @@ class ControllerMetrics(ApiMetrics, Protocol):
 
     def queue_retried(self, queue: str) -> None: ...
 
-    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
+    def pass_ended(self, runner: str, result: str) -> None:
         """result: done, wait, operation, conflict, unavailable, refused, error, unsettled, stopped."""
         ...
 
@@ -85,6 +87,8 @@ class WorkQueue:
         self._failures: dict[str, int] = {}
         self._delays = DelayingQueue(self.add, self._now)
         self._closed = False
+        if metrics is not None:
+            metrics.queue_made(name, self.__len__)
 
     def add(self, key: str) -> None:
         """Queue a key now. Nothing happens if it is queued already, or after `close`."""
@@ -139,7 +143,6 @@ class WorkQueue:
         self._working[key] = now, flow
         if self._metrics is not None:
             self._metrics.queue_waited(self._name, waited)
-            self._metrics.queue_depth(self._name, len(self._queued))
         return key
 
     def seen(self, key: str) -> None:
@@ -208,8 +211,6 @@ class WorkQueue:
         self._queued[key] = self._now()
         if self._flows.add(self._flow(key), key):
             self._wake_one()
-        if self._metrics is not None:
-            self._metrics.queue_depth(self._name, len(self._queued))
 
 
 class AdaptiveConcurrency:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, get_args
 import pluggy
 
 from volplane import requests
-from volplane.assets import Asset, AssetPage, Done, InProgress, ListedAsset, Ownership, VolumeSource
+from volplane.assets import Asset, AssetPage, Done, InProgress, ListedAsset, Ownership, PodScrub, VolumeSource
 from volplane.drivers.contract import HOOKS, Plugin
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported
@@ -196,6 +196,8 @@ def _result_flaw(hook: str, result: object) -> str | None:
         return _asset_flaw(result)
     if isinstance(result, AssetPage):
         return _page_flaw(result)
+    if isinstance(result, PodScrub):
+        return _scrub_flaw(result)
     return _in_progress_flaw(result) if isinstance(result, InProgress) else None
 
 
@@ -236,6 +238,15 @@ def _page_flaw(page: AssetPage) -> str | None:
         if owner is not None and not isinstance(owner, Ownership):
             return f"listed {asset.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
     return None
+
+
+def _scrub_flaw(scrub: PodScrub) -> str | None:
+    path: object = scrub.sub_path
+    if path == "":
+        return None
+    if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
+        return f"returned PodScrub with sub_path {path!r}, expected a relative path without '..'"
+    return None if scrub.volume is not None else f"returned PodScrub with sub_path {path!r} and no volume that has it"
 
 
 def _in_progress_flaw(result: InProgress) -> str | None:

@@ -2,7 +2,9 @@
 
 We are an external provisioner: a claim is served once its annotation asks one of our drivers (and names a node, where
 its class waits for one), and a volume that our driver made is deleted once the binder has released it. Nothing else is
-touched: no status, no annotation but our own, no volume of policy Recycle, no volume or claim that is migrated.
+touched: no status, no annotation but our own, no volume of policy Recycle, no volume or claim that is migrated. A
+volume of a class with `volplane.dev/on-release: recycle` is scrubbed instead; the binder offers it again once its claim
+reference is gone.
 Source: provisionClaimOperationExternal of pv_controller.go of Kubernetes, and sig-storage-lib-external-provisioner.
 """
 
@@ -26,8 +28,10 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision.decide import decide_provision
 from volplane.reclaim.delete import decide_delete
+from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import is_in_tree
+from volplane.state.records import read_recycle_intent
 
 __all__ = ["decide_external_claim", "decide_external_volume"]
 
@@ -96,11 +100,19 @@ def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveRea
         return _without_driver(volume, maker, cluster)
     if (step := finalizer_step(volume, ours=True)) is not None:
         return step
-    if volume.spec.persistent_volume_reclaim_policy != "Delete":
-        return Settled()
-    if volume.terminating and not held_for_reclaim(volume):
-        return Settled()
-    return _not_released(volume, cluster, reads) or decide_delete(volume, cluster)
+    blocked = _not_ours_to_reclaim(volume) or _not_released(volume, cluster, reads)
+    if isinstance(blocked, Read):
+        return blocked
+    if blocked is None and recycles(volume) and not volume.terminating:
+        return decide_recycle(volume, cluster, reads)
+    if read_recycle_intent(volume.annotation(names.INTENT)) is not None:
+        return abandon_scrub(volume, cluster, reads)
+    return blocked or decide_delete(volume, cluster)
+
+
+def _not_ours_to_reclaim(volume: Volume) -> Action | None:
+    deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
+    return Settled() if not deletes or (volume.terminating and not held_for_reclaim(volume)) else None
 
 
 def _not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action | None:
@@ -131,6 +143,8 @@ def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action
     deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
     if not (going and deletes and volume.has_finalizer(names.RECLAIM_FINALIZER)):
         return Settled()
+    if cluster.drivers.starting(maker):
+        return Wait(reason=f'driver "{maker}" is starting')
     if not (why := cluster.drivers.broken(maker)):
         since = volume.metadata.deletion_timestamp or volume.status.last_phase_transition_time
         left = PATIENCE - _seconds_since(since, cluster.now())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -20,12 +21,15 @@ SEAL_SECRET = "volplane-seal"  # noqa: S105 - the name of a Secret, not a secret
 _KEY = "key"
 
 
-async def ensure_namespace(client: Client, name: str) -> None:
-    """Create our namespace if it does not exist. Whoever may not look must have made it before."""
+async def ensure_namespace(client: Client, name: str, labels: Mapping[str, str] | None = None) -> None:
+    """Create our namespace with these labels if it does not exist; one that exists keeps those it has.
+
+    Whoever may not look must have made it before.
+    """
     try:
         await client.get(NAMESPACES, name)
     except ApiNotFound:
-        await _create_once(client, NAMESPACES, NAMESPACES.body(metadata={"name": name}))
+        await _create_once(client, NAMESPACES, NAMESPACES.body(metadata={"name": name, "labels": dict(labels or {})}))
     except ApiError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise

@@ -107,6 +107,12 @@ class Client:
                 return
             query["continue"] = rest
 
+    async def newest_version(self, kind: Kind[Any], *, namespace: str = "") -> int:
+        """The server's resourceVersion of now, read with a list of at most one object of a kind."""
+        path = kind.path(namespace)
+        body = await self._send("list", kind.plural, "GET", path, query={"limit": "1"})
+        return self._decoder.page(kind, body, path)[0].version
+
     async def create(
         self, kind: Kind[T], body: Mapping[str, Any], *, low_priority: bool = False, seconds: float | None = None
     ) -> T:

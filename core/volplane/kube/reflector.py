@@ -1,7 +1,9 @@
 """Keeps a cache in step with the API server: one list, then a watch that goes on from it.
 
 A watch that the server ends or drops is normal traffic: it resumes from the last version that it delivered. A version
-that the server no longer has (410) leads to a new list, and listeners of the cache are called for what differs.
+that the server no longer has (410), or does not have yet because it was restored from a backup, leads to a new list,
+and listeners of the cache are called for what differs. There is a pause after every error, and after a watch that ended
+at once without a change.
 """
 
 from __future__ import annotations
@@ -17,15 +19,20 @@ from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
-from volplane.kube.watch import Change
+from volplane.kube.watch import Change, Watch
 
 __all__ = ["Reflector"]
 
 _LOG = logging.getLogger(__name__)
 
-_QUIET = 90.0  # a server sends a bookmark every minute
-_SHORTEST = 240
-_LONGEST = 480
+_QUIET = 90.0
+"""Seconds without a line after which a connection counts as lost; a server that sends bookmarks does every minute."""
+_LONG = (240, 480)
+"""Shortest and longest watch, in seconds, of a kind that gets bookmarks."""
+_SHORT = (60, 80)
+"""The same while none have come: shorter than `_QUIET`, so that a quiet watch ends before it counts as lost."""
+_LASTING = 1.0
+"""Seconds after which an open watch counts as a success."""
 _YIELD_EVERY = 256
 """Events after which a reflector yields to the loop, however many more are buffered."""
 
@@ -57,27 +64,37 @@ class Reflector(Generic[T]):
         self._labels = label_selector
         self._fields = field_selector
         self._metrics = metrics
+        self._version: int | None = None
+        """Where to go on watching; None: list first."""
+        self._doubtful = False
+        """Whether the server may have been put back behind `_version`."""
+        self._bookmarked = False
+        """Whether the last watch got a bookmark."""
         self._failures = 0
+        self._succeeded = False
+        """Whether the watch that is open, or was last, delivered something or lasted."""
         self.failing = ""
         """Why the last try failed; empty while all is well."""
 
     async def run(self) -> None:
         """List and watch until cancelled. No error of the API server ends it."""
-        version: int | None = None
         while True:
+            self._succeeded = False
+            error: ApiError | None = None
             try:
-                if version is None:
-                    version = await self._list()
-                version = await self._follow(version)
-            except ApiGone as error:
-                _LOG.info("%s: listing again: %s", self.kind.plural, error)
+                if self._version is None:
+                    self._version = await self._list()
+                elif self._doubtful:
+                    await self._verify(self._version)
+                await self._follow(self._version)
+                self._ended("end")
+            except ApiGone as gone:
+                error, self._version = gone, None
                 self._ended("gone")
-                if version is None:
-                    await self._pause(error)
-                version = None
-            except ApiError as error:
+            except ApiError as failed:
+                error, self._doubtful = failed, True
                 self._ended("error")
-                version = self._cache.reached if self._cache.synced and version is not None else None
+            if error is not None or not self._succeeded:
                 await self._pause(error)
 
     async def _list(self) -> int:
@@ -95,6 +112,7 @@ class Reflector(Generic[T]):
             await asyncio.sleep(0)
         self._cache.prune(seen, version)
         self._cache.mark_synced()
+        self._doubtful = False
         if self._metrics is not None:
             self._metrics.listed(self.kind.plural)
         return version
@@ -106,12 +124,21 @@ class Reflector(Generic[T]):
             _LOG.warning(text, self.kind.plural, self._cache.reached, version)
             self._cache.clear()
 
-    async def _follow(self, version: int) -> int:
-        """One watch; the version to go on from."""
-        clock = asyncio.get_running_loop().time
-        begun = clock()
-        seconds = self._random.randint(_SHORTEST, _LONGEST)
-        delivered = 0
+    async def _verify(self, version: int) -> None:
+        """Raise ApiGone if the server has not reached `version`: it was restored from a backup, or replaced.
+
+        A stock server lets a watch begin at a version in its future, and sends nothing, not even a bookmark, until it
+        gets there.
+        """
+        newest = await self._client.newest_version(self.kind, namespace=self._namespace)
+        if newest < version:
+            raise ApiGone(f"version {version} is not known, the newest is {newest}", status=410)
+        self._doubtful = False
+
+    async def _follow(self, version: int) -> None:
+        """One watch, until it ends; moves `_version` on."""
+        seconds = self._random.randint(*(_LONG if self._bookmarked else _SHORT))
+        self._bookmarked, self._doubtful = False, True
         async with self._client.watch(
             self.kind,
             version=version,
@@ -121,32 +148,36 @@ class Reflector(Generic[T]):
             seconds=seconds,
             quiet=_QUIET,
         ) as changes:
-            async for change in changes:
-                if change.type == "BOOKMARK" and 0 < change.version < version:
-                    # A watch from a version that the server has not reached delivers nothing but this bookmark.
-                    raise ApiGone(f"version {version} is not known, the newest is {change.version}", status=410)
-                self._apply(change)
-                version = max(version, change.version)
-                self._cache.reached = max(self._cache.reached, version)
-                if not delivered:
-                    self._healthy()
-                delivered += 1
-                if delivered % _YIELD_EVERY == 0:
-                    await asyncio.sleep(0)
-        self._ended("end")
-        if not delivered and clock() - begun < 1.0:
-            await self._pause(None)
-        else:
-            self._healthy()
-        return version
+            lasting = asyncio.get_running_loop().call_later(_LASTING, self._succeed)
+            try:
+                await self._take(changes, version)
+            finally:
+                lasting.cancel()
+
+    async def _take(self, changes: Watch[T], version: int) -> None:
+        """Take in the changes of a watch that began at `version`."""
+        delivered = 0
+        async for change in changes:
+            self._apply(change)
+            version = self._version = max(version, change.version)
+            self._cache.reached = max(self._cache.reached, version)
+            if not delivered:
+                self._doubtful = False
+                self._succeed()
+            delivered += 1
+            if delivered % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
 
     def _apply(self, change: Change[T]) -> None:
         if change.type == "DELETED":
             self._cache.observe_deleted(change.about.key, change.about.uid, change.version)
         elif change.object is not None:
             self._cache.observe(change.object)
+        elif change.type == "BOOKMARK":
+            self._bookmarked = True
 
-    def _healthy(self) -> None:
+    def _succeed(self) -> None:
+        self._succeeded = True
         self.failing = ""
         self._failures = 0
 
@@ -158,7 +189,9 @@ class Reflector(Generic[T]):
         self._failures += 1
         asked = error.retry_after if error is not None else None
         pause = WATCH_ENDED.delay(self._failures, asked=asked, random=self._random)
-        if error is not None:
+        if isinstance(error, ApiGone):
+            _LOG.info("%s: listing again in %.1f s: %s", self.kind.plural, pause, error)
+        elif error is not None:
             self.failing = str(error)
             _LOG.warning("%s: trying again in %.1f s: %s", self.kind.plural, pause, error)
         await asyncio.sleep(pause)

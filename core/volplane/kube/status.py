@@ -55,6 +55,7 @@ def error_from(code: int, headers: Mapping[str, str], body: bytes, *, call: str)
 
 
 _CLASSES: Mapping[int, type[ApiError]] = {
+    401: ApiUnavailable,  # credentials rotate, or what checks them restarts: the same call is accepted a moment later
     404: ApiNotFound,
     409: ApiConflict,
     410: ApiGone,

@@ -10,11 +10,12 @@ import heapq
 from collections.abc import Callable
 
 from volplane.backoff import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
+from volplane.cloud.rates import TokenBucket
 from volplane.controller.clock import LoopTime
 from volplane.errors import ApiError, BackendError, RetryPolicy
 from volplane.operations.operation import Pause
 
-__all__ = ["RetryBudget", "TokenBucket", "retry_delay"]
+__all__ = ["RetryBudget", "retry_delay"]
 
 
 def retry_delay(error: BaseException, failures: int) -> float:
@@ -25,37 +26,6 @@ def retry_delay(error: BaseException, failures: int) -> float:
     slow = isinstance(error, BackendError) and error.retry is RetryPolicy.SLOW
     asked = error.retry_after if isinstance(error, BackendError | ApiError) else None
     return (HOOK_FAILED_SLOW if slow else HOOK_FAILED).delay(failures, asked=asked)
-
-
-class TokenBucket:
-    """`rate` tokens per second, at most `burst` saved up (default: a second's). Times are seconds of any one clock."""
-
-    def __init__(self, rate: float, now: float, *, burst: float | None = None) -> None:
-        self._rate = rate
-        self._burst = max(1.0, rate if burst is None else burst)
-        self._tokens = self._burst
-        self._filled = now
-
-    def wait(self, now: float) -> float:
-        """Seconds until there is a token; 0.0: there is one now."""
-        self._fill(now)
-        return 0.0 if self._tokens >= 1.0 - 1e-9 else (1.0 - self._tokens) / self._rate
-
-    def take(self, now: float) -> None:
-        self._fill(now)
-        self._tokens -= 1.0
-
-    def give(self, tokens: float) -> None:
-        """Add tokens, as far as the burst allows."""
-        self._tokens = min(self._burst, self._tokens + tokens)
-
-    def full(self, now: float) -> bool:
-        self._fill(now)
-        return self._tokens >= self._burst
-
-    def _fill(self, now: float) -> None:
-        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
-        self._filled = now
 
 
 class RetryBudget:

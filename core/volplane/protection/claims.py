@@ -31,18 +31,24 @@ class LivePods:
 
     started: dict[str, float] = field(default_factory=dict)
     used: dict[str, list[Pod]] = field(default_factory=dict)
-    terminating_since: dict[str, float] = field(default_factory=dict)
-    """Claim uid -> loop time at which this process first saw its deletionTimestamp."""
+    terminating_since: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Namespace -> uid of a claim there -> loop time at which this process first saw its deletionTimestamp."""
 
     def follow(self, old: Claim | None, new: Claim | None, now: float) -> None:
-        """Listener of the claim cache."""
+        """Listener of the claim cache. What was listed is dropped with the last terminating claim of a namespace."""
         if new is not None and new.terminating:
-            self.terminating_since.setdefault(new.uid, now)
+            self.terminating_since.setdefault(new.namespace, {}).setdefault(new.uid, now)
         if old is not None and (new is None or new.uid != old.uid):
-            self.terminating_since.pop(old.uid, None)
+            waiting = self.terminating_since.get(old.namespace, {})
+            waiting.pop(old.uid, None)
+            if not waiting:
+                self.terminating_since.pop(old.namespace, None)
+                self.doubt(old.namespace)
 
     def listed(self, namespace: str, started: float, pods: Iterable[Pod]) -> None:
-        """Keep the answer of a live list: only pods that hold something."""
+        """Keep the answer of a live list: only pods that hold something, and only if a claim still waits for it."""
+        if namespace not in self.terminating_since:
+            return
         self.started[namespace] = started
         self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
 
@@ -57,7 +63,8 @@ class LivePods:
 
     def _started_after(self, claim: Claim) -> float | None:
         """When the last list started, if that was after the claim was seen terminating."""
-        since, started = self.terminating_since.get(claim.uid), self.started.get(claim.namespace)
+        since = self.terminating_since.get(claim.namespace, {}).get(claim.uid)
+        started = self.started.get(claim.namespace)
         return None if since is None or started is None or started < since else started
 
     def doubt(self, namespace: str) -> None:

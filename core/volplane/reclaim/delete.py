@@ -7,72 +7,34 @@ it, and a policy changed meanwhile makes the API server refuse. Then the hook ru
 from __future__ import annotations
 
 from volplane.binding.decide import volume_phase_step
-from volplane.controller.actions import Action, Delete, Patch, Run, Settled, Wait, warning
-from volplane.drivers.owners import SourceOwner
+from volplane.controller.actions import Action, Delete, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.finalizers import held_for_reclaim, without_finalizer
+from volplane.intents.owner import driver_of, identify, run_on_asset, shared_with
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import asset_key, is_in_tree, reclaim_finalizer, volume_source
+from volplane.state.naming import reclaim_finalizer
 from volplane.state.progress import Deleted, Deleting
-from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_intent
 
-__all__ = ["NO_PLUGIN", "decide_delete", "driver_of", "identify", "run_on_asset"]
-
-NO_PLUGIN = "no volume plugin matched"
-
-
-def driver_of(volume: Volume, cluster: ClusterState) -> SourceOwner:
-    """Who deletes or scrubs this volume: the driver that made it, else the one that owns its source.
-
-    reason is "" for a volume that is somebody else's on purpose.
-    """
-    provisioner = volume.annotation(names.PROVISIONED_BY)
-    if provisioner:
-        driver = cluster.drivers.get(provisioner)
-        if driver is not None:
-            return SourceOwner(driver=driver)
-        if broken := cluster.drivers.broken(provisioner):
-            return SourceOwner(reason=f'driver "{provisioner}" cannot work: {broken}')
-        return SourceOwner(reason=NO_PLUGIN if is_in_tree(provisioner) else "")
-    owner = cluster.drivers.owner_of(volume_source(volume))
-    if owner.driver is not None:
-        return owner
-    if volume.spec.csi is not None:
-        return SourceOwner(known=owner.known)
-    return owner if owner.reason or not owner.known else SourceOwner(reason=NO_PLUGIN)
-
-
-def identify(volume: Volume) -> Run:
-    """Ask the drivers whose the static volume is. No driver's limits apply to this operation."""
-    return Run(verb="identify", key=volume.key, uid=volume.uid, driver="", asset=asset_key(volume))
-
-
-def run_on_asset(verb: str, volume: Volume, driver: DriverView) -> Run:
-    """An operation on the volume's asset."""
-    return Run(
-        verb=verb,
-        key=volume.key,
-        uid=volume.uid,
-        driver=driver.name,
-        asset=asset_key(volume),
-        group=f"{verb} {volume.spec.storage_class_name}",
-    )
+__all__ = ["decide_delete"]
 
 
 def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     """The next action for a volume whose asset is to be destroyed; its claim was seen to be gone in this pass."""
     owner = driver_of(volume, cluster)
     if not owner.known:
-        return (_no_deleter(volume, owner.reason) if owner.reason else None) or identify(volume)
+        return (_no_deleter(volume, owner.reason) if owner.reason else None) or identify(volume, owner)
     driver = owner.driver
     if driver is None:
         return _without_deleter(volume, owner.reason)
+    progress = cluster.progress.volume(volume.uid)
+    if not isinstance(progress.step, Deleting | Deleted) and (why := shared_with(volume, cluster)):
+        return _kept(volume, why, cluster)
     if not volume.terminating:
         return _delete_object_first(volume, driver)
-    progress = cluster.progress.volume(volume.uid)
     if cluster.settings.binder and (why := progress.unreported_failure):
         event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
         if (step := volume_phase_step(volume, "Failed", why, events=(event,))) is not None:
@@ -83,10 +45,26 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
         case Deleted():
             pass
         case _:
-            return run_on_asset("delete", volume, driver)
+            return _begin(volume, driver, cluster)
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
     return without_finalizer(volume, why="the asset is gone")
+
+
+def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
+    """Call the hook once nothing is attached any more."""
+    if nodes := cluster.attached_to(volume):
+        return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
+    return run_on_asset("delete", volume, driver)
+
+
+def _kept(volume: Volume, why: str, cluster: ClusterState) -> Action:
+    """Say why the asset stays. Where another is the binder, phases are its own."""
+    event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
+    step = volume_phase_step(volume, "Failed", why, events=(event,)) if cluster.settings.binder else None
+    if step is not None:
+        return step
+    return Wait(reason=why) if cluster.settings.binder else Wait(reason=why, events=(event,))
 
 
 def _delete_object_first(volume: Volume, driver: DriverView) -> Action:
@@ -102,7 +80,7 @@ def _go_on(volume: Volume, driver: DriverView, pending: Deleting, cluster: Clust
     """A long deletion: the state that the driver returned is kept on the volume, then the hook is called again."""
     known = read_delete_intent(volume.annotation(names.INTENT))
     if pending.state and (known is None or known.delete_state != pending.state):
-        kept = write_volume_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
+        kept = write_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
         body = {"metadata": {"annotations": {names.INTENT: kept}}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
     left = pending.due - cluster.monotonic()

@@ -12,16 +12,18 @@ from volplane.controller.actions import EventRecord, Run, warning
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, VolumeInUse
 from volplane.intents.operation import OperationDeps
+from volplane.intents.owner import shared_with
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import VOLUMES
+from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.operations import Work
-from volplane.reclaim.recycle import recycles
+from volplane.reclaim.recycle import recycles, used_by
 from volplane.requests import DeleteRequest, RecycleRequest
+from volplane.state.indexes import claims_of_pod, finished
 from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
-from volplane.state.records import epoch_of, read_delete_intent, read_recycle_intent
+from volplane.state.records import read_delete_intent, read_recycle_intent
 
 __all__ = ["DeleteOperation", "IdentifyOperation", "RecycleOperation"]
 
@@ -80,6 +82,8 @@ class DeleteOperation(_VolumeOperation):
         live = await deps.released_volume(volume)
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise deps.not_justified()
+        if shared_with(live, deps.cluster):
+            raise deps.not_justified()
         known = read_delete_intent(live.annotation(names.INTENT))
         identity = volume_identity(live, deps.cluster.settings.cluster_id)
         generation = identity.owner.generation if identity.owner else 1
@@ -113,7 +117,10 @@ class RecycleOperation(_VolumeOperation):
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
         if live is None or live.terminating or not recycles(live) or intent is None:
             raise deps.not_justified()
-        if epoch_of(intent.fence) != epoch_of(deps.fence()):
+        if intent.fence != deps.fence() or shared_with(live, deps.cluster):
+            raise deps.not_justified()
+        if not deps.cluster.settings.follows_pods and (users := await self._users(live)):
+            deps.recorder.record(EventRecord(VOLUMES, live, "Normal", "VolumeFailedRecycle", used_by(users)))
             raise deps.not_justified()
         context = deps.context(driver, state=intent.state)
         request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.settings.cluster_id))
@@ -123,9 +130,20 @@ class RecycleOperation(_VolumeOperation):
             self._failed(run, live, progress, error, reason="VolumeFailedRecycle", message=f"Recycle failed: {error}")
             raise
         match result:
-            case PodScrub(volume=pod_volume):
-                progress.succeeded(ScrubPlan(pod_volume))
+            case PodScrub(volume=pod_volume, sub_path=sub_path):
+                progress.succeeded(ScrubPlan(pod_volume, sub_path))
             case InProgress():
                 progress.succeeded(Erasing(dict(result.state), deps.next_due(result.retry_after)))
             case Erased():
                 progress.succeeded(BackendErased())
+
+    async def _users(self, volume: Volume) -> list[str]:
+        """Pods that still use the claim it was released from, where no cache knows them."""
+        reference = volume.spec.claim_ref
+        if reference is None or not reference.namespace:
+            return []
+        key = f"{reference.namespace}/{reference.name}"
+        if await self._deps.live_claim(key) is not None:
+            return []  # created again, with another volume
+        pods = (await self._deps.client.list(PODS, namespace=reference.namespace)).items
+        return sorted(pod.key for pod in pods if key in claims_of_pod(pod) and not finished(pod))

@@ -7,55 +7,71 @@ that this process took an earlier one. A failed attempt is counted on the volume
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec.structs import replace
 
-from volplane.backoff import SCRUB_FAILED
+from volplane.backoff import LIVE_STATE_FORBIDS, SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
+from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
 from volplane.kube import names
-from volplane.kube.kinds import PODS, VOLUMES
-from volplane.kube.objects import Pod, Volume
-from volplane.reclaim.delete import NO_PLUGIN, driver_of, identify, run_on_asset
-from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name
+from volplane.kube.kinds import LEASES, PODS, VOLUMES, WHOLE_PODS
+from volplane.kube.leases import fence_of
+from volplane.kube.objects import Lease, Pod, Volume, WholePod
+from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
+from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
+from volplane.reclaim.scrub_spec import spec_difference
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, epoch_of, read_recycle_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
 
-__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod"]
+__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod", "used_by"]
 
 
-NEWER = "a newer leader scrubs it"
+_MOST_STRANGERS = 3
+"""Pods of others that are removed from the scrubber's place in one attempt."""
 
 
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a released volume whose contents are to go; its claim was seen to be gone in this pass."""
     if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
-        message = "Volume is used by pods: " + ",".join(users)
+        message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
+    if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
+        return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
     driver = _recycler(volume, cluster)
     if not isinstance(driver, DriverView):
         return driver
     reference = volume.spec.claim_ref
     intent = read_recycle_intent(volume.annotation(names.INTENT))
+    if (intent is None or not intent.erased) and (why := shared_with(volume, cluster)):
+        pod = _pod_of(volume, cluster)
+        return _fail(volume, why, cluster) if pod is None else _remove_pod(pod, why="it shares another's storage")
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
     if intent is None or intent.claim != claim_uid:
         fresh = RecycleIntent(v=INTENT_VERSION, claim=claim_uid, fence=cluster.fence())
         return _record(volume, fresh, why="declare the intent to scrub")
     if intent.given_up:
-        return _fail(volume, f"{intent.failed}; remove the annotation {names.INTENT} to try again")
+        return _given_up(volume, intent, cluster)
     if intent.erased:
         return _release(volume, cluster)
     if intent.failed:
         return _next_attempt(volume, intent, cluster)
-    ours, theirs = epoch_of(cluster.fence()), epoch_of(intent.fence)
-    if theirs > ours:
-        return Wait(reason=NEWER)
-    if theirs < ours:
-        return _record(volume, replace(intent, fence=cluster.fence()), why="take the scrub over")
+    if intent.fence != cluster.fence():
+        return not_leading(cluster, reads) or _record(
+            volume, replace(intent, fence=cluster.fence()), why="take the scrub over"
+        )
     return _scrub(volume, intent, driver, cluster, reads)
+
+
+def used_by(pods: list[str]) -> str:
+    """Why a volume is not erased yet."""
+    return "Volume is used by pods: " + ",".join(pods)
 
 
 def recycles(volume: Volume) -> bool:
@@ -64,16 +80,32 @@ def recycles(volume: Volume) -> bool:
     return policy == "Recycle" or (policy == "Delete" and on_release(volume) == "recycle")
 
 
-def abandon_scrub(volume: Volume, cluster: ClusterState) -> Action:
+def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The policy or the reference changed in the middle: stop the pod, then drop the intent."""
     intent = read_recycle_intent(volume.annotation(names.INTENT))
-    if intent is not None and epoch_of(intent.fence) > epoch_of(cluster.fence()):
-        return Wait(reason=NEWER)
-    pod = cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
+    if intent is not None and intent.fence != cluster.fence() and (step := not_leading(cluster, reads)) is not None:
+        return step
+    pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="the volume is not to be scrubbed any more")
     body = {"metadata": {"annotations": {names.INTENT: None}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
+
+
+def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """What keeps this process from going on with what another one began; None if its Lease, read live, is its own.
+
+    Terms of two Leases cannot be compared: one that was made anew counts from 0 again. So the Lease itself is asked.
+    """
+    key = cluster.settings.lease
+    if not key:
+        return None
+    if not reads.has(LEASES, key):
+        return Read(LEASES, key, why="is this process still the leader?")
+    lease = reads.get(LEASES, key)
+    if isinstance(lease, Lease) and str(fence_of(lease)) == cluster.fence():
+        return None
+    return Wait(reason="another process leads now", seconds=LIVE_STATE_FORBIDS.delay())
 
 
 def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
@@ -117,42 +149,65 @@ def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
     """The driver that erases the volume; or the action for a volume that has none, or none that is known yet."""
     owner = driver_of(volume, cluster)
     if not owner.known:
-        return (_failed_step(volume, owner.reason) if owner.reason else None) or identify(volume)
+        return (_failed_step(volume, owner.reason, cluster) if owner.reason else None) or identify(volume, owner)
     if owner.driver is None:
         nobody = owner.reason in ("", NO_PLUGIN)
-        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason)
+        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason, cluster)
     if not owner.driver.supports("recycle"):
         name = owner.driver.name
-        return _fail(volume, f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete')
+        message = f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
+        return _fail(volume, message, cluster)
     return owner.driver
 
 
 def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[EventRecord, ...] = ()) -> Patch:
-    body = {"metadata": {"annotations": {names.INTENT: write_volume_intent(intent)}}}
+    body = {"metadata": {"annotations": {names.INTENT: write_intent(intent)}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
-def _fail(volume: Volume, message: str) -> Action:
-    return _failed_step(volume, message) or Wait(reason=message)
+def _fail(volume: Volume, message: str, cluster: ClusterState) -> Action:
+    step = _failed_step(volume, message, cluster)
+    return step or Wait(reason=message, events=_failed_events(volume, message, cluster))
 
 
-def _failed_step(volume: Volume, message: str) -> Patch | None:
+def _failed_step(volume: Volume, message: str, cluster: ClusterState) -> Patch | None:
+    """Write the phase, if that is ours to write, and say why with the same step."""
+    if not cluster.settings.binder:
+        return None
     event = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
     return volume_phase_step(volume, "Failed", message, events=(event,))
+
+
+def _failed_events(volume: Volume, message: str, cluster: ClusterState) -> tuple[EventRecord, ...]:
+    """What is said where no phase is written."""
+    return () if cluster.settings.binder else (warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
+
+
+def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
+    """The pod that has the name of the volume's scrubber, whoever made it."""
+    return cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
+
+
+def _given_up(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> Action:
+    message = f"{intent.failed}; remove the annotation {names.INTENT} to try again"
+    if (step := _failed_step(volume, message, cluster)) is not None:
+        return step
+    pod = _pod_of(volume, cluster)
+    if pod is not None:
+        return _remove_pod(pod, why="no further attempt is made")
+    return Wait(reason=message, events=_failed_events(volume, message, cluster))
 
 
 def _scrub(
     volume: Volume, intent: RecycleIntent, driver: DriverView, cluster: ClusterState, reads: LiveReads
 ) -> Action:
-    pod = cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
-    if pod is not None and not belongs(pod, volume, intent):
-        return _remove_pod(pod, why="left from an earlier scrub, or forged")
+    pod = _pod_of(volume, cluster)
     if pod is not None:
-        return _follow_pod(volume, intent, pod, reads)
+        return _with_pod(volume, intent, pod, cluster, reads)
     if intent.pod:
         return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
     progress = cluster.progress.volume(volume.uid)
-    if (why := progress.unreported_failure) and (step := _failed_step(volume, why)) is not None:
+    if (why := progress.unreported_failure) and (step := _failed_step(volume, why, cluster)) is not None:
         return step
     match progress.step:
         case BackendErased():
@@ -174,32 +229,86 @@ def _create_pod(
     if not reads.has(PODS, key):
         return Read(PODS, key, why="does a pod of this name exist?")
     try:
-        body = pod_body(volume, intent, plan, cluster.settings.scrub, cluster.settings.namespace)
+        body = pod_body(
+            volume,
+            intent,
+            plan,
+            cluster.settings.scrub,
+            namespace=cluster.settings.namespace,
+            sealer=cluster.sealer,
+        )
     except Unmountable as error:
-        return _fail(volume, str(error))
+        return _fail(volume, str(error), cluster)
     return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}")
 
 
-def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, reads: LiveReads) -> Action:
+def _with_pod(volume: Volume, intent: RecycleIntent, pod: Pod, cluster: ClusterState, reads: LiveReads) -> Action:
+    """A pod has the scrubber's name: ours for this attempt, ours from an earlier one, or somebody else's."""
+    made = sealed_spec(pod, cluster.sealer)
+    if made is not None and belongs(pod, volume, intent):
+        return _follow_pod(volume, intent, pod, made, reads)
+    if made is not None or pod.terminating:
+        return _remove_pod(pod, why="left from an earlier scrub")
+    return _remove_stranger(volume, intent, pod, "volplane did not make it so")
+
+
+def _remove_stranger(volume: Volume, intent: RecycleIntent, pod: Pod, why: str) -> Action:
+    """Remove a pod that may not run under the scrubber's name. What puts one there for ever fails the attempt."""
+    if pod.terminating or pod.uid in intent.strangers:
+        return _remove_pod(pod, why=why)
+    if len(intent.strangers) < _MOST_STRANGERS:
+        noted = replace(intent, strangers=(*intent.strangers, pod.uid))
+        return _record(volume, noted, why=f"remove pod {pod.key}: {why}")
+    failed = f"pod {pod.key} is replaced again and again: {why}; look for an admission webhook that changes it"
+    return _record(volume, replace(intent, failed=failed), why="the scrub failed")
+
+
+def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, made: Mapping[str, Any], reads: LiveReads) -> Action:
     gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
     if intent.pod != pod.uid:
         if SCRUB_GATE not in gates:
-            # It started without our permit: somebody lifted the gate, or another instance worked on an older intent.
-            return _remove_pod(pod, why="runs without a permit")
+            # Somebody lifted or stripped the gate, or another instance worked on an older intent.
+            return _remove_stranger(volume, intent, pod, "it started without a permit")
         if not reads.has(VOLUMES, volume.key):
             return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
         return _record(volume, replace(intent, pod=pod.uid), why=f"permit pod {pod.name}")
     if SCRUB_GATE in gates:
-        left = [{"name": name} for name in gates if name != SCRUB_GATE]
-        body = {"spec": {"schedulingGates": left}}
-        return Patch(kind=PODS, target=pod, body=body, why="lift the gate")
+        seen = _compared(volume, intent, pod, made, reads)
+        return _lift_gate(seen, gates) if isinstance(seen, WholePod) else seen
     match pod.status.phase:
         case "Succeeded":
-            return _record(volume, replace(intent, erased=True), why="the pod erased and verified it")
+            seen = _compared(volume, intent, pod, made, reads)
+            erased = replace(intent, erased=True)
+            return _record(volume, erased, why="the pod erased it") if isinstance(seen, WholePod) else seen
         case "Failed":
             return _record(volume, replace(intent, failed=_why_failed(pod)), why="the scrub failed")
         case phase:
             return Wait(reason=f"scrubber pod {pod.key} is {phase or 'Pending'}")
+
+
+def _compared(
+    volume: Volume, intent: RecycleIntent, pod: Pod, made: Mapping[str, Any], reads: LiveReads
+) -> Action | WholePod:
+    """The pod, read live, if it is what we made; else what follows."""
+    if not reads.has(WHOLE_PODS, pod.key):
+        return Read(WHOLE_PODS, pod.key, why="is it the pod that was made?")
+    live = reads.get(WHOLE_PODS, pod.key)
+    if not isinstance(live, WholePod) or live.uid != pod.uid:
+        return Wait(reason=f"scrubber pod {pod.key} is being replaced", seconds=SCRUB_FAILED.delay())
+    if not (difference := spec_difference(made, live.spec)):
+        return live
+    # Whatever changed it changes the next one too: no further attempt.
+    why = (
+        f"the recycler pod is not as volplane made it: {difference}; exempt namespace {pod.namespace} from the "
+        "admission webhook or the person that changed it"
+    )
+    return _record(volume, replace(intent, failed=why, given_up=True), why="the scrubber pod was changed")
+
+
+def _lift_gate(live: WholePod, gates: list[str]) -> Patch:
+    """live: as it was compared; the write is refused if the pod has changed since."""
+    left = [{"name": name} for name in gates if name != SCRUB_GATE]
+    return Patch(kind=PODS, target=live, body={"spec": {"schedulingGates": left}}, why="lift the gate")
 
 
 def _why_failed(pod: Pod) -> str:
@@ -209,16 +318,16 @@ def _why_failed(pod: Pod) -> str:
         ended = status.state.terminated if status.state is not None else None
         if ended:
             texts.append(str(ended.get("message") or ended.get("reason") or ""))
-    text = ": ".join(part.strip() for part in texts if part and part.strip())
-    return (text or "pod failed, pod.Status.Message unknown")[:900]
+    text = ": ".join(shown for part in texts if part and (shown := last_lines(part)))
+    return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
 
 
 def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> Action:
     """Say it failed, remove the pod, and after a while begin the next attempt, or give up."""
     message = f"Recycle failed: failed to recycle volume: {intent.failed}"
-    if (step := _failed_step(volume, message)) is not None:
+    if (step := _failed_step(volume, message, cluster)) is not None:
         return step
-    pod = cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
+    pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="its attempt failed")
     limit = cluster.settings.scrub.attempts
@@ -230,7 +339,10 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) 
     now = cluster.now().timestamp()
     if not intent.not_before:
         pause = SCRUB_FAILED.delay(intent.attempt)
-        return _record(volume, replace(intent, not_before=now + pause), why="pause before the next attempt")
+        events = _failed_events(volume, message, cluster)
+        return _record(
+            volume, replace(intent, not_before=now + pause), why="pause before the next attempt", events=events
+        )
     left = intent.not_before - now
     if 0 < left <= SCRUB_FAILED.ceiling:  # more than that is a clock that was put back
         return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
@@ -240,7 +352,7 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) 
 
 def _release(volume: Volume, cluster: ClusterState) -> Action:
     """Nothing is left: the pod goes first, then reference and intent in one write."""
-    pod = cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
+    pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="the scrub is done")
     events = (EventRecord(VOLUMES, volume, "Normal", "VolumeRecycled", "Volume recycled"),)

@@ -1,4 +1,8 @@
-"""The scrubber pod: its name, its body, and whether a pod found under that name is ours for this very scrub. Pure."""
+"""The scrubber pod: its name, its body, and whether a pod found under that name is ours for this very scrub. Pure.
+
+Whoever may create pods in our namespace may create one of that name. So the pod carries what it is for and the spec
+that it was made with, sealed with our key.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,11 @@ from volplane.controller.config import ScrubberSettings
 from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VOLUME, overlaid
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
+from volplane.reclaim.scrub_script import SCRIPT
 from volplane.state.indexes import SCRUB_VOLUME
 from volplane.state.naming import volume_source
 from volplane.state.progress import ScrubPlan
-from volplane.state.records import RecycleIntent
+from volplane.state.records import RecycleIntent, Sealer
 
 __all__ = [
     "SCRUB_GATE",
@@ -26,6 +31,7 @@ __all__ = [
     "pod_body",
     "pod_name",
     "scrub_deadline",
+    "sealed_spec",
     "source_digest",
 ]
 
@@ -37,17 +43,15 @@ _VOLUME_UID = "volplane.dev/scrub-volume-uid"
 _CLAIM_UID = "volplane.dev/scrub-claim-uid"
 _SOURCE = "volplane.dev/scrub-source"
 _ATTEMPT = "volplane.dev/scrub-attempt"
+_SPEC = "volplane.dev/scrub-spec"
+"""The spec as it was made, JSON: admission may have changed the pod's own."""
+_SEAL = "volplane.dev/scrub-seal"
+_SEALED = (SCRUB_VOLUME, _VOLUME_UID, _CLAIM_UID, _SOURCE, _ATTEMPT, _SPEC)
 
 DEFAULT_IMAGE = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
 LONGEST_DEADLINE = 2**31 - 1
 """Seconds that the API server accepts as `activeDeadlineSeconds`."""
 NANOS_PER_GIB = 2**30 * 10**9
-SCRIPT = (
-    "test -d /scrub || { echo 'there is no volume at /scrub'; exit 1; }; "
-    "find /scrub -xdev -mindepth 1 -depth -delete; "
-    'left=$(find /scrub -mindepth 1 | head -n 5); test -z "$left" || { echo "not erased: $left"; exit 1; }'
-)
-"""Empties /scrub without following links or crossing mounts, and fails unless nothing is left."""
 
 
 class Unmountable(Exception):
@@ -80,9 +84,26 @@ def _permit(volume: Volume, intent: RecycleIntent) -> dict[str, str]:
 
 
 def belongs(pod: Pod, volume: Volume, intent: RecycleIntent) -> bool:
-    """Whether the pod was made for this volume, this release of it, this source and this attempt."""
+    """Whether the pod names this volume, this release of it, this source and this attempt."""
     annotations = pod.metadata.annotations or {}
     return all(annotations.get(key) == value for key, value in _permit(volume, intent).items())
+
+
+def sealed_spec(pod: Pod, sealer: Sealer) -> dict[str, Any] | None:
+    """The spec that this cluster's volplane made the pod with; None if it did not, or an annotation was changed."""
+    annotations = pod.metadata.annotations or {}
+    if not sealer.signed(*_sealed(pod.name, annotations), annotations.get(_SEAL, "")):
+        return None
+    try:
+        return msgspec.json.decode(annotations[_SPEC], type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def _sealed(name: str, annotations: Mapping[str, str]) -> tuple[str, bytes]:
+    """Subject and content of the seal."""
+    content = [annotations.get(key, "") for key in _SEALED]
+    return f"scrub {name}", msgspec.json.encode(content)
 
 
 def scrub_deadline(volume: Volume, settings: ScrubberSettings) -> int:
@@ -92,16 +113,24 @@ def scrub_deadline(volume: Volume, settings: ScrubberSettings) -> int:
 
 
 def pod_body(
-    volume: Volume, intent: RecycleIntent, plan: ScrubPlan, settings: ScrubberSettings, namespace: str
+    volume: Volume,
+    intent: RecycleIntent,
+    plan: ScrubPlan,
+    settings: ScrubberSettings,
+    *,
+    namespace: str,
+    sealer: Sealer,
 ) -> dict[str, Any]:
-    """The pod, gated. Raises Unmountable if the volume's source cannot be mounted inline."""
+    """The pod, gated and sealed. Raises Unmountable if the volume's source cannot be mounted inline."""
     if volume.spec.volume_mode == "Block":
         raise Unmountable("a volume of mode Block cannot be mounted in a scrubber pod")
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image or DEFAULT_IMAGE,
         "command": list(settings.command) or ["/bin/sh", "-c", SCRIPT],
-        "volumeMounts": [{"name": VOLUME, "mountPath": "/scrub"}],
+        "volumeMounts": [
+            {"name": VOLUME, "mountPath": "/scrub"} | ({"subPath": plan.sub_path} if plan.sub_path else {})
+        ],
         "securityContext": {
             "runAsUser": 0,
             "allowPrivilegeEscalation": False,
@@ -136,7 +165,11 @@ def pod_body(
         "labels": {SCRUB_LABEL: _hash(volume.uid.encode()), "app.kubernetes.io/name": "volplane-scrub"},
         "annotations": _permit(volume, intent),
     }
-    return overlaid(PODS.body(metadata=metadata, spec=spec), settings.template)
+    body = overlaid(PODS.body(metadata=metadata, spec=spec), settings.template)
+    annotations = body["metadata"]["annotations"]
+    annotations[_SPEC] = msgspec.json.encode(body["spec"], order="deterministic").decode()
+    annotations[_SEAL] = sealer.sign(*_sealed(pod_name(volume), annotations))
+    return body
 
 
 def _pod_volume(volume: Volume, plan: ScrubPlan) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from volplane_embedded.kubelet.pod_directory import PodDirectory
 from volplane_embedded.kubelet.sandboxes import Sandboxes
 from volplane_embedded.kubelet.volume_manager import ClaimUse, VolumeManager
 from volplane_embedded.objects import Now, Pod
+from volplane_embedded.sandbox.limits import why_no_cgroup
 from volplane_embedded.scheduler.scheduler import Scheduler
 
 __all__ = ["LocalNodes"]
@@ -97,6 +98,8 @@ class LocalNodes:
         await asyncio.to_thread(remove_tree, directory)
         if message := await sandboxes.check(directory):
             _LOG.warning("pods will fail: %s", message)
+        elif why := why_no_cgroup():
+            _LOG.info("memory is limited for each process of a container, not for all together: %s", why)
         await asyncio.to_thread(remove_tree, directory)
 
     async def _register(self, nodes: NodeRegistration) -> None:

@@ -95,10 +95,11 @@ def test_owning_is_a_question_of_the_path(site: Any, tmp_path: Path) -> None:
 
 def test_recycling_is_for_a_pod_that_sees_only_the_directory(site: Any) -> None:
     asset = site.provision(parameters={"volumeType": "local"})
-    expected = PodScrub(volume={"hostPath": {"path": str(site.path(asset)), "type": "Directory"}})
-    assert site.recycle(site.volume(asset)) == expected
+    root = {"hostPath": {"path": str(site.root), "type": "Directory"}}
+    below = str(site.path(asset).relative_to(site.root))
+    assert site.recycle(site.volume(asset)) == PodScrub(volume=root, sub_path=below)
     (site.root / "team").mkdir()
-    assert site.recycle(site.static(site.root / "team")).volume["hostPath"]["path"] == str(site.root / "team")
+    assert site.recycle(site.static(site.root / "team")) == PodScrub(volume=root, sub_path="team")
     with pytest.raises(NotFound, match="gone"):
         site.recycle(site.static(site.root / "missing"))
     with pytest.raises(NotFound):

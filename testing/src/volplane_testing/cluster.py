@@ -266,6 +266,10 @@ class Cluster:
         lost = answer_lost if after else unanswered
         self._script.add(requests(verb, resource), refuse(status, after=after) if status else lost, times=times)
 
+    def heal(self) -> None:
+        """End all faults of the API server that are left to happen."""
+        self._script.faults.clear()
+
     def delay(self, verb: str, resource: str, seconds: float, times: int = 1) -> None:
         """Delay the next `times` requests of the controllers by so many seconds."""
         self._script.add(requests(verb, resource), delay(seconds), times=times)

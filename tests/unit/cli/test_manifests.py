@@ -7,27 +7,34 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from volplane.cli.main import main
 from volplane.cli.rbac import cluster_rules, namespace_rules
-from volplane.controller.config import ALL_CONTROLLERS, parse_configuration
+from volplane.controller.config import ALL_CONTROLLERS, ScrubberSettings, parse_configuration
+from volplane.kube.objects import Volume
+from volplane.reclaim.scrub_pod import pod_body
+from volplane.state.progress import ScrubPlan
+from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """The objects by kind."""
     assert main(["manifests", *arguments]) == 0
     objects = list(yaml.safe_load_all(capsys.readouterr().out))
-    kinds = {each["kind"]: each for each in objects}
-    assert len(kinds) == len(objects)
-    return kinds
+    policies = {each["metadata"]["name"]: each for each in objects if each["kind"] == "NetworkPolicy"}
+    kinds = {each["kind"]: each for each in objects if each["kind"] != "NetworkPolicy"}
+    assert len(kinds) + len(policies) == len(objects)
+    return {**kinds, "NetworkPolicy": policies}
 
 
 def test_everything_lies_in_the_namespace_and_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
     objects = printed(capsys, "--namespace", "storage", "--image", "registry.example.com/v:1", "--controllers", "all")
     namespaced = {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment"}
-    assert set(objects) == namespaced | {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+    assert set(objects) == namespaced | {"Namespace", "ClusterRole", "ClusterRoleBinding", "NetworkPolicy"}
+    assert {each["metadata"]["namespace"] for each in objects["NetworkPolicy"].values()} == {"storage"}
     assert objects["Namespace"]["metadata"]["name"] == "storage"
     assert {objects[kind]["metadata"]["namespace"] for kind in namespaced} == {"storage"}
     for kind in ("ClusterRoleBinding", "RoleBinding"):
@@ -54,6 +61,26 @@ def test_the_pod_may_do_little_and_is_probed(capsys: pytest.CaptureFixture[str])
     assert container["image"].startswith("volplane:0.")
 
 
+def test_the_network_reaches_one_port_of_the_controllers_and_nothing_of_scrubber_pods(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    objects = printed(capsys)
+    template = objects["Deployment"]["spec"]["template"]
+    ours, scrubs = objects["NetworkPolicy"]["volplane"]["spec"], objects["NetworkPolicy"]["volplane-scrub"]["spec"]
+    assert ours["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert ours["policyTypes"] == ["Ingress"]
+    [port] = template["spec"]["containers"][0]["ports"]
+    assert ours["ingress"] == [{"ports": [{"protocol": "TCP", "port": port["containerPort"]}]}]
+    intent = RecycleIntent(v=INTENT_VERSION, claim="c")
+    item = msgspec.convert({"metadata": {"name": "v", "uid": "u"}, "spec": {"hostPath": {"path": "/x"}}}, Volume)
+    pod = pod_body(
+        item, intent, ScrubPlan(None), ScrubberSettings(), namespace="volplane-system", sealer=Sealer(b"k" * 32)
+    )
+    assert scrubs["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert scrubs["policyTypes"] == ["Ingress", "Egress"]
+    assert not scrubs.keys() & {"ingress", "egress"}, "none is allowed"
+
+
 def test_the_command_of_the_pod_is_one_that_volplane_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (container,) = printed(capsys, "--controllers", "all")["Deployment"]["spec"]["template"]["spec"]["containers"]
     program, *command = [*container["command"], *container["args"]]
@@ -71,7 +98,8 @@ def test_the_command_of_the_pod_is_one_that_volplane_takes(capsys: pytest.Captur
 
 def test_scrubber_pods_need_a_privileged_namespace_and_nothing_else_does(capsys: pytest.CaptureFixture[str]) -> None:
     label = "pod-security.kubernetes.io/enforce"
-    assert printed(capsys)["Namespace"]["metadata"]["labels"] == {label: "restricted"}
+    assert printed(capsys, "--controllers", "provisioner")["Namespace"]["metadata"]["labels"] == {label: "restricted"}
+    assert printed(capsys)["Namespace"]["metadata"]["labels"] == {label: "privileged"}
     assert printed(capsys, "--controllers", "all")["Namespace"]["metadata"]["labels"] == {label: "privileged"}
 
 

@@ -1,6 +1,7 @@
 """The keyed work queue."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -131,7 +132,7 @@ async def test_failures_double_the_pause_up_to_its_bound_until_they_are_forgotte
     assert pauses[-1] == 1000
     assert queue.failures("a") == 25
     assert queue.retry("a", backoff.API_UNAVAILABLE) == 30
-    assert queue.retry("b", backoff.API_REFUSED) == 5
+    assert queue.retry("b", backoff.API_REFUSED) == 0.1
     queue.forget("a")
     assert queue.retry("a", backoff.RECONCILE_FAILED) == pytest.approx(0.005)
 
@@ -165,12 +166,13 @@ async def test_closing_ends_the_workers_and_takes_nothing_more() -> None:
 class _Counts:
     def __init__(self) -> None:
         self.seen: list[tuple[object, ...]] = []
+        self.depth: Callable[[], int] = lambda: -1
 
     def queue_added(self, queue: str) -> None:
         self.seen.append(("added", queue))
 
-    def queue_depth(self, queue: str, depth: int) -> None:
-        self.seen.append(("depth", queue, depth))
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> None:
+        self.depth = depth
 
     def queue_waited(self, queue: str, seconds: float) -> None:
         self.seen.append(("waited", queue, seconds))
@@ -186,16 +188,16 @@ async def test_depth_waiting_work_and_retries_are_counted() -> None:
     counts = _Counts()
     queue = WorkQueue("claims", metrics=counts)
     queue.add("a")
+    assert counts.depth() == 1
     await asyncio.sleep(2)
     await queue.get()
+    assert counts.depth() == 0
     await asyncio.sleep(3)
     queue.retry("a", backoff.RECONCILE_FAILED)
     queue.done("a")
     assert counts.seen == [
         ("added", "claims"),
-        ("depth", "claims", 1),
         ("waited", "claims", 2.0),
-        ("depth", "claims", 0),
         ("retried", "claims"),
         ("worked", "claims", 3.0),
     ]

@@ -21,6 +21,7 @@ from volplane import (
     HookRequest,
     InProgress,
     ListedAsset,
+    PodScrub,
     Throttled,
     VolumeSource,
     hookimpl,
@@ -37,6 +38,7 @@ from volplane.requests import (
     NodeIdentity,
     OwnsRequest,
     ProbeRequest,
+    RecycleRequest,
     StartRequest,
     StopRequest,
     ValidateRequest,
@@ -107,6 +109,18 @@ def test_a_wrong_result_is_an_unknown_outcome_that_names_plugin_and_hook(kit: An
     assert str(unknown.value).startswith("hook provision of backend memory ")
     assert message in str(unknown.value)
     assert not unknown.value.nothing_done
+
+
+@pytest.mark.parametrize("path", ["/etc", "../other", "a/../..", 7])
+def test_a_scrub_whose_path_leads_out_of_its_volume_is_refused(kit: Any, path: Any) -> None:
+    scrub = PodScrub(volume={"hostPath": {"path": "/data"}}, sub_path=path)
+    with pytest.raises(OutcomeUnknown, match="expected a relative path without"):
+        answering(kit, scrub, "recycle").call(RecycleRequest(context=kit.context, volume=kit.volume()))
+
+
+def test_a_scrub_of_a_part_names_the_whole(kit: Any) -> None:
+    with pytest.raises(OutcomeUnknown, match="with sub_path 'a' and no volume that has it"):
+        answering(kit, PodScrub(sub_path="a"), "recycle").call(RecycleRequest(context=kit.context, volume=kit.volume()))
 
 
 def test_a_class_returned_instead_of_an_instance_is_told_apart(kit: Any) -> None:

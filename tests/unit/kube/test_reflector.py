@@ -42,6 +42,15 @@ def versions(wire: Any) -> list[str]:
     return [query["resourceVersion"] for query in wire.queries if "watch" in query]
 
 
+def lengths(wire: Any) -> list[int]:
+    return [int(query["timeoutSeconds"]) for query in wire.queries if "watch" in query]
+
+
+def lists(wire: Any) -> int:
+    """How often the whole was listed, in pages."""
+    return sum(query.get("limit") == "500" and "continue" not in query for query in wire.queries)
+
+
 async def test_what_was_there_and_what_comes_is_in_the_cache(
     wire: Callable[[], Any], settle: Callable[[], Any]
 ) -> None:
@@ -117,7 +126,7 @@ async def test_a_version_too_old_leads_to_a_new_list_and_its_difference_is_told(
         await asyncio.sleep(30)
         assert cache.keys() == ["comes", "stays"]
         assert told == [(False, True, "comes"), (True, False, "goes")]
-    assert len([call for call in line.calls if call == ("GET", "/api/v1/persistentvolumes")]) == 2
+    assert lists(line) == 2
 
 
 async def test_a_silent_connection_is_given_up_after_ninety_seconds(
@@ -126,14 +135,74 @@ async def test_a_silent_connection_is_given_up_after_ninety_seconds(
     line = wire()
     async with reflecting(line) as cache:
         await cache.wait_synced()
-        await settle()
-        for watch in tuple(line.server._open):
-            watch.push = lambda _event: None
+        await asyncio.sleep(100)  # bookmarks came: the second watch is a long one
+        (watch,) = line.server._open
+        watch.push = lambda _event: None
         await make(line, "a")
-        await asyncio.sleep(80)
+        await asyncio.sleep(40)
         assert cache.keys() == []
-        await asyncio.sleep(15)
+        await asyncio.sleep(32)
         assert cache.keys() == ["a"]
+
+
+async def test_a_kind_without_bookmarks_is_followed_in_short_watches_and_nothing_comes_late(
+    wire: Callable[[], Any], settle: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    line = wire(without_bookmarks=frozenset({"persistentvolumes"}))
+    cache, loop = Cache(VOLUMES), asyncio.get_running_loop()
+    reflector = Reflector(line.client, cache, random=Random(1))
+    task = asyncio.create_task(reflector.run())
+    await cache.wait_synced()
+    came: list[float] = []
+    cache.subscribe(lambda _old, _new: came.append(loop.time()))
+    made: list[float] = []
+    for number in range(12):
+        await asyncio.sleep(300)
+        made.append(loop.time())
+        await make(line, f"v{number}")
+        await settle()
+        assert reflector.failing == ""
+    assert came == made
+    assert all(60 <= seconds <= 80 for seconds in lengths(line))
+    assert lists(line) == 1
+    assert caplog.text == ""
+    task.cancel()
+
+
+async def test_a_server_that_calls_every_version_too_old_is_asked_ever_less_often(wire: Callable[[], Any]) -> None:
+    line = wire()
+    opened = line.server.watch
+
+    def too_old(path: str, query: dict[str, str], headers: dict[str, str]) -> Any:
+        line.server.store.compact()
+        return opened(path, {**query, "resourceVersion": "1"}, headers)
+
+    line.server.watch = too_old
+    await make(line, "a")
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await asyncio.sleep(600)
+        assert 15 < lists(line) < 50
+        line.server.watch = opened
+        await make(line, "b")
+        await asyncio.sleep(31)
+        assert cache.keys() == ["a", "b"]
+
+
+async def test_the_first_list_after_a_version_too_old_is_not_long_in_coming(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await asyncio.sleep(3600)
+        for name in "abc":
+            line.server.end_watches()
+            await make(line, name)
+            line.server.store.compact()
+            await asyncio.sleep(0.9)
+            assert name in cache
+            await asyncio.sleep(3600)
 
 
 async def test_bookmarks_keep_a_quiet_watch_open_and_move_its_version(
@@ -147,9 +216,11 @@ async def test_bookmarks_keep_a_quiet_watch_open_and_move_its_version(
         await line.client.create(
             VOLUMES, VOLUMES.body(metadata={"name": "x"}, spec=SPEC)
         )  # any write moves the server's version
-        await asyncio.sleep(200)
+        await asyncio.sleep(250)
         assert cache.reached > before
-    assert len(versions(line)) == 1
+    first, second = lengths(line)
+    assert first <= 80, "bookmarks may not come: it ends before it is silent for too long"
+    assert second >= 240, "they came"
 
 
 async def test_an_object_that_cannot_be_read_is_skipped_and_its_old_state_kept(
@@ -187,12 +258,16 @@ async def test_a_server_that_is_away_is_asked_ever_less_often(wire: Callable[[],
         assert cache.keys() == ["a"]
 
 
+async def make_a_longer_past(wire: Any) -> None:
+    await make(wire, "a", "b")
+    for number in range(20):
+        await wire.client.patch(VOLUMES, "a", {"metadata": {"labels": {"n": str(number)}}})
+
+
 async def test_a_server_that_was_put_back_is_believed(wire: Callable[[], Any], settle: Callable[[], Any]) -> None:
     line, other = wire(), wire()
     await make(other, "b", "c")
-    await make(line, "a", "b")
-    for number in range(20):
-        await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"n": str(number)}}})
+    await make_a_longer_past(line)
     heard: list[tuple[str, bool]] = []
     async with reflecting(line) as cache:
         await cache.wait_synced()
@@ -200,13 +275,29 @@ async def test_a_server_that_was_put_back_is_believed(wire: Callable[[], Any], s
         cache.subscribe(lambda old, new: heard.append(((new or old or Volume()).name, new is not None)))
         line.inner = other.inner
         line.server.end_watches()
-        await asyncio.sleep(120)  # two bookmarks
+        await asyncio.sleep(82)  # the next watch hears nothing, and ends
         assert cache.keys() == ["b", "c"]
         assert {cache.get(key).uid for key in "bc"} == {(await other.client.get(VOLUMES, key)).uid for key in "bc"}
         assert ("a", False) in heard
         await make(other, "d")
         await settle()
         assert cache.keys() == ["b", "c", "d"]
+
+
+async def test_a_server_that_was_put_back_while_it_was_away_is_believed_at_once(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line, other = wire(), wire()
+    await make(other, "b", "c")
+    await make_a_longer_past(line)
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await asyncio.sleep(100)
+        line.fail(("WATCH", "/"), times=1)
+        line.inner = other.inner
+        line.server.end_watches()
+        await asyncio.sleep(2)
+        assert cache.keys() == ["b", "c"]
 
 
 async def test_what_leaves_the_selection_leaves_the_cache_and_may_come_back(

@@ -12,7 +12,7 @@ from volplane.errors import (
     Throttled,
     Unavailable,
 )
-from volplane.operations.retry_budget import TokenBucket, retry_delay
+from volplane.operations.retry_budget import retry_delay
 
 
 def test_delays_double_from_half_a_second_to_two_minutes() -> None:
@@ -44,22 +44,3 @@ def test_retry_after_also_shortens_a_slow_class() -> None:
 
 def test_an_unknown_outcome_backs_off() -> None:
     assert retry_delay(OutcomeUnknown("timeout"), 2) == 1
-
-
-def test_a_bucket_lets_a_burst_of_one_second_through_and_then_the_rate() -> None:
-    bucket = TokenBucket(2.0, now=100.0)
-    for _ in range(2):
-        assert bucket.wait(100.0) == 0
-        bucket.take(100.0)
-    assert bucket.wait(100.0) == pytest.approx(0.5)
-    assert bucket.wait(100.25) == pytest.approx(0.25)
-    assert bucket.wait(100.5) == 0
-
-
-def test_a_slow_bucket_still_holds_one_token_and_saves_no_more() -> None:
-    bucket = TokenBucket(0.1, now=0.0)
-    bucket.take(0.0)
-    assert bucket.wait(0.0) == pytest.approx(10)
-    assert bucket.wait(1000.0) == 0
-    bucket.take(1000.0)
-    assert bucket.wait(1000.0) == pytest.approx(10)

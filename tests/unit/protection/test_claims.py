@@ -95,8 +95,8 @@ def test_a_dying_claim_without_the_finalizer_is_left_alone() -> None:
     assert Bench(claim(finalizers=[FOREIGN], deletionTimestamp=DYING)).decide() == Settled()
 
 
-def dying(**fields: Any) -> Claim:
-    return claim(finalizers=[GUARD], deletionTimestamp=DYING, **fields)
+def dying(name: str = "c", **fields: Any) -> Claim:
+    return claim(name, finalizers=[GUARD], deletionTimestamp=DYING, **fields)
 
 
 def test_a_claim_that_is_gone_needs_nothing() -> None:
@@ -229,3 +229,21 @@ def test_what_was_noted_about_a_claim_goes_with_it() -> None:
     assert bench.live.terminating_since
     bench.claims.observe_deleted(bench.item.key, bench.item.uid)
     assert not bench.live.terminating_since
+
+
+def test_what_was_listed_in_a_namespace_goes_with_its_last_dying_claim() -> None:
+    bench = Bench(dying("a"), live=(pod(uses="other"),))
+    bench.claims.observe(dying("b"))
+    asyncio.run(bench.list_pods("default"))
+    bench.claims.observe_deleted("default/a", "uid-a")
+    assert bench.live.used
+    bench.claims.observe_deleted("default/b", "uid-b")
+    assert not bench.live.used
+    assert not bench.live.started
+
+
+def test_a_list_that_is_answered_when_nobody_waits_any_more_is_not_kept() -> None:
+    bench = Bench(dying(), live=(pod(uses="other"),))
+    bench.claims.observe_deleted(bench.item.key, bench.item.uid)
+    asyncio.run(bench.list_pods("default"))
+    assert not bench.live.used

@@ -13,24 +13,25 @@ from unit.deciding import HOOKS, NOW, disk, put, read, state_with
 from volplane.assets import PodScrub
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Wait
 from volplane.controller.config import ScrubberSettings
-from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
-from volplane.kube.objects import Pod, Volume
+from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES, WHOLE_PODS
+from volplane.kube.objects import Lease, Pod, Volume, WholePod
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, pod_body, pod_name, scrub_deadline
 from volplane.reconcile.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.progress import Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer, read_recycle_intent, write_intent
 
 INTENT = "volplane.dev/intent"
 GONE = claim("gone")
 DISK = disk()
 OURS = "volplane-system"
+SEALER = Sealer(b"k" * 32)
 
 
 def dirty(**intent: Any) -> Volume:
     """A released volume with this intent."""
-    text = write_volume_intent(RecycleIntent(v=INTENT_VERSION, **{"claim": GONE.uid, **intent}))
+    text = write_intent(RecycleIntent(v=INTENT_VERSION, **{"claim": GONE.uid, **intent}))
     return _with(text)
 
 
@@ -41,16 +42,29 @@ def _with(text: str) -> Volume:
     return volume(claim=GONE, annotations=marks, persistentVolumeReclaimPolicy="Recycle", status=status)
 
 
-def pod_of(item: Volume, *, gated: bool = False, phase: str = "Pending", **changes: Any) -> Pod:
-    """The pod that we would make for this volume and intent, as the server has it."""
+def body_of(item: Volume, *, sealer: Sealer = SEALER) -> dict[str, Any]:
+    """What we would create for this volume and intent."""
     intent = read_recycle_intent(item.annotation(INTENT))
     assert intent is not None
-    body = pod_body(item, intent, ScrubPlan(None), ScrubberSettings(), OURS)
+    body = pod_body(item, intent, ScrubPlan(None), ScrubberSettings(), namespace=OURS, sealer=sealer)
     body["metadata"] |= {"uid": "uid-pod", "resourceVersion": "1"}
+    return body
+
+
+def pod_of(item: Volume, *, gated: bool = False, phase: str = "Pending", **changes: Any) -> Pod:
+    """The pod that we would make for this volume and intent, as the server has it."""
+    body = body_of(item, sealer=changes.pop("sealer", SEALER))
     body["metadata"]["annotations"] = {**body["metadata"]["annotations"], **changes.pop("annotations", {})}
     body["metadata"] |= changes
     body["spec"]["schedulingGates"] = [{"name": SCRUB_GATE}] if gated else []
     return msgspec.convert({**body, "status": {"phase": phase}}, Pod)
+
+
+def whole(item: Volume, **spec: Any) -> LiveReads:
+    """The pod that we would make, read live with its whole spec, in which these fields were changed."""
+    body = body_of(item)
+    body["spec"] |= spec
+    return read(WHOLE_PODS, f"{OURS}/{pod_name(item)}", msgspec.convert(body, WholePod))
 
 
 def decided(item: Volume, *pods: Pod, reads: LiveReads | None = None, made: ClusterState | None = None) -> Any:
@@ -67,6 +81,10 @@ def noted(action: Any) -> RecycleIntent:
     intent = read_recycle_intent(action.body["metadata"]["annotations"][INTENT])
     assert intent is not None
     return intent
+
+
+BODY = body_of(dirty())["spec"]
+DEMANDED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", '{"v":1}', '{"v":1,"claim":"uid-another"}'])
@@ -112,33 +130,132 @@ def test_the_pod_is_permitted_after_a_live_look_at_the_volume_and_then_let_go() 
     assert isinstance(decided(item, pod_of(item, gated=True)), Read)
     assert noted(decided(item, pod_of(item, gated=True), reads=read(VOLUMES, "v", item))).pod == "uid-pod"
     permitted = dirty(pod="uid-pod")
-    lift = decided(permitted, pod_of(permitted, gated=True))
+    asks = decided(permitted, pod_of(permitted, gated=True))
+    assert asks == Read(WHOLE_PODS, f"{OURS}/{pod_name(permitted)}", "is it the pod that was made?")
+    lift = decided(permitted, pod_of(permitted, gated=True), reads=whole(permitted))
     assert lift.kind is PODS
     assert lift.body == {"spec": {"schedulingGates": []}}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"annotations": {"volplane.dev/scrub-volume-uid": "another"}},
-        {"annotations": {"volplane.dev/scrub-claim-uid": "another"}},
-        {"annotations": {"volplane.dev/scrub-source": "another"}},
-        {"annotations": {"volplane.dev/scrub-attempt": "2"}},
-    ],
-)
+def test_a_pod_of_an_earlier_release_or_attempt_is_deleted_by_its_uid_and_proves_nothing() -> None:
+    item = dirty(pod="uid-pod", attempt=2)
+    gone = decided(item, pod_of(dirty(pod="uid-pod"), phase="Succeeded"))
+    assert isinstance(gone, Delete)
+    assert gone.target.uid == "uid-pod"
+
+
+FORGED = [
+    {"annotations": {"volplane.dev/scrub-volume-uid": "another"}},
+    {"annotations": {"volplane.dev/scrub-claim-uid": "another"}},
+    {"annotations": {"volplane.dev/scrub-source": "another"}},
+    {"annotations": {"volplane.dev/scrub-attempt": "2"}},
+    {"annotations": {"volplane.dev/scrub-spec": "{}"}},
+    {"annotations": {"volplane.dev/scrub-seal": ""}},
+    {"annotations": {"volplane.dev/scrub-seal": "ä"}},
+    {"sealer": Sealer(b"another key of 32 bytes for this")},
+]
+
+
+@pytest.mark.parametrize("changes", FORGED)
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded"])
-def test_a_pod_for_anything_else_is_deleted_by_its_uid_and_proves_nothing(changes: Any, phase: str) -> None:
+def test_a_pod_that_we_did_not_make_is_noted_then_deleted_and_proves_nothing(changes: Any, phase: str) -> None:
     item = dirty(pod="uid-pod")
-    gone = decided(item, pod_of(item, phase=phase, **changes))
+    note = noted(decided(item, pod_of(item, phase=phase, **changes)))
+    assert note.strangers == ("uid-pod",)
+    assert not note.failed
+    known = dirty(pod="uid-pod", strangers=("uid-pod",))
+    gone = decided(known, pod_of(item, phase=phase, **changes))
     assert isinstance(gone, Delete)
     assert gone.target.uid == "uid-pod"
 
 
 def test_a_pod_that_runs_without_a_permit_is_deleted() -> None:
-    item = dirty()
-    assert isinstance(decided(item, pod_of(item, phase="Succeeded")), Delete)
-    other = dirty(pod="uid-of-another-pod")
-    assert isinstance(decided(other, pod_of(other, phase="Succeeded")), Delete)
+    for item in (dirty(strangers=("uid-pod",)), dirty(pod="uid-of-another-pod", strangers=("uid-pod",))):
+        assert isinstance(decided(item, pod_of(item, phase="Succeeded")), Delete)
+
+
+def test_a_place_that_is_taken_again_and_again_fails_the_attempt() -> None:
+    """Whatever strips seals or gates would otherwise be answered with a new pod for ever."""
+    item = dirty(strangers=("a", "b", "c"))
+    failed = noted(decided(item, pod_of(item, phase="Succeeded"))).failed
+    assert "is replaced again and again: it started without a permit" in failed
+
+
+@pytest.mark.parametrize(
+    ("difference", "spec"),
+    [
+        ("container 'istio-proxy' was added", {"containers": [*BODY["containers"], {"name": "istio-proxy"}]}),
+        ("init container 'wait' was added", {"initContainers": [{"name": "wait", "image": "x"}]}),
+        ("volume 'host' was added", {"volumes": [*BODY["volumes"], {"name": "host", "hostPath": {"path": "/"}}]}),
+        ("image changed of container 'scrub'", {"containers": [BODY["containers"][0] | {"image": "evil"}]}),
+        ("command changed of container 'scrub'", {"containers": [BODY["containers"][0] | {"command": ["true"]}]}),
+        ("env added of container 'scrub'", {"containers": [BODY["containers"][0] | {"env": [{"name": "PATH"}]}]}),
+        (
+            "securityContext removed of container 'scrub'",
+            {"containers": [BODY["containers"][0] | {"securityContext": {}}]},
+        ),
+        ("hostPath changed of volume 'volume'", {"volumes": [{"name": "volume", "hostPath": {"path": "/other"}}]}),
+        ("hostPID was added", {"hostPID": True}),
+        ("securityContext was added", {"securityContext": {"runAsUser": 7}}),
+        ("automountServiceAccountToken was removed", {"automountServiceAccountToken": None}),
+        ("nodeAffinity was added", {"affinity": {"nodeAffinity": {DEMANDED: {"nodeSelectorTerms": [{}]}}}}),
+    ],
+)
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_pod_that_was_changed_fails_the_scrub_once_with_an_event(difference: str, spec: Any, gated: bool) -> None:
+    """Before it starts; and its success is not believed, if it was changed later."""
+    item = dirty(pod="uid-pod")
+    action = decided(
+        item, pod_of(item, gated=gated, phase="Pending" if gated else "Succeeded"), reads=whole(item, **spec)
+    )
+    note = noted(action)
+    assert note.given_up
+    assert not note.erased
+    assert f"the recycler pod is not as volplane made it: {difference}; exempt namespace {OURS}" in note.failed
+    given_up = dirty(pod="uid-pod", failed=note.failed, given_up=True)
+    told = decided(given_up, pod_of(item, gated=gated))
+    (event,) = told.events
+    assert (event.type, event.reason) == ("Warning", "VolumeFailedRecycle")
+    body = msgspec.to_builtins(given_up)
+    status = {key: value for key, value in told.body["status"].items() if value is not None}
+    shown = msgspec.convert({**body, "status": status}, Volume)
+    assert isinstance(decided(shown, pod_of(item, gated=gated)), Delete), "what was injected does not stay"
+    assert isinstance(decided(shown), Wait)
+
+
+def test_what_the_api_server_fills_in_is_no_change() -> None:
+    """As a real server stores the pod: defaults, the service account, priority, tolerations of the default plugins."""
+    item = dirty(pod="uid-pod")
+    container = BODY["containers"][0] | {
+        "imagePullPolicy": "IfNotPresent",
+        "terminationMessagePath": "/dev/termination-log",
+        "resources": {"limits": {"cpu": "1"}},
+    }
+    stored = {
+        "containers": [container],
+        "volumes": [BODY["volumes"][0]],
+        "dnsPolicy": "ClusterFirst",
+        "nodeName": "n1",
+        "preemptionPolicy": "PreemptLowerPriority",
+        "priority": 0,
+        "schedulerName": "default-scheduler",
+        "securityContext": {},
+        "serviceAccount": "default",
+        "serviceAccountName": "default",
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}],
+        "schedulingGates": None,
+        "hostNetwork": None,
+        "affinity": {"podAntiAffinity": {}, "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}},
+    }
+    assert noted(decided(item, pod_of(item, phase="Succeeded"), reads=whole(item, **stored))).erased
+
+
+def test_a_pod_that_is_replaced_between_two_looks_is_looked_at_again() -> None:
+    item = dirty(pod="uid-pod")
+    gone = read(WHOLE_PODS, f"{OURS}/{pod_name(item)}")
+    assert isinstance(decided(item, pod_of(item, phase="Succeeded"), reads=gone), Wait)
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Running"])
@@ -149,7 +266,7 @@ def test_a_permitted_pod_is_waited_for(phase: str) -> None:
 
 def test_success_is_noted_then_the_pod_goes_then_the_volume_is_offered() -> None:
     item = dirty(pod="uid-pod")
-    assert noted(decided(item, pod_of(item, phase="Succeeded"))).erased
+    assert noted(decided(item, pod_of(item, phase="Succeeded"), reads=whole(item))).erased
     clean = dirty(pod="uid-pod", erased=True)
     assert isinstance(decided(clean, pod_of(clean, phase="Succeeded")), Delete)
     offered = decided(clean)
@@ -197,7 +314,7 @@ def test_a_source_that_lacks_what_a_pod_needs_is_said_to_be_unmountable(source: 
     )
     intent = RecycleIntent(v=INTENT_VERSION, claim="c")
     with pytest.raises(Unmountable, match=next(iter(source))):
-        pod_body(item, intent, ScrubPlan(None), ScrubberSettings(), OURS)
+        pod_body(item, intent, ScrubPlan(None), ScrubberSettings(), namespace=OURS, sealer=SEALER)
 
 
 def test_the_pod_is_what_the_operator_configured_within_the_sandbox() -> None:
@@ -209,7 +326,7 @@ def test_the_pod_is_what_the_operator_configured_within_the_sandbox() -> None:
         tolerations=({"operator": "Exists"},),
         template={"spec": {"priorityClassName": "low", "containers": [{"securityContext": {"runAsUser": 1000}}]}},
     )
-    pod = pod_body(volume(claim=GONE), intent, ScrubPlan(None), settings, OURS)
+    pod = pod_body(volume(claim=GONE), intent, ScrubPlan(None), settings, namespace=OURS, sealer=SEALER)
     [container] = pod["spec"]["containers"]
     assert (container["image"], container["command"]) == ("registry.example.com/scrub:1", ["/bin/scrub"])
     assert container["resources"] == {"limits": {"memory": "64Mi"}}
@@ -274,3 +391,56 @@ def test_a_driver_that_cannot_erase_is_not_asked_again_and_again() -> None:
     status = {key: value for key, value in action.body["status"].items() if value is not None}
     told = msgspec.convert({**body, "status": status}, Volume)
     assert isinstance(decided(told, made=state_with(drivers=(rigid,))), Wait)
+
+
+# --- another leader -----------------------------------------------------------------------------------------------
+
+OURS_NOW, FORMER = "3/us/lease-b", "7/them/lease-a"
+LEASE = f"{OURS}/volplane"
+
+
+def leading(fence: str = OURS_NOW, **more: Any) -> ClusterState:
+    """The state of a process that holds a Lease, as far as it knows."""
+    made = state_with(drivers=(DISK,), lease=LEASE, **more)
+    made.fence = lambda: fence
+    return made
+
+
+def lease(transitions: int = 3, holder: str = "us", uid: str = "lease-b") -> Lease:
+    spec = {"holderIdentity": holder, "leaseTransitions": transitions}
+    meta = {"name": "volplane", "namespace": OURS, "uid": uid, "resourceVersion": "9"}
+    return msgspec.convert({"metadata": meta, "spec": spec}, Lease)
+
+
+def test_before_a_scrub_is_taken_over_our_lease_is_read_live() -> None:
+    assert decided(dirty(fence=FORMER), made=leading()) == Read(LEASES, LEASE, why="is this process still the leader?")
+
+
+def test_a_leader_takes_a_scrub_over_whatever_term_began_it() -> None:
+    """The Lease was made anew: its count of leaders is lower than the one that began the scrub."""
+    step = decided(dirty(fence=FORMER), reads=read(LEASES, LEASE, lease()), made=leading())
+    assert noted(step).fence == OURS_NOW
+
+
+@pytest.mark.parametrize("found", [None, lease(holder="them"), lease(transitions=4), lease(uid="lease-c")])
+def test_who_does_not_lead_any_more_takes_nothing_over(found: Lease | None) -> None:
+    step = decided(dirty(fence=FORMER), reads=read(LEASES, LEASE, found), made=leading())
+    assert step == Wait(reason="another process leads now", seconds=1.0)
+
+
+def test_without_election_a_scrub_of_an_elected_leader_is_taken_over() -> None:
+    assert noted(decided(dirty(fence=FORMER))).fence == ""
+
+
+def test_an_own_scrub_goes_on_without_a_look_at_the_lease() -> None:
+    assert decided(dirty(fence=OURS_NOW), made=leading()) == RECYCLE
+
+
+@pytest.mark.parametrize(("found", "expected"), [(lease(), Patch), (lease(holder="them"), Wait)])
+def test_a_scrub_is_abandoned_by_its_leader_only(found: Lease, expected: type[Any]) -> None:
+    item = dirty(fence=FORMER)
+    item = msgspec.structs.replace(
+        item, spec=msgspec.structs.replace(item.spec, persistent_volume_reclaim_policy="Retain")
+    )
+    assert isinstance(decided(item, made=leading()), Read)
+    assert isinstance(decided(item, reads=read(LEASES, LEASE, found), made=leading()), expected)

@@ -59,8 +59,12 @@ class ApiServer:
         random: random_module.Random | None = None,
         history: int = 16_384,
         watch_buffer: int = 10_000,
+        without_bookmarks: frozenset[str] = frozenset({"events"}),
     ) -> None:
-        """disabled_admission: names of plugins, as in the stock flag. Raises ValueError for an unknown name."""
+        """disabled_admission: names of plugins, as in the stock flag. without_bookmarks: plurals of kinds whose watches
+        get none; a stock server has no watch cache for events, and sends none for quiet kinds if its etcd reports no
+        progress. Raises ValueError for an unknown name of a plugin.
+        """
         served = tuple(resources) if resources is not None else all_resources(now)
         self.store = store if store is not None else Store(history=history)
         self.log_source: LogSource | None = None
@@ -74,7 +78,7 @@ class ApiServer:
         self._verbs = Verbs(self._objects, self._namespaces, Admission(self._storage_classes, disabled_admission))
         self._lists = Lists(self._objects)
         self._renderer = responses.Renderer(self._table)
-        self._watches = Watches(self._objects, self._renderer, watch_buffer)
+        self._watches = Watches(self._objects, self._renderer, watch_buffer, without_bookmarks)
         self._open: set[Watch] = set()
         self._routes = Routes(served)
         self._begin()

@@ -194,11 +194,14 @@ def _last_state(change: Change) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Watches:
-    """Opens watches. limit: number of events that may wait for a reader."""
+    """Opens watches. limit: number of events that may wait for a reader. without_bookmarks: plurals of kinds that get
+    none.
+    """
 
     objects: ObjectStorage
     renderer: Renderer
     limit: int
+    without_bookmarks: frozenset[str]
 
     def open(self, request: Request, selection: Selection | None, form: Form) -> Watch:
         """Open a watch. Raises StatusError (400, 422). A version that is too old becomes an ERROR event, as on a stock
@@ -245,8 +248,13 @@ class Watches:
                 watch.push(event)
 
         watch.on_close(store.subscribe(storage, sink))
-        if bookmarks:
-            watch.every(_BOOKMARK_SECONDS, lambda: watch.push(self._bookmark(resource, store.version)))
+
+        def bookmark() -> None:
+            if store.version >= after:  # a watch from the future hears nothing until the server gets there
+                watch.push(self._bookmark(resource, store.version))
+
+        if bookmarks and resource.plural not in self.without_bookmarks:
+            watch.every(_BOOKMARK_SECONDS, bookmark)
 
     def _beginning(self, seen: _Filter, rows: list[Stored], options: ListOptions, bookmarks: bool) -> Iterator[_Event]:
         yield from seen.initial(rows)

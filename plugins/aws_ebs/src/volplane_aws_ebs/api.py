@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
+from volplane.cloud import CloudError
 from volplane_aws_ebs.settings import Settings
 
 __all__ = [
@@ -89,14 +90,12 @@ _NOT_SENT_ERRORS = (
 _CREDENTIAL_ERRORS = ("Credential", "Token", "Login", "ProfileNotFound", "ConfigNotFound", "MetadataRetrieval")
 
 
-class AwsError(Exception):
+class AwsError(CloudError):
     """A call that gave no result. code, message: from AWS, or one of the codes of this module."""
 
     def __init__(self, action: Action, code: str, message: str) -> None:
-        super().__init__(f"{action}: {code}: {message}")
+        super().__init__(action, code, message)
         self.action = action
-        self.code = code
-        self.message = message
 
 
 class ServiceClient(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from volplane import (
     Absent,
@@ -42,13 +42,13 @@ from volplane import (
     VolumeMode,
     hookimpl,
 )
+from volplane.cloud import BoundedCache, HookCall, in_turns
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsClient, AwsError, Connect, connect
 from volplane_aws_ebs.attach import Attacher
 from volplane_aws_ebs.create import Provisioner
 from volplane_aws_ebs.delete import Deleter
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
-from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs.modify import Modifier
 from volplane_aws_ebs.ownership import Fencing, adopt, list_page
 from volplane_aws_ebs.parameters import LARGEST_GIB, PARAMETERS, ClassParameters
@@ -65,8 +65,6 @@ _USUAL_ZONE = "availability-zone"
 _AVAILABLE = ("available", "information")
 """States of a zone in which volumes can be made (Amazon EC2 API reference, AvailabilityZone); others are impaired,
 unavailable and constrained."""
-
-T = TypeVar("T")
 
 
 class AwsEbsBackend(BackendSpec):
@@ -115,6 +113,7 @@ class AwsEbsBackend(BackendSpec):
             volume_modes=frozenset(VolumeMode),
             csi_driver_name=self._settings.csi_driver_name,
             attach_required=self._settings.attach,
+            node_expansion_required=True,
             supports_mount_options=True,
             settle_seconds=SETTLE_SECONDS,
             minimum_bytes=GIB,
@@ -175,7 +174,9 @@ class AwsEbsBackend(BackendSpec):
         """Find the volume by its tags, create it with a client token, wait until it is available."""
         with self._ec2.translating_errors(f"make a volume for {request.name}"):
             self._refresh_zones(request.context)
-            return self._run(request.context, lambda call: self._provisioner.provision(request, call, self._zones))
+            return in_turns(
+                request.context, self._clock, lambda call: self._provisioner.provision(request, call, self._zones)
+            )
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
@@ -193,19 +194,19 @@ class AwsEbsBackend(BackendSpec):
     def delete(self, request: DeleteRequest) -> Done | InProgress:
         """Check that it is ours and not attached, delete it, wait until it is gone."""
         with self._ec2.translating_errors(f"delete {request.volume.handle} of {request.volume.name}"):
-            return self._run(request.context, lambda call: self._deleter.delete(request, call))
+            return in_turns(request.context, self._clock, lambda call: self._deleter.delete(request, call))
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset | InProgress:
         """Grow the volume online; the node plugin grows the file system."""
         with self._ec2.translating_errors(f"grow {request.volume.handle} of {request.volume.name}"):
-            return self._run(request.context, lambda call: self._modifier.expand(request, call))
+            return in_turns(request.context, self._clock, lambda call: self._modifier.expand(request, call))
 
     @hookimpl
     def modify(self, request: ModifyRequest) -> Done | InProgress:
         """Change type, IOPS and throughput."""
         with self._ec2.translating_errors(f"change {request.volume.handle} of {request.volume.name}"):
-            return self._run(request.context, lambda call: self._modifier.modify(request, call))
+            return in_turns(request.context, self._clock, lambda call: self._modifier.modify(request, call))
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
@@ -226,14 +227,14 @@ class AwsEbsBackend(BackendSpec):
         """Attach to the instance of the node's providerID; the node plugin reads `devicePath` in the metadata."""
         self._remember_node(request.node)
         with self._ec2.translating_errors(f"attach {request.volume.handle} to {request.node.name}"):
-            return self._run(request.context, lambda call: self._attacher.attach(request, call))
+            return in_turns(request.context, self._clock, lambda call: self._attacher.attach(request, call))
 
     @hookimpl
     def detach(self, request: DetachRequest) -> Done | InProgress:
         """Detach from that instance only, and only the attachment that was found."""
         self._remember_node(request.node)
         with self._ec2.translating_errors(f"detach {request.volume.handle} from {request.node.name}"):
-            return self._run(request.context, lambda call: self._attacher.detach(request, call))
+            return in_turns(request.context, self._clock, lambda call: self._attacher.detach(request, call))
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
@@ -241,22 +242,15 @@ class AwsEbsBackend(BackendSpec):
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
         """Create a snapshot; `ready` once a volume can be created from it."""
         with self._ec2.translating_errors(f"make the snapshot {request.name}"):
-            return self._run(request.context, lambda call: self._snapshotter.create(request, call))
+            return in_turns(request.context, self._clock, lambda call: self._snapshotter.create(request, call))
 
     @hookimpl
     def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
         """Delete a snapshot that carries this cluster's tag."""
         with self._ec2.translating_errors(f"delete the snapshot {request.handle}"):
-            return self._run(request.context, lambda call: self._snapshotter.delete(request, call))
+            return in_turns(request.context, self._clock, lambda call: self._snapshotter.delete(request, call))
 
     # --- common ----------------------------------------------------------------------------------------
-
-    def _run(self, context: Context, work: Callable[[HookCall], T]) -> T | InProgress:
-        """The result; InProgress with unchanged state if there is nothing to do yet, so that no state must be saved."""
-        try:
-            return work(HookCall(context, self._clock, self._clock()))
-        except RetryLater as retry:
-            return InProgress(retry_after=retry.seconds, state=context.state)
 
     def _load_zones(self, context: Context) -> None:
         """Read the zones for volumes whose place nobody chose: those of the option, else all availability zones.

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from volplane.cloud import Board, chunks, read_without_bad_ids
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsClient, AwsError
 from volplane_aws_ebs.errors import NOT_FOUND, THROTTLED
-from volplane_aws_ebs.polling import SharedPoller
 from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
 
 __all__ = ["DescribeBatches", "NameKey"]
@@ -45,17 +45,13 @@ class DescribeBatches:
 
         One unknown id fails a DescribeVolumes by ids.
         """
-        self.volumes: SharedPoller[str, Ec2Volume] = SharedPoller(self._volumes, clock=clock, interval=_POLL_INTERVAL)
-        self.names: SharedPoller[NameKey, tuple[Ec2Volume, ...]] = SharedPoller(
-            self._names, clock=clock, interval=_POLL_INTERVAL
-        )
-        self.instances: SharedPoller[str, Ec2Instance] = SharedPoller(
-            self._instances, clock=clock, interval=_POLL_INTERVAL
-        )
-        self.modifications: SharedPoller[str, VolumeModification] = SharedPoller(
+        self.volumes: Board[str, Ec2Volume] = Board(self._volumes, clock=clock, interval=_POLL_INTERVAL)
+        self.names: Board[NameKey, tuple[Ec2Volume, ...]] = Board(self._names, clock=clock, interval=_POLL_INTERVAL)
+        self.instances: Board[str, Ec2Instance] = Board(self._instances, clock=clock, interval=_POLL_INTERVAL)
+        self.modifications: Board[str, VolumeModification] = Board(
             self._modifications, clock=clock, interval=_POLL_INTERVAL
         )
-        self.snapshots: SharedPoller[NameKey, tuple[Ec2Snapshot, ...]] = SharedPoller(
+        self.snapshots: Board[NameKey, tuple[Ec2Snapshot, ...]] = Board(
             self._snapshots, clock=clock, interval=_POLL_INTERVAL
         )
 
@@ -72,11 +68,11 @@ class DescribeBatches:
         found: dict[str, Ec2Volume] = {}
         if probably_gone and len(ids) <= _MAX_FILTER_VALUES:
             probably_gone = list(ids)  # One call by filter reads them all.
-        for chunk in _chunks([id_ for id_ in ids if id_ not in probably_gone], _MAX_IDS):
+        for chunk in chunks([id_ for id_ in ids if id_ not in probably_gone], _MAX_IDS):
             existing, missing = self._volumes_by_id(chunk)
             found.update(existing)
             probably_gone += missing
-        for chunk in _chunks(probably_gone, _MAX_FILTER_VALUES):
+        for chunk in chunks(probably_gone, _MAX_FILTER_VALUES):
             response = self._all(
                 self.volumes, Action.DESCRIBE_VOLUMES, "Volumes", Filters=[_filter("volume-id", chunk)]
             )
@@ -91,29 +87,21 @@ class DescribeBatches:
     def _volumes_by_id(self, ids: Sequence[str]) -> tuple[dict[str, Ec2Volume], list[str]]:
         """The volumes that exist, and the ids that made the call fail.
 
-        Those are unknown or malformed, and are read by a filter, which fails for neither. If EC2 does not say which
-        ids it means, that are all of them.
+        Those are unknown or malformed, and are read by a filter, which fails for neither.
         """
-        missing: list[str] = []
-        left = list(ids)
-        while left:
-            try:
-                response = self._all(self.volumes, Action.DESCRIBE_VOLUMES, "Volumes", VolumeIds=left)
-            except AwsError as error:
-                if error.code not in _BAD_ID:
-                    raise
-                named = set(_VOLUME_ID.findall(error.message)).intersection(left)
-                missing += [id_ for id_ in left if id_ in named or not named]
-                left = [id_ for id_ in left if id_ not in named] if named else []
-                continue
-            return {each["VolumeId"]: Ec2Volume.of(each) for each in response}, missing
-        return {}, missing
+        volumes, missing = read_without_bad_ids(
+            ids,
+            lambda some: self._all(self.volumes, Action.DESCRIBE_VOLUMES, "Volumes", VolumeIds=list(some)),
+            is_bad=lambda error: error.code in _BAD_ID,
+            named=lambda error: _VOLUME_ID.findall(error.message),
+        )
+        return {each["VolumeId"]: Ec2Volume.of(each) for each in volumes}, missing
 
     # --- by name, and other resources --------------------------------------------------------------------------
 
     def _names(self, keys: Sequence[NameKey]) -> dict[NameKey, tuple[Ec2Volume, ...]]:
         found: dict[NameKey, list[Ec2Volume]] = {}
-        for chunk in _chunks(sorted({name for _, name in keys}), _MAX_FILTER_VALUES):
+        for chunk in chunks(sorted({name for _, name in keys}), _MAX_FILTER_VALUES):
             filters = [_filter(f"tag:{ownership_tags.VOLUME}", chunk)]
             for response in self._all(self.names, Action.DESCRIBE_VOLUMES, "Volumes", Filters=filters):
                 volume = Ec2Volume.of(response)
@@ -126,7 +114,7 @@ class DescribeBatches:
 
     def _snapshots(self, keys: Sequence[NameKey]) -> dict[NameKey, tuple[Ec2Snapshot, ...]]:
         found: dict[NameKey, list[Ec2Snapshot]] = {}
-        for chunk in _chunks(sorted({name for _, name in keys}), _MAX_FILTER_VALUES):
+        for chunk in chunks(sorted({name for _, name in keys}), _MAX_FILTER_VALUES):
             parameters = {"OwnerIds": ["self"], "Filters": [_filter(f"tag:{ownership_tags.SNAPSHOT}", chunk)]}
             for response in self._all(self.snapshots, Action.DESCRIBE_SNAPSHOTS, "Snapshots", **parameters):
                 snapshot = Ec2Snapshot.of(response)
@@ -139,7 +127,7 @@ class DescribeBatches:
 
     def _instances(self, ids: Sequence[str]) -> dict[str, Ec2Instance]:
         found: dict[str, Ec2Instance] = {}
-        for chunk in _chunks(ids, _MAX_INSTANCES):
+        for chunk in chunks(ids, _MAX_INSTANCES):
             filters = [_filter("instance-id", chunk)]
             for reservation in self._all(self.instances, Action.DESCRIBE_INSTANCES, "Reservations", Filters=filters):
                 found.update((each["InstanceId"], Ec2Instance.of(each)) for each in reservation["Instances"])
@@ -147,16 +135,14 @@ class DescribeBatches:
 
     def _modifications(self, ids: Sequence[str]) -> dict[str, VolumeModification]:
         found: dict[str, VolumeModification] = {}
-        for chunk in _chunks(ids, _MAX_FILTER_VALUES):
+        for chunk in chunks(ids, _MAX_FILTER_VALUES):
             filters = [_filter("volume-id", chunk)]
             action = Action.DESCRIBE_VOLUMES_MODIFICATIONS
             for response in self._all(self.modifications, action, "VolumesModifications", Filters=filters):
                 found[response["VolumeId"]] = VolumeModification.of(response)
         return found
 
-    def _all(
-        self, poller: SharedPoller[Any, Any], action: Action, field: str, **parameters: Any
-    ) -> list[Mapping[str, Any]]:
+    def _all(self, poller: Board[Any, Any], action: Action, field: str, **parameters: Any) -> list[Mapping[str, Any]]:
         """The items of every page. Slows the poller down when EC2 throttles."""
         items: list[Mapping[str, Any]] = []
         token: dict[str, str] = {}
@@ -173,10 +159,6 @@ class DescribeBatches:
             if not following:
                 return items
             token = {"NextToken": following}
-
-
-def _chunks(items: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def _filter(name: str, values: Sequence[str]) -> dict[str, object]:

@@ -23,11 +23,11 @@ from volplane import (
     ResourceExhausted,
     Unavailable,
 )
+from volplane.cloud import BoundedCache, HookCall, RetryLater, fence_number
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.errors import outcome_unknown, to_backend_error, volume_failed, volume_vanished
-from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater, fence_number
 from volplane_aws_ebs.parameters import VolumeSpec, rendered_tags
 from volplane_aws_ebs.resources import Ec2Volume, asset_from, new_source
 from volplane_aws_ebs.settings import check_tag_count

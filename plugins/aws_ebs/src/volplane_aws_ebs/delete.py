@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from volplane import DeleteRequest, Done, InProgress, Ownership, VolumeInUse
+from volplane.cloud import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import NOT_FOUND
-from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs.ownership import Fencing
 from volplane_aws_ebs.resources import Ec2Volume, volume_id_from
 from volplane_aws_ebs.state_waits import StateWaits

@@ -7,14 +7,12 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
+from volplane.cloud import BoundedCache, HookCall, RateLimiter, RetryLater
 from volplane_aws_ebs.api import Action, AwsClient, AwsError
 from volplane_aws_ebs.batching import DescribeBatches
 from volplane_aws_ebs.errors import THROTTLED, to_backend_error
-from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
-from volplane_aws_ebs.polling import SharedPoller
-from volplane_aws_ebs.rate_limits import RateLimiter
 from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
 from volplane_aws_ebs.settings import Settings
 
@@ -32,8 +30,6 @@ _NO_SUCH_NAME_MAX_AGE = 30.0
 _RECENT_MAX_AGE = 10.0
 _LIMITS_DENIED_SECONDS = 300.0
 """After a failed DescribeInstanceTypes none is tried for this long; without it, attach_limit is unknown."""
-
-V = TypeVar("V")
 
 
 class Ec2:
@@ -57,7 +53,7 @@ class Ec2:
 
     def volume(self, id_: str) -> Ec2Volume | None:
         """The volume as it is now; None if EC2 does not show it. Raises RetryLater."""
-        return _polled(self.batches.volumes, id_)
+        return self.batches.volumes.current(id_)
 
     def recent_volume(self, id_: str) -> Ec2Volume | None:
         """The volume as it was at most 10 s ago, if that is known.
@@ -77,7 +73,7 @@ class Ec2:
         known = self.batches.names.cached(key, _NO_SUCH_NAME_MAX_AGE)
         if known is not None and not known.value:
             return ()
-        return _not_deleting(_polled(self.batches.names, key))
+        return _not_deleting(self.batches.names.current(key))
 
     def volumes_named_now(self, cluster: str, name: str) -> tuple[Ec2Volume, ...]:
         """As `volumes_named`, by a call of its own that begins now."""
@@ -85,15 +81,15 @@ class Ec2:
 
     def snapshots(self, cluster: str, name: str) -> tuple[Ec2Snapshot, ...]:
         """Snapshots with these tags, oldest first. Raises RetryLater."""
-        return _polled(self.batches.snapshots, (cluster, name)) or ()
+        return self.batches.snapshots.current((cluster, name)) or ()
 
     def instance(self, id_: str) -> Ec2Instance | None:
         """The instance as it was at most 30 s ago, or since it was invalidated. Raises RetryLater."""
-        return _polled(self.batches.instances, id_, max_age=_INSTANCE_MAX_AGE)
+        return self.batches.instances.current(id_, max_age=_INSTANCE_MAX_AGE)
 
     def modification(self, volume: str) -> VolumeModification | None:
         """The last modification of the volume; None if there never was one. Raises RetryLater."""
-        return _polled(self.batches.modifications, volume)
+        return self.batches.modifications.current(volume)
 
     def attach_limit(self, instance_type: str) -> tuple[int, bool] | None:
         """How many volumes such an instance can hold, and whether network interfaces count as well; None = unknown."""
@@ -173,13 +169,6 @@ class Ec2:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-
-
-def _polled(poller: SharedPoller[Any, V], key: Any, *, max_age: float | None = None) -> V | None:
-    observation = poller.ask(key, max_age=max_age)
-    if observation is None:
-        raise RetryLater(poller.next_poll(key))
-    return observation.value
 
 
 def _not_deleting(volumes: tuple[Ec2Volume, ...] | None) -> tuple[Ec2Volume, ...]:

@@ -1,13 +1,10 @@
 """From error codes of AWS to the errors of the contract, with messages that say what to do.
 
-Codes are those of the Amazon EC2 API reference, "Error codes for the Amazon EC2 API". One table maps them; the
-machinery of the table knows nothing of EBS.
+Codes are those of the Amazon EC2 API reference, "Error codes for the Amazon EC2 API". One table maps
+them (`volplane.cloud.ErrorTable`).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from volplane import (
     BackendError,
@@ -19,6 +16,7 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
+from volplane.cloud import ErrorRow, ErrorTable
 from volplane_aws_ebs.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, AwsError
 
 __all__ = [
@@ -78,181 +76,154 @@ _FAILED_RETRY = 15.0
 _SNAPSHOT_RETRY = 15.0
 """EC2's own advice for SnapshotCreationPerVolumeRateExceeded (Amazon EC2 API reference, "Error codes")."""
 
-Maker = Callable[[AwsError, str], BackendError]
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """codes: of AWS; one that ends with * stands for every code with this prefix. make: from the error and its text."""
-
-    codes: tuple[str, ...]
-    make: Maker
-
-    def covers(self, code: str) -> bool:
-        return any(code == each or (each[-1] == "*" and code.startswith(each[:-1])) for each in self.codes)
-
-
-def _exhausted(advice: str, *, scope: str = "", reschedule: bool = False, wait: float | None = _QUOTA_RETRY) -> Maker:
-    def make(error: AwsError, text: str) -> BackendError:
-        return ResourceExhausted(
-            f"{text}: {advice}", scope=scope or error.code, reschedule=reschedule, code=error.code, retry_after=wait
-        )
-
-    return make
-
-
-def _simple(kind: type[BackendError], advice: str = "", *, wait: float | None = None) -> Maker:
-    def make(error: AwsError, text: str) -> BackendError:
-        return kind(f"{text}: {advice}" if advice else text, code=error.code, retry_after=wait)
-
-    return make
-
-
-def _denied(error: AwsError, text: str) -> BackendError:
-    advice = f"allow ec2:{error.action} to the driver's role (docs/reference/aws-ebs-iam.json has the whole policy)"
-    return PermissionDenied(f"{text}: {advice}", code=error.code, retry_after=_DENIED_RETRY)
-
-
-def _no_answer(error: AwsError, text: str) -> BackendError:
-    return Unavailable(
-        f"{text}: no answer came, so it may have been done; volplane looks before it goes on", code=error.code
-    )
-
-
-_RULES = (
-    _Rule(
-        ("VolumeInUse",),
-        _simple(VolumeInUse, "stop what uses it; it is tried again"),
-    ),
-    _Rule(
-        ("IncorrectState",),
-        _simple(VolumeInUse, "its state does not allow this now; it is tried again"),
-    ),
-    _Rule(
-        ("InsufficientVolumeCapacity",),
-        _exhausted(
-            "the zone has no room for such a volume now; it is tried again, and with volumeBindingMode "
+_TABLE = ErrorTable(
+    (
+        ErrorRow(codes=("VolumeInUse",), error=VolumeInUse, advice="stop what uses it; it is tried again"),
+        ErrorRow(
+            codes=("IncorrectState",),
+            error=VolumeInUse,
+            advice="its state does not allow this now; it is tried again",
+        ),
+        ErrorRow(
+            codes=("InsufficientVolumeCapacity",),
+            error=ResourceExhausted,
+            advice="the zone has no room for such a volume now; it is tried again, and with volumeBindingMode "
             "WaitForFirstConsumer in another zone",
             scope="zone",
             reschedule=True,
-            wait=None,
         ),
-    ),
-    _Rule(
-        ("AttachmentLimitExceeded",),
-        _exhausted("the node holds as many volumes as it can; move a pod to another node", scope="node"),
-    ),
-    _Rule(tuple(QUOTA), _exhausted("ask AWS for a higher quota, or delete what is not used", scope="account")),
-    _Rule(
-        ("VolumeModificationRateExceeded",),
-        _simple(
-            Throttled,
-            "EC2 lets a volume change four times in 24 hours; the wish is kept and tried again",
-            wait=MODIFICATION_RETRY_SECONDS,
+        ErrorRow(
+            codes=("AttachmentLimitExceeded",),
+            error=ResourceExhausted,
+            advice="the node holds as many volumes as it can; move a pod to another node",
+            scope="node",
+            retry_after=_QUOTA_RETRY,
         ),
-    ),
-    _Rule(
-        ("IncorrectModificationState",),
-        _simple(Throttled, "an earlier change of the volume is not complete; the wish is kept", wait=60.0),
-    ),
-    _Rule(("InvalidVolume.ZoneMismatch",), _simple(InvalidArgument, "volume and node are in different zones")),
-    _Rule(
-        (
-            "InvalidVolume.NotFound",
-            "InvalidSnapshot.NotFound",
-            "InvalidInstanceID.NotFound",
-            "InvalidAttachment.NotFound",
+        ErrorRow(
+            codes=tuple(sorted(QUOTA)),
+            error=ResourceExhausted,
+            advice="ask AWS for a higher quota, or delete what is not used",
+            doubt=True,  # EC2 can create a volume and report the quota as exceeded.
+            scope="account",
+            retry_after=_QUOTA_RETRY,
         ),
-        _simple(NotFound),
-    ),
-    _Rule(
-        ("InvalidZone.NotFound",),
-        _simple(InvalidArgument, "the region has no such zone; look at the node's zone label and the class's topology"),
-    ),
-    _Rule(
-        (PER_VOLUME_RATE,),
-        _simple(
-            Throttled, "EC2 wants 15 seconds between two snapshots of a volume; it is tried again", wait=_SNAPSHOT_RETRY
+        ErrorRow(
+            codes=("VolumeModificationRateExceeded",),
+            error=Throttled,
+            advice="EC2 lets a volume change four times in 24 hours; the wish is kept and tried again",
+            retry_after=MODIFICATION_RETRY_SECONDS,
         ),
-    ),
-    _Rule(tuple(sorted(THROTTLED)), _simple(Throttled, "EC2 asks for fewer calls", wait=_THROTTLED_RETRY)),
-    _Rule(
-        ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OperationNotPermitted"),
-        _denied,
-    ),
-    _Rule(
-        (
-            "AuthFailure",
-            "ExpiredToken",
-            "ExpiredTokenException",
-            "RequestExpired",
-            "InvalidClientTokenId",
-            "SignatureDoesNotMatch",
+        ErrorRow(
+            codes=("IncorrectModificationState",),
+            error=Throttled,
+            advice="an earlier change of the volume is not complete; the wish is kept",
+            retry_after=60.0,
         ),
-        _simple(
-            PermissionDenied,
-            "AWS does not accept the driver's credentials; look at where they come from, and at the clock",
-            wait=_CREDENTIALS_RETRY,
+        ErrorRow(
+            codes=("InvalidVolume.ZoneMismatch",),
+            error=InvalidArgument,
+            advice="volume and node are in different zones",
         ),
-    ),
-    _Rule(
-        ("OptInRequired", "PendingVerification", "Blocked"),
-        _simple(PermissionDenied, "the account may not use EC2 here", wait=_DENIED_RETRY),
-    ),
-    _Rule(
-        (NO_CREDENTIALS,),
-        _simple(
-            PermissionDenied,
-            "give the driver credentials (a role of its service account, an instance profile or the environment), and "
-            "let its role be assumed if the option role_arn is set",
-            wait=_CREDENTIALS_RETRY,
+        ErrorRow(
+            codes=(
+                "InvalidVolume.NotFound",
+                "InvalidSnapshot.NotFound",
+                "InvalidInstanceID.NotFound",
+                "InvalidAttachment.NotFound",
+            ),
+            error=NotFound,
         ),
-    ),
-    _Rule((NOT_SENT,), _simple(Unavailable, "look at the options region and endpoint, at DNS and at the network")),
-    _Rule((NO_ANSWER, "InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "5*"), _no_answer),
-    _Rule(
-        (
-            "InvalidParameter*",
-            "InvalidPaginationToken",
-            "UnknownParameter",
-            "UnknownVolumeType",
-            "UnsupportedOperation",
-            "ValidationError",
-            "MissingParameter",
-            "TagLimitExceeded",
-            "InvalidVolumeID.Malformed",
-            "InvalidSnapshotID.Malformed",
-            "InvalidInstanceID.Malformed",
-            "IdempotentParameterMismatch",
+        ErrorRow(
+            codes=("InvalidZone.NotFound",),
+            error=InvalidArgument,
+            advice="the region has no such zone; look at the node's zone label and the class's topology",
         ),
-        _simple(InvalidArgument),
-    ),
+        ErrorRow(
+            codes=(PER_VOLUME_RATE,),
+            error=Throttled,
+            advice="EC2 wants 15 seconds between two snapshots of a volume; it is tried again",
+            doubt=False,
+            retry_after=_SNAPSHOT_RETRY,
+        ),
+        ErrorRow(
+            codes=tuple(sorted(THROTTLED)),
+            error=Throttled,
+            advice="EC2 asks for fewer calls",
+            doubt=False,
+            retry_after=_THROTTLED_RETRY,
+        ),
+        ErrorRow(
+            codes=("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OperationNotPermitted"),
+            error=PermissionDenied,
+            advice="allow ec2:{call} to the driver's role (docs/reference/aws-ebs-iam.json has the whole policy)",
+            retry_after=_DENIED_RETRY,
+        ),
+        ErrorRow(
+            codes=(
+                "AuthFailure",
+                "ExpiredToken",
+                "ExpiredTokenException",
+                "RequestExpired",
+                "InvalidClientTokenId",
+                "SignatureDoesNotMatch",
+            ),
+            error=PermissionDenied,
+            advice="AWS does not accept the driver's credentials; look at where they come from, and at the clock",
+            retry_after=_CREDENTIALS_RETRY,
+        ),
+        ErrorRow(
+            codes=("OptInRequired", "PendingVerification", "Blocked"),
+            error=PermissionDenied,
+            advice="the account may not use EC2 here",
+            retry_after=_DENIED_RETRY,
+        ),
+        ErrorRow(
+            codes=(NO_CREDENTIALS,),
+            error=PermissionDenied,
+            advice="give the driver credentials (a role of its service account, an instance profile or the "
+            "environment), and let its role be assumed if the option role_arn is set",
+            retry_after=_CREDENTIALS_RETRY,
+        ),
+        ErrorRow(
+            codes=(NOT_SENT,),
+            error=Unavailable,
+            advice="look at the options region and endpoint, at DNS and at the network",
+            doubt=False,
+        ),
+        ErrorRow(
+            codes=(NO_ANSWER, "InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "5*"),
+            error=Unavailable,
+            advice="no answer came, so it may have been done; volplane looks before it goes on",
+        ),
+        ErrorRow(
+            codes=(
+                "InvalidParameter*",
+                "InvalidPaginationToken",
+                "UnknownParameter",
+                "UnknownVolumeType",
+                "UnsupportedOperation",
+                "ValidationError",
+                "MissingParameter",
+                "TagLimitExceeded",
+                "InvalidVolumeID.Malformed",
+                "InvalidSnapshotID.Malformed",
+                "InvalidInstanceID.Malformed",
+                "IdempotentParameterMismatch",
+            ),
+            error=InvalidArgument,
+        ),
+    )
 )
-
-_NOTHING_DONE = frozenset({NOT_SENT, NO_CREDENTIALS, PER_VOLUME_RATE}) | THROTTLED
 
 
 def to_backend_error(error: AwsError, doing: str) -> BackendError:
     """The error of the contract. doing: as in "make a volume for pvc-1"."""
-    reason = error.message.strip().rstrip(".") or error.code
-    text = f"cannot {doing}: {reason}"
-    for rule in _RULES:
-        if rule.covers(error.code):
-            return rule.make(error, text)
-    return BackendError(f"{text} ({error.action})", code=error.code)
+    return _TABLE.translated(error, doing)
 
 
 def outcome_unknown(error: AwsError) -> bool:
-    """Whether the call may have taken effect all the same.
-
-    True also for exceeded quotas: EC2 can create a volume and report the quota as exceeded.
-    """
-    if error.code in _NOTHING_DONE:
-        return False
-    if error.code in QUOTA or error.code == NO_ANSWER:
-        return True
-    failure = to_backend_error(error, "")
-    return not isinstance(failure, InvalidArgument | PermissionDenied | ResourceExhausted | NotFound)
+    """Whether the call may have taken effect all the same."""
+    return _TABLE.in_doubt(error)
 
 
 def volume_vanished(volume: str, kms_key: str | None, before: int) -> BackendError:

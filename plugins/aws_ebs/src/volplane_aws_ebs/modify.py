@@ -17,11 +17,11 @@ from volplane import (
     Throttled,
     VolumeIdentity,
 )
+from volplane.cloud import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import MODIFICATION_RETRY_SECONDS, to_backend_error
-from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs.ownership import Fencing
 from volplane_aws_ebs.parameters import VOLUME_TYPES, check_throughput, gib, iops_for
 from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from, volume_id

@@ -13,13 +13,12 @@ from volplane import (
     ListRequest,
     NotFound,
     Throttled,
-    Unavailable,
     Unsupported,
 )
+from volplane.cloud import TAGS, Fences, HookCall, RetryLater, fence_number
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.ec2 import Ec2
-from volplane_aws_ebs.hook_calls import BoundedCache, HookCall, RetryLater, fence_number
 from volplane_aws_ebs.resources import GIB, Ec2Volume, volume_id
 
 __all__ = ["Fencing", "adopt", "list_page"]
@@ -88,7 +87,7 @@ def adopt(ec2: Ec2, fencing: Fencing, request: AdoptRequest, call: HookCall) -> 
         )
     if request.former.cluster_id == owner.cluster_id:
         fencing.refuse_former_leader(volume, call)
-    new, fence = ownership_tags.owner_tags(owner), fence_number(call.context)
+    new, fence = TAGS.of(owner), fence_number(call.context)
     if fence is not None:
         new[ownership_tags.FENCE] = str(fence)
     tags = [{"Key": key, "Value": value} for key, value in new.items()]
@@ -120,33 +119,21 @@ class Fencing:
 
     def __init__(self, ec2: Ec2) -> None:
         self._ec2 = ec2
-        self._highest: BoundedCache[str, int] = BoundedCache()
+        self._fences = Fences(TAGS)
 
     def refuse_former_leader(self, volume: Ec2Volume, call: HookCall) -> None:
         """Raise Unavailable if a newer leader has changed this volume."""
-        fence = fence_number(call.context)
-        if fence is None:
-            return
-        written = volume.tags.get(ownership_tags.FENCE, "")
-        highest = max(self._highest.get(volume.id) or 0, int(written) if written.isdigit() else 0, fence)
-        self._highest.put(volume.id, highest)
-        if highest > fence:
-            raise Unavailable(
-                f"{volume.id} is in the hands of leader {highest}; this call belongs to the former leader {fence} and "
-                "does nothing"
-            )
+        self._fences.refuse_former_leader(volume.id, volume.tags, call.context)
 
     def forget(self, volume: str) -> None:
         """Drop what this process knows of the volume's leaders: the tag of the volume has a new number."""
-        self._highest.drop(volume)
+        self._fences.forget(volume)
 
     def write(self, volume: Ec2Volume, call: HookCall) -> None:
         """Tag one of our volumes with this leader's number, unless it has it. Raises RetryLater, AwsError."""
-        fence = fence_number(call.context)
-        if fence is None or ownership_tags.CLUSTER not in volume.tags:
+        mark = self._fences.mark_to_write(volume.tags, call.context)
+        if not mark:
             return
-        if volume.tags.get(ownership_tags.FENCE) == str(fence):
-            return
-        tags = [{"Key": ownership_tags.FENCE, "Value": str(fence)}]
+        tags = [{"Key": key, "Value": value} for key, value in mark.items()]
         self._ec2.change(Action.CREATE_TAGS, volume.id, call, Resources=[volume.id], Tags=tags)
         self._ec2.batches.volumes.invalidate(volume.id)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from volplane import AlreadyExists, ClaimIdentity, Ownership
+from volplane import ClaimIdentity, Ownership
+from volplane.cloud import TAGS
 
 __all__ = [
     "CLUSTER",
@@ -23,7 +24,6 @@ __all__ = [
     "WRITABLE_LATER",
     "client_token",
     "owner_of",
-    "owner_tags",
     "recorded_spec",
     "refuse_foreign",
     "snapshot_tags",
@@ -31,12 +31,8 @@ __all__ = [
     "volume_tags",
 ]
 
-CLUSTER = "volplane.dev/cluster"
-CLAIM = "volplane.dev/claim-uid"
-VOLUME = "volplane.dev/volume"
-GENERATION = "volplane.dev/generation"
-SPEC = "volplane.dev/demand"
-FENCE = "volplane.dev/fence"
+CLUSTER, CLAIM, VOLUME, GENERATION = TAGS.cluster, TAGS.claim, TAGS.volume, TAGS.generation
+SPEC, FENCE = TAGS.demand, TAGS.fence
 IOPS_PER_GIB = "volplane.dev/iops-per-gib"
 SNAPSHOT = "volplane.dev/snapshot"
 WRITABLE_LATER = frozenset({CLUSTER, CLAIM, VOLUME, GENERATION, FENCE})
@@ -61,20 +57,10 @@ def client_token(owner: Ownership, attempt: int) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def owner_tags(owner: Ownership) -> dict[str, str]:
-    """The tags that name the owner of a volume."""
-    return {
-        CLUSTER: owner.cluster_id,
-        CLAIM: owner.claim_uid,
-        VOLUME: owner.volume_name,
-        GENERATION: str(owner.generation),
-    }
-
-
 def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str, fence: int | None) -> dict[str, str]:
     """The tags of a new volume. spec: digest of what was asked for. fence: number of the leader."""
     tags = {
-        **owner_tags(owner),
+        **TAGS.of(owner),
         SPEC: spec,
         _EBS_CSI_CLUSTER: "true",
         "Name": owner.volume_name,
@@ -99,16 +85,12 @@ def tag_specifications(resource_type: str, tags: Mapping[str, str]) -> list[dict
 
 def owner_of(tags: Mapping[str, str]) -> Ownership | None:
     """The owner that the tags name; None if a tag is missing or cannot be read."""
-    cluster, claim, name = tags.get(CLUSTER), tags.get(CLAIM), tags.get(VOLUME)
-    generation = tags.get(GENERATION, "")
-    if not cluster or not claim or not name or not generation.isdigit():
-        return None
-    return Ownership(cluster_id=cluster, claim_uid=claim, volume_name=name, generation=int(generation))
+    return TAGS.owner(tags)
 
 
 def recorded_spec(tags: Mapping[str, str]) -> str:
     """Digest of the spec that the volume was created for, "" if there is no such tag."""
-    return tags.get(SPEC, "")
+    return TAGS.recorded_demand(tags)
 
 
 def refuse_foreign(handle: str, tags: Mapping[str, str], expected: Ownership | None) -> None:
@@ -116,25 +98,4 @@ def refuse_foreign(handle: str, tags: Mapping[str, str], expected: Ownership | N
 
     The generation is not compared.
     """
-    owner = owner_of(tags)
-    if expected is None:
-        foreign = next((key for key in (CLUSTER, VOLUME, _EBS_CSI_VOLUME_NAME) if key in tags), None)
-        if foreign is not None:
-            raise AlreadyExists(
-                f"{handle} carries the mark {foreign}={tags[foreign]!r}: it was made by a driver, not by a person, "
-                "and is not touched"
-            )
-        return
-    if owner is None:
-        raise AlreadyExists(
-            f"{handle} carries no marks of volplane, so it cannot be {expected.volume_name}'s: it is not touched"
-        )
-    if (owner.cluster_id, owner.claim_uid, owner.volume_name) != (
-        expected.cluster_id,
-        expected.claim_uid,
-        expected.volume_name,
-    ):
-        raise AlreadyExists(
-            f"{handle} belongs to {owner.volume_name} of claim {owner.claim_uid} in cluster {owner.cluster_id!r}, not "
-            f"to {expected.volume_name} of cluster {expected.cluster_id!r}: it is not touched"
-        )
+    TAGS.refuse_foreign(handle, tags, expected, others=(_EBS_CSI_VOLUME_NAME,))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import NoReturn
 
 from volplane import Unavailable, VolumeInUse
+from volplane.cloud import RetryLater, StateAges
 from volplane_aws_ebs.ec2 import Ec2
-from volplane_aws_ebs.hook_calls import RetryLater
 from volplane_aws_ebs.resources import Ec2Attachment, Ec2Volume
 
 __all__ = ["STUCK_DETACHING_SECONDS", "Pair", "StateWaits"]
@@ -16,8 +15,6 @@ __all__ = ["STUCK_DETACHING_SECONDS", "Pair", "StateWaits"]
 STUCK_DETACHING_SECONDS = 120.0
 _STUCK_CREATING_SECONDS = 600.0
 _STUCK_CREATING_RETRY = 60.0
-_ASKED_SECONDS = 600.0
-"""A state that nobody asked about for this long is another one when it is seen again."""
 
 Pair = tuple[str, str]
 """Id of a volume, and of an instance or ""."""
@@ -29,29 +26,15 @@ class StateWaits:
     def __init__(self, ec2: Ec2, node_name: Callable[[str], str]) -> None:
         self._ec2 = ec2
         self._node_name = node_name
-        self._seen: dict[tuple[Pair, str], tuple[float, float]] = {}
-        """First and last time that somebody asked."""
-        self._next_cleanup = 0.0
-        self._lock = threading.Lock()
+        self._ages: StateAges = StateAges(ec2.clock)
 
     def seconds(self, pair: Pair, state: str) -> float:
         """Seconds since the first call for this pair and state after the last `reset`."""
-        now = self._ec2.clock()
-        with self._lock:
-            if now >= self._next_cleanup:
-                self._next_cleanup = now + _ASKED_SECONDS
-                self._seen = {key: seen for key, seen in self._seen.items() if seen[1] + _ASKED_SECONDS >= now}
-            first, asked = self._seen.get((pair, state), (now, now))
-            if asked + _ASKED_SECONDS < now:
-                first = now
-            self._seen[pair, state] = (first, now)
-            return now - first
+        return self._ages.seconds(pair, state)
 
     def reset(self, pair: Pair, *states: str) -> None:
         """These states are over."""
-        with self._lock:
-            for state in states:
-                self._seen.pop((pair, state), None)
+        self._ages.reset(pair, *states)
 
     def creating(self, volume: Ec2Volume, after: float) -> NoReturn:
         """The volume is in state `creating`. Raises RetryLater, and Unavailable once that lasts ten minutes."""

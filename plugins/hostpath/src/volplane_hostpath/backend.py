@@ -232,7 +232,8 @@ class HostPathBackend(BackendSpec):
                 refuse_mounts_below(root, fd, label)
                 if volume.owner is None:
                     refuse_mounted_above(root, fd, label)
-        return PodScrub(volume={"hostPath": {"path": label, "type": "Directory"}})
+        # The kubelet resolves a subPath within its volume: what a tenant puts in the way cannot lead out of the root.
+        return PodScrub(volume={"hostPath": {"path": root.path, "type": "Directory"}}, sub_path=path)
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset:

@@ -40,7 +40,7 @@ class Meter:
         self._total = 0
         self._failed = failed
 
-    def pass_ended(self, runner: str, result: str, seconds: float) -> None:
+    def pass_ended(self, runner: str, result: str) -> None:
         self._total += 1
         if self._total == MOST_PASSES:
             self._failed(runner, "made more passes than a finite run needs")
@@ -49,7 +49,7 @@ class Meter:
 
     def queue_added(self, queue: str) -> None: ...
 
-    def queue_depth(self, queue: str, depth: int) -> None: ...
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> None: ...
 
     def queue_waited(self, queue: str, seconds: float) -> None: ...
 

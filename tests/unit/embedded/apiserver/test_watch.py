@@ -132,6 +132,26 @@ async def test_bookmarks_come_every_minute_and_before_the_end_with_the_newest_ve
     assert seen == [("BOOKMARK", kind, 60), ("BOOKMARK", kind, 120), ("BOOKMARK", kind, 148)]
 
 
+async def test_events_get_no_bookmarks_and_other_kinds_where_it_is_asked_for() -> None:
+    calls = calls_of_this_loop()
+    assert await rest(calls.watch("/api/v1/events", allowWatchBookmarks="true", timeoutSeconds="150")) == []
+    calls = calls_of_this_loop(without_bookmarks=frozenset({"persistentvolumes"}))
+    watch = calls.watch(VOLUMES, allowWatchBookmarks="true", timeoutSeconds="150")
+    assert await rest(watch) == []
+
+
+async def test_a_watch_from_the_future_hears_nothing_until_the_server_gets_there() -> None:
+    calls = calls_of_this_loop()
+    ahead = str(calls.server.store.version + 2)
+    watch = calls.watch(MAPS, resourceVersion=ahead, allowWatchBookmarks="true", timeoutSeconds="150")
+    await asyncio.sleep(100)
+    for name in "abc":
+        calls.made(MAPS, config_map(name))
+    seen = await rest(watch)
+    assert [event["type"] for event in seen] == ["ADDED", "BOOKMARK", "BOOKMARK"]
+    assert seen[0]["object"]["metadata"]["name"] == "c"
+
+
 async def test_a_bell_that_rings_a_clock_tick_early_rings_once() -> None:
     calls = calls_of_this_loop()
     loop = asyncio.get_running_loop()

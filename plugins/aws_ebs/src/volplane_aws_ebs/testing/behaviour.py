@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["EC2_LIMITS", "INSTANCE_TYPES", "VOLUME_TYPES", "Behaviour", "InstanceType", "Rate", "VolumeType"]
+from volplane_testing.cloud import Rate
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """A token bucket: `burst` calls at once, `per_second` refilled."""
-
-    burst: float
-    per_second: float
+__all__ = ["EC2_LIMITS", "INSTANCE_TYPES", "VOLUME_TYPES", "Behaviour", "InstanceType", "VolumeType"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

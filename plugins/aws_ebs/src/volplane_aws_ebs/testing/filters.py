@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from volplane_aws_ebs.testing.faults import EC2Error, invalid
+from volplane_testing.cloud import page_of
 
 __all__ = ["Numbered", "filters_from", "matching", "page_from"]
 
@@ -91,21 +90,9 @@ def page_from(
         raise EC2Error("InvalidParameterCombination", message)
     if wanted is not None and wanted < _MIN_RESULTS:
         raise invalid("maxResults", wanted, f"Expecting a value greater than {_MIN_RESULTS}.")
-    after = _position(params.get("NextToken"))
-    rest = sorted((item for item in items if item.number > after), key=lambda item: item.number)
-    size = min(wanted, max_results) if wanted is not None else len(rest)
-    if len(rest) <= size:
-        return rest, None
-    return rest[:size], base64.urlsafe_b64encode(f"after:{rest[size - 1].number}".encode()).decode()
-
-
-def _position(token: str | None) -> int:
-    if token is None:
-        return 0
+    size = min(wanted, max_results) if wanted is not None else None
     try:
-        word, _, number = base64.b64decode(token, altchars=b"-_", validate=True).decode().partition(":")
-        if word == "after":
-            return int(number)
-    except (binascii.Error, ValueError):
-        pass
-    raise EC2Error("InvalidPaginationToken", "The specified pagination token is not valid or is expired.")
+        return page_of(items, lambda item: item.number, size=size, token=params.get("NextToken"))
+    except ValueError:
+        message = "The specified pagination token is not valid or is expired."
+        raise EC2Error("InvalidPaginationToken", message) from None

@@ -75,7 +75,7 @@ def intercept(client: Any, fake: FakeEC2) -> None:
             raise EndpointConnectionError(endpoint_url=request.url)
         if message.lost:
             raise ConnectionClosedError(endpoint_url=request.url)
-        return AWSResponse(request.url, message.status, {"content-type": "text/xml"}, _Raw(message.body))
+        return AWSResponse(request.url, message.status, {"content-type": message.content_type}, _Raw(message.body))
 
     client.meta.events.register(f"before-send.{client.meta.service_model.service_id.hyphenize()}", before_send)
 

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 from botocore.session import Session
 
 from volplane_aws_ebs.testing.faults import EC2Error
+from volplane_testing.cloud import CloudFailure
 
 __all__ = ["ModelViolation", "QueryProtocol"]
 
@@ -58,7 +59,7 @@ class QueryProtocol:
             f"<requestId>{request_id}</requestId>{body}</{action}Response>"
         ).encode()
 
-    def error(self, error: EC2Error, request_id: str) -> bytes:
+    def error(self, error: CloudFailure, request_id: str) -> bytes:
         """The XML of an error."""
         return (
             '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'

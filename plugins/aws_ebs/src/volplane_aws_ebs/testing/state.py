@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.faults import EC2Error
+from volplane_testing.cloud import Former, Timeline
 
 __all__ = [
     "VOLUME_ID",
@@ -21,7 +21,6 @@ __all__ = [
     "Modification",
     "Snapshot",
     "TagIndex",
-    "Timeline",
     "Token",
     "Volume",
     "canonical_request",
@@ -71,9 +70,8 @@ class Volume:
     multi_attach: bool = False
     state: str = "creating"
     tags: dict[str, str] = field(default_factory=dict)
-    old_tags: dict[str, str] = field(default_factory=dict)
-    tagged: float = 0.0
-    """When the tags last changed. Describe calls show `old_tags` until the change is visible."""
+    former_tags: Former[Mapping[str, str]] = field(default_factory=lambda: Former({}, 0.0))
+    """What Describe calls show of the tags until their last change is visible."""
     attachments: dict[str, Attachment] = field(default_factory=dict)
     modifications: list[Modification] = field(default_factory=list)
     root: bool = False
@@ -123,37 +121,6 @@ class Token:
     expires: float
 
 
-class Timeline:
-    """Planned events by time, and in the order they were planned. It has no timers and no threads."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.now = clock()
-        """Time up to which events have run; an event sees its own time here."""
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._planned = 0
-
-    def after(self, seconds: float, event: Callable[[], None]) -> None:
-        """Plan an event for `seconds` after `now`."""
-        self._planned += 1
-        heapq.heappush(self._events, (self.now + seconds, self._planned, event))
-
-    def run_due_events(self) -> float:
-        """Run every event that is due, those included that events plan; returns the time."""
-        end = self.clock()
-        while self._events and self._events[0][0] <= end:
-            due, _, event = heapq.heappop(self._events)
-            self.now = max(self.now, due)
-            event()
-        self.now = max(self.now, end)
-        return self.now
-
-    @property
-    def next_due(self) -> float | None:
-        """When the next event is due; None if none is planned."""
-        return self._events[0][0] if self._events else None
-
-
 VOLUME_ID = re.compile("vol-([0-9a-f]{8}|[0-9a-f]{17})")
 """The short and the long form of ids (Amazon EC2 User Guide, "Resource IDs")."""
 _EPOCH = 1_767_225_600.0  # 2026-01-01T00:00:00Z is second 0 of the clock.
@@ -190,9 +157,9 @@ class AccountState:
     Times are seconds of the clock.
     """
 
-    def __init__(self, behaviour: Behaviour, clock: Callable[[], float]) -> None:
+    def __init__(self, behaviour: Behaviour, timeline: Timeline) -> None:
         self.behaviour = behaviour
-        self.timeline = Timeline(clock)
+        self.timeline = timeline
         self.volumes: dict[str, Volume] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.instances: dict[str, Instance] = {}
@@ -250,7 +217,7 @@ class AccountState:
 
     def visible_tags(self, volume: Volume) -> Mapping[str, str]:
         """The tags that Describe calls show now."""
-        return volume.tags if self.visible(volume.tagged) else volume.old_tags
+        return volume.former_tags.shown(volume.tags, self.now, self.behaviour.visible_after)
 
     def remove(self, volume: Volume) -> None:
         """Remove a volume from all tables."""

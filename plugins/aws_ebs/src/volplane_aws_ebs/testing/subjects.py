@@ -1,28 +1,21 @@
-"""The driver on a mocked account, for `volplane check` and `volplane sim`: `volplane_aws_ebs.testing:subject`.
-
-Only this module needs the testing kit, which the extra `volplane-aws-ebs[testing]` installs. It is imported when a
-subject is made, so that FakeEC2 can be used without it.
-"""
+"""The driver on a mocked account, for `volplane check` and `volplane sim`: `volplane_aws_ebs.testing:subject`."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from volplane import NodeIdentity, VolumeSource
 from volplane_aws_ebs.backend import AwsEbsBackend
 from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.fake import FakeEC2
-from volplane_aws_ebs.testing.faults import Fault, FaultKind
 from volplane_aws_ebs.testing.in_process import InProcess
+from volplane_testing import Subject
+from volplane_testing.cloud import Fault, FaultKind, SteppedClock
 
-if TYPE_CHECKING:
-    from volplane_testing import Subject
-
-__all__ = ["SteppedClock", "subject"]
+__all__ = ["subject"]
 
 GIB: Final = 1 << 30
 ZONE: Final = "topology.kubernetes.io/zone"
@@ -39,30 +32,11 @@ _KINDS: Final = (
 )
 
 
-class SteppedClock:
-    """A clock in seconds that moves only when a test moves it. Safe for threads. now: its time."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self._lock = threading.Lock()
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        """Move the clock by `seconds`, and by a microsecond at least, so that a loop of waits always ends."""
-        with self._lock:
-            self.now += max(seconds, 1e-6)
-
-
 def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **options: Any) -> Subject:
     """The driver on an empty mocked account with two instances.
 
     options: of the driver, in addition to those that the mock needs.
-
-    Raises ModuleNotFoundError without the testing kit.
     """
-    subject_type = _subject_type()
     behaviour = behaviour or Behaviour()
     clock = SteppedClock()
     fake = FakeEC2(behaviour, clock=clock)
@@ -74,7 +48,7 @@ def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **opt
         return AwsEbsBackend(params, connect_to=connect, clock=clock)
 
     factory.options_schema = AwsEbsBackend.options_schema  # type: ignore[attr-defined]
-    return subject_type(
+    return Subject(
         factory,
         {"region": behaviour.region, "attach": True, "mutations_per_second": 1000, **options},
         driver_name=AwsEbsBackend.default_driver_name,
@@ -98,18 +72,6 @@ def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **opt
         storage_modules=("volplane_aws_ebs.testing",),
         crash_points=crash_points,
     )
-
-
-def _subject_type() -> type[Subject]:
-    try:
-        from volplane_testing import Subject  # noqa: PLC0415 - the extra `testing`
-    except ModuleNotFoundError as error:
-        if error.name != "volplane_testing":
-            raise
-        raise ModuleNotFoundError(
-            'subject() needs the testing kit of volplane: pip install "volplane-aws-ebs[testing]"', name=error.name
-        ) from None
-    return Subject
 
 
 @contextmanager

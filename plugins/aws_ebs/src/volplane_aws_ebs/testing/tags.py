@@ -7,6 +7,7 @@ from typing import Any
 
 from volplane_aws_ebs.testing.faults import EC2Error, invalid
 from volplane_aws_ebs.testing.state import AccountState, Snapshot, Volume
+from volplane_testing.cloud import Former
 
 __all__ = ["create_tags", "delete_tags", "tags_from_specification", "tags_output"]
 
@@ -93,7 +94,7 @@ def _target(account: AccountState, id_: str) -> Volume | Snapshot:
 
 def _replace(account: AccountState, target: Volume | Snapshot, tags: dict[str, str]) -> None:
     if isinstance(target, Volume):
-        target.old_tags, target.tagged = dict(account.visible_tags(target)), account.now
+        target.former_tags = Former(dict(account.visible_tags(target)), account.now)
         account.tagged.remove(target.id, target.tags)
         account.tagged.add(target.id, tags)
     target.tags = tags

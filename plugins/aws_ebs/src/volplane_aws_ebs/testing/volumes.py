@@ -10,6 +10,7 @@ from volplane_aws_ebs.testing.faults import EC2Error, invalid
 from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
 from volplane_aws_ebs.testing.state import VOLUME_ID, AccountState, Attachment, Token, Volume, canonical_request
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
+from volplane_testing.cloud import Former
 
 __all__ = ["attachment_output", "create_volume", "delete_volume", "describe_volumes", "performance", "volume_output"]
 
@@ -103,7 +104,7 @@ def _new_volume(account: AccountState, params: Mapping[str, Any]) -> Volume:
         snapshot=snapshot,
         multi_attach=bool(params.get("MultiAttachEnabled")),
         tags=tags,
-        tagged=account.now - account.behaviour.visible_after,
+        former_tags=Former(tags, account.now),
     )
 
 

@@ -161,7 +161,7 @@ def _scrub(answer: PodScrub, asset: Asset) -> None:
     fields: Any = source.get("hostPath") or source.get("local")
     if fields is None:
         raise NotApplicable(f"the kit cannot mount {dict(source)} as the scrubber pod would")
-    for entry in Path(fields["path"]).iterdir():
+    for entry in Path(fields["path"], answer.sub_path).iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:

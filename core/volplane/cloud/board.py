@@ -1,8 +1,7 @@
-"""Shared polling: what many hook calls want to know is read by few Describe calls.
+"""One shared poller of states: what many hook calls want to know is read by few calls of the cloud.
 
 A caller asks for a key and gets an observation that is recent enough, or None. After None it ends with a retry time
-and holds no thread. The first caller that finds the poller due fetches for all keys that were asked for.
-Nothing here is specific to EC2.
+and holds no thread. The first caller that finds the board due fetches for all keys that were asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Observation", "SharedPoller"]
+from volplane.cloud.turns import RetryLater
+
+__all__ = ["Board", "Observation"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -36,7 +37,7 @@ class Observation(Generic[V]):
     sequence: int
 
 
-class SharedPoller(Generic[K, V]):
+class Board(Generic[K, V]):
     """Observations by key. Safe for threads; all times are seconds of `clock`.
 
     fetch: returns what exists of the keys; called by one thread at a time. interval: seconds between fetches.
@@ -95,6 +96,13 @@ class SharedPoller(Generic[K, V]):
         with self._changed:
             self._raise_failure(key)
             return self._fetched(key)
+
+    def current(self, key: K, *, max_age: float | None = None) -> V | None:
+        """The value of the key, None = it does not exist. Raises RetryLater where `ask` returns None."""
+        observation = self.ask(key, max_age=max_age)
+        if observation is None:
+            raise RetryLater(self.next_poll(key))
+        return observation.value
 
     def fetch_now(self, key: K) -> Observation[V]:
         """The result of a fetch that begins now, in this thread. Raises what the fetch raises."""

@@ -1,7 +1,4 @@
-"""One call of a hook: how much time it has, how it ends without holding its thread, what is kept between calls.
-
-Nothing here is specific to EC2.
-"""
+"""One call of a hook about long work: how much time it has, and how it ends without holding its thread."""
 
 from __future__ import annotations
 
@@ -10,17 +7,22 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from volplane import Context, Unavailable
+from volplane.assets import InProgress
+from volplane.errors import Unavailable
+from volplane.requests import Context
 
-__all__ = ["BoundedCache", "HookCall", "RetryLater", "fence_number"]
+__all__ = ["BoundedCache", "HookCall", "RetryLater", "StateAges", "in_turns"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+T = TypeVar("T")
 
 _LATEST_CHANGE = 0.5
 """Share of the call's timeout after which no mutating call is started: its answer would arrive after the timeout."""
 _TOO_LATE_RETRY_SECONDS = 0.1
 _CACHE_SIZE = 100_000
+_ASKED_SECONDS = 600.0
+"""A state that nobody asked about for this long is another one when it is seen again."""
 
 
 class RetryLater(Exception):
@@ -50,10 +52,15 @@ class HookCall:
             raise RetryLater(_TOO_LATE_RETRY_SECONDS)
 
 
-def fence_number(context: Context) -> int | None:
-    """The number at the start of the fence, which grows with every change of leader; None if it has none."""
-    number = context.fence.partition("/")[0]
-    return int(number) if number.isdigit() else None
+def in_turns(context: Context, clock: Callable[[], float], work: Callable[[HookCall], T]) -> T | InProgress:
+    """The result of `work`; InProgress where it raises RetryLater.
+
+    The state stays as it was, so that no state has to be saved. clock: seconds, never going back.
+    """
+    try:
+        return work(HookCall(context, clock, clock()))
+    except RetryLater as retry:
+        return InProgress(retry_after=retry.seconds, state=context.state)
 
 
 class BoundedCache(Generic[K, V]):
@@ -92,3 +99,37 @@ class BoundedCache(Generic[K, V]):
             del self._table[next(iter(self._table))]
         self._table[key] = value
         return value
+
+
+class StateAges:
+    """How long this process has seen things in a state that should pass. Safe for threads.
+
+    A driver compares an age with what is usual, and says so on the claim when a state does not end. clock: seconds,
+    never going back.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: dict[tuple[Hashable, str], tuple[float, float]] = {}
+        """First and last time that somebody asked."""
+        self._next_cleanup = 0.0
+        self._lock = threading.Lock()
+
+    def seconds(self, key: Hashable, state: str) -> float:
+        """Seconds since the first call for this key and state after the last `reset`."""
+        now = self._clock()
+        with self._lock:
+            if now >= self._next_cleanup:
+                self._next_cleanup = now + _ASKED_SECONDS
+                self._seen = {each: seen for each, seen in self._seen.items() if seen[1] + _ASKED_SECONDS >= now}
+            first, asked = self._seen.get((key, state), (now, now))
+            if asked + _ASKED_SECONDS < now:
+                first = now
+            self._seen[key, state] = (first, now)
+            return now - first
+
+    def reset(self, key: Hashable, *states: str) -> None:
+        """These states are over."""
+        with self._lock:
+            for state in states:
+                self._seen.pop((key, state), None)

@@ -1,0 +1,35 @@
+"""For authors of cloud backends: what every driver of a cloud needs beside the cloud's own calls.
+
+Rate limits that learn, one shared poller of states, turns of long work, error tables, batches that one bad id does not
+spoil, ownership marks and fences. Nothing here does I/O or knows a cloud. See docs/how-to/write-a-cloud-backend.md.
+"""
+
+from volplane.cloud.batches import chunks, read_without_bad_ids
+from volplane.cloud.board import Board, Observation
+from volplane.cloud.error_table import CloudError, ErrorRow, ErrorTable
+from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, fence_number, label_text
+from volplane.cloud.rates import RateLimiter, TokenBucket
+from volplane.cloud.turns import BoundedCache, HookCall, RetryLater, StateAges, in_turns
+
+__all__ = [
+    "LABELS",
+    "TAGS",
+    "Board",
+    "BoundedCache",
+    "CloudError",
+    "ErrorRow",
+    "ErrorTable",
+    "Fences",
+    "HookCall",
+    "Marks",
+    "Observation",
+    "RateLimiter",
+    "RetryLater",
+    "StateAges",
+    "TokenBucket",
+    "chunks",
+    "fence_number",
+    "in_turns",
+    "label_text",
+    "read_without_bad_ids",
+]

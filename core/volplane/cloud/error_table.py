@@ -1,0 +1,99 @@
+"""From error codes of a cloud to the errors of the contract, by one table: code, class, doubt, advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from volplane.errors import (
+    AttachedElsewhere,
+    BackendError,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+)
+
+__all__ = ["CloudError", "ErrorRow", "ErrorTable"]
+
+_CERTAIN = (InvalidArgument, PermissionDenied, ResourceExhausted, NotFound)
+"""Classes for which a cloud refuses a call before it does anything, unless the row says otherwise."""
+
+
+class CloudError(Exception):
+    """A call of a cloud that gave no result. call: its name. code, message: the cloud's, or codes of the driver."""
+
+    def __init__(self, call: str, code: str, message: str) -> None:
+        super().__init__(f"{call}: {code}: {message}")
+        self.call = str(call)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRow:
+    """A row of an error table.
+
+    codes: of the cloud; one that ends with * stands for every code with this prefix. error: the class. advice: what to
+    do, for people; `{call}` stands for the name of the call. doubt: whether the call may have taken effect all the
+    same; None = as is usual for the class. retry_after: seconds; None = as is usual for the class. scope, reschedule:
+    of `ResourceExhausted`; no scope = the code.
+    """
+
+    codes: tuple[str, ...]
+    error: type[BackendError]
+    advice: str = ""
+    doubt: bool | None = None
+    retry_after: float | None = None
+    scope: str = ""
+    reschedule: bool = False
+
+    def __post_init__(self) -> None:
+        if issubclass(self.error, AttachedElsewhere):
+            raise TypeError("AttachedElsewhere needs the name of a node, which no code tells")
+
+    def covers(self, code: str) -> bool:
+        """Whether the row is about this code."""
+        return any(code == each or (each[-1:] == "*" and code.startswith(each[:-1])) for each in self.codes)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the call may have taken effect all the same."""
+        return not issubclass(self.error, _CERTAIN) if self.doubt is None else self.doubt
+
+
+_UNKNOWN = ErrorRow(codes=("*",), error=BackendError)
+
+
+class ErrorTable:
+    """The rows, the first that covers a code applies. A code that none covers is a `BackendError`, in doubt."""
+
+    def __init__(self, rows: Iterable[ErrorRow]) -> None:
+        self.rows = tuple(rows)
+
+    def row(self, code: str) -> ErrorRow:
+        """The row of a code."""
+        return next((row for row in self.rows if row.covers(code)), _UNKNOWN)
+
+    def in_doubt(self, error: CloudError) -> bool:
+        """Whether the call may have taken effect all the same."""
+        return self.row(error.code).in_doubt
+
+    def translated(self, error: CloudError, doing: str) -> BackendError:
+        """The error of the contract. doing: as in "make a volume for pvc-1"."""
+        row = self.row(error.code)
+        reason = error.message.strip().rstrip(".") or error.code
+        text = f"cannot {doing}: {reason}"
+        if row is _UNKNOWN:
+            text += f" ({error.call})"
+        if row.advice:
+            text += ": " + row.advice.replace("{call}", error.call)
+        if issubclass(row.error, ResourceExhausted):
+            return row.error(
+                text,
+                scope=row.scope or error.code,
+                reschedule=row.reschedule,
+                code=error.code,
+                retry_after=row.retry_after,
+            )
+        return row.error(text, code=error.code, retry_after=row.retry_after)

@@ -1,0 +1,167 @@
+"""Marks that say whose an asset is, as the tags or labels of a cloud, and the mark that fences off former leaders."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+
+from volplane.assets import Ownership
+from volplane.cloud.turns import BoundedCache
+from volplane.errors import AlreadyExists, Unavailable
+from volplane.requests import Context
+
+__all__ = ["LABELS", "TAGS", "Fences", "Marks", "fence_number", "label_text"]
+
+_LONGEST_LABEL = 63
+_PLAIN = re.compile(r"[a-z0-9-]")
+_ENCODED = re.compile(r"_([0-9a-f]{1,6})_")
+_CUT = re.compile(r"_x[0-9a-f]{24}_$")
+
+
+def label_text(text: str) -> str:
+    """Any text as the value of a label of lower-case letters, digits, _ and -, at most 63 characters.
+
+    The characters of UUIDs and of the names of volumes stay as they are, others become their code between two _. A text
+    that is then too long is cut and ends with a hash. Different texts have different values.
+    """
+    encoded = "".join(letter if _PLAIN.fullmatch(letter) else f"_{ord(letter):x}_" for letter in text)
+    if len(encoded) <= _LONGEST_LABEL:
+        return encoded
+    return f"{encoded[: _LONGEST_LABEL - 27]}_x{hashlib.sha256(text.encode()).hexdigest()[:24]}_"
+
+
+def _label_read(value: str) -> str:
+    """The text of a value; a value that was cut, and codes of no character, stay as they are."""
+    return value if _CUT.search(value) else _ENCODED.sub(_character, value)
+
+
+def _character(match: re.Match[str]) -> str:
+    code = int(match[1], 16)
+    return chr(code) if code < 0xD800 or 0xDFFF < code <= 0x10FFFF else match[0]
+
+
+class Marks:
+    """How the owner of an asset is written to its tags or labels, and read from them.
+
+    key: the key of a mark from its name, such as `"volplane.dev/{}".format`. encode, decode: for values.
+    """
+
+    def __init__(
+        self, key: Callable[[str], str], encode: Callable[[str], str] = str, decode: Callable[[str], str] = str
+    ) -> None:
+        self.cluster, self.claim, self.volume = key("cluster"), key("claim-uid"), key("volume")
+        self.generation, self.demand, self.fence = key("generation"), key("demand"), key("fence")
+        self.encode = encode
+        self._decode = decode
+
+    def of(self, owner: Ownership) -> dict[str, str]:
+        """The marks of an owner."""
+        return {
+            self.cluster: self.encode(owner.cluster_id),
+            self.claim: self.encode(owner.claim_uid),
+            self.volume: self.encode(owner.volume_name),
+            self.generation: str(owner.generation),
+        }
+
+    def owner(self, marks: Mapping[str, str], cluster_id: str = "") -> Ownership | None:
+        """The owner that the marks name; None if one is missing or cannot be read.
+
+        cluster_id: of the caller. A mark of it is read as it, also where the encoding has cut it.
+        """
+        cluster, claim, name = marks.get(self.cluster), marks.get(self.claim), marks.get(self.volume)
+        generation = marks.get(self.generation, "")
+        if not cluster or not claim or not name or not (generation.isascii() and generation.isdigit()):
+            return None
+        own = bool(cluster_id) and cluster == self.encode(cluster_id)
+        return Ownership(
+            cluster_id=cluster_id if own else self._decode(cluster),
+            claim_uid=self._decode(claim),
+            volume_name=self._decode(name),
+            generation=int(generation),
+        )
+
+    def recorded_demand(self, marks: Mapping[str, str]) -> str:
+        """Digest of the demand that the asset was made for, "" if there is no such mark."""
+        return marks.get(self.demand, "")
+
+    def belongs(self, marks: Mapping[str, str], owner: Ownership) -> bool:
+        """Whether the marks name this owner; the generation is not compared."""
+        wanted = self.of(owner)
+        del wanted[self.generation]
+        return self.owner(marks) is not None and all(marks.get(key) == value for key, value in wanted.items())
+
+    def refuse_foreign(
+        self, handle: str, marks: Mapping[str, str], expected: Ownership | None, *, others: tuple[str, ...] = ()
+    ) -> None:
+        """Raise AlreadyExists unless the marks name `expected`. None = a static volume: raise if they name any owner.
+
+        others: keys by which other drivers mark what they make. The generation is not compared.
+        """
+        if expected is None:
+            foreign = next((key for key in (self.cluster, self.volume, *others) if key in marks), None)
+            if foreign is not None:
+                raise AlreadyExists(
+                    f"{handle} carries the mark {foreign}={marks[foreign]!r}: it was made by a driver, not by a "
+                    "person, and is not touched"
+                )
+            return
+        owner = self.owner(marks)
+        if owner is None:
+            raise AlreadyExists(
+                f"{handle} carries no marks of volplane, so it cannot be {expected.volume_name}'s: it is not touched"
+            )
+        if not self.belongs(marks, expected):
+            raise AlreadyExists(
+                f"{handle} belongs to {owner.volume_name} of claim {owner.claim_uid} in cluster {owner.cluster_id!r}, "
+                f"not to {expected.volume_name} of cluster {expected.cluster_id!r}: it is not touched"
+            )
+
+
+TAGS = Marks("volplane.dev/{}".format)
+"""Marks as tags, for clouds that allow any text there (Amazon EC2)."""
+LABELS = Marks("volplane-{}".format, label_text, _label_read)
+"""Marks as labels of lower-case letters, digits, _ and -, at most 63 characters (Google Cloud, "Labels overview")."""
+
+
+def fence_number(context: Context) -> int | None:
+    """The number at the start of the fence, which grows with every change of leader; None if it has none."""
+    number = context.fence.partition("/")[0]
+    return int(number) if number.isdigit() else None
+
+
+class Fences:
+    """Refuses late calls of a former leader by comparing fence numbers per asset. Safe for threads.
+
+    The driver writes the highest number to the asset as a mark before it is changed, so that other processes see it
+    too. Most clouds have no conditional writes: a call that starts between the read and the change is not refused.
+    """
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._highest: BoundedCache[str, int] = BoundedCache()
+
+    def refuse_former_leader(self, asset: str, marks: Mapping[str, str], context: Context) -> None:
+        """Raise Unavailable if a newer leader has changed this asset. marks: as they are on the asset now."""
+        fence = fence_number(context)
+        if fence is None:
+            return
+        written = marks.get(self._marks.fence, "")
+        highest = max(self._highest.get(asset) or 0, int(written) if written.isdigit() else 0, fence)
+        self._highest.put(asset, highest)
+        if highest > fence:
+            raise Unavailable(
+                f"{asset} is in the hands of leader {highest}; this call belongs to the former leader {fence} and "
+                "does nothing"
+            )
+
+    def mark_to_write(self, marks: Mapping[str, str], context: Context) -> dict[str, str]:
+        """The mark that one of our assets needs before this leader changes it; empty if it has it."""
+        fence = fence_number(context)
+        if fence is None or self._marks.cluster not in marks or marks.get(self._marks.fence) == str(fence):
+            return {}
+        return {self._marks.fence: str(fence)}
+
+    def forget(self, asset: str) -> None:
+        """Drop what this process knows of the asset's leaders: its mark has a new number."""
+        self._highest.drop(asset)

@@ -1,0 +1,154 @@
+"""Client-side rate limits that learn from refusals.
+
+A cloud throttles each kind of call by a token bucket (Amazon EC2 Developer Guide, "Request throttling for the Amazon
+EC2 API"; Compute Engine documentation, "Rate quotas"). A caller that is too early gets the seconds to wait and keeps
+its place in the queue; no thread waits here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+
+__all__ = ["RateLimiter", "TokenBucket"]
+
+_SLOT_SECONDS = 120.0
+"""A slot that was not used this long after its time is dropped."""
+_LOWEST_SHARE = 1 / 16
+_THROTTLED_PAUSE = 1.0
+_RECOVERY = 1.05
+"""Growth of the rate with every successful call after throttling."""
+
+
+class TokenBucket:
+    """`rate` tokens per second, at most `burst` saved up (default: a second's). Times are seconds of any one clock."""
+
+    def __init__(self, rate: float, now: float, *, burst: float | None = None) -> None:
+        self._rate = rate
+        self._burst = max(1.0, rate if burst is None else burst)
+        self._tokens = self._burst
+        self._filled = now
+
+    def wait(self, now: float) -> float:
+        """Seconds until there is a token; 0.0: there is one now."""
+        self._fill(now)
+        return 0.0 if self._tokens >= 1.0 - 1e-9 else (1.0 - self._tokens) / self._rate
+
+    def take(self, now: float) -> None:
+        """Take a token; if there is none, the next one that comes."""
+        self._fill(now)
+        self._tokens -= 1.0
+
+    def reserve(self, now: float) -> float:
+        """Take the next token; returns when it is there: now, or after those that others have reserved."""
+        self.take(now)
+        return now + max(0.0, -self._tokens / self._rate)
+
+    def give(self, tokens: float) -> None:
+        """Add tokens, as far as the burst allows."""
+        self._tokens = min(self._burst, self._tokens + tokens)
+
+    def full(self, now: float) -> bool:
+        """Whether no more tokens can be saved up."""
+        self._fill(now)
+        return self._tokens >= self._burst
+
+    def change_rate(self, rate: float, now: float) -> None:
+        """Fill at another rate from now on."""
+        self._fill(now)
+        self._rate = rate
+
+    def empty(self, now: float, *, next_token: float) -> None:
+        """Drop the tokens and what is reserved of them; the next token is there at `next_token`."""
+        self._filled = now
+        self._tokens = 1.0 - (next_token - now) * self._rate
+
+    def _fill(self, now: float) -> None:
+        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
+        self._filled = now
+
+
+class _Queue:
+    """The callers of one kind of call, each with the time at which it may call."""
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate = rate
+        self._bucket = TokenBucket(rate, now, burst=burst)
+        self._share = 1.0
+        """Part of the configured rate that is used; below 1 after throttling."""
+        self._slots: dict[Hashable, float] = {}
+
+    def slot(self, key: Hashable, now: float) -> float:
+        """When this caller may call: the same time however often it asks, until `release`."""
+        slot = self._slots.get(key)
+        if slot is None or slot + _SLOT_SECONDS < now:
+            slot = self._slots[key] = self._bucket.reserve(now)
+        return slot
+
+    def release(self, key: Hashable, now: float) -> None:
+        """The caller calls. Slots that nobody used are dropped."""
+        self._slots.pop(key, None)
+        for expired in [each for each, slot in self._slots.items() if slot + _SLOT_SECONDS < now]:
+            del self._slots[expired]
+
+    def throttled(self, now: float) -> None:
+        """Halve the rate, empty the bucket, and give the waiting callers new slots in the same order."""
+        self._share = max(_LOWEST_SHARE, self._share / 2)
+        self._bucket.change_rate(self._rate * self._share, now)
+        start, gap = now + _THROTTLED_PAUSE, 1.0 / (self._rate * self._share)
+        waiting = sorted(self._slots, key=lambda key: self._slots[key])
+        for number, key in enumerate(waiting):
+            self._slots[key] = start + number * gap
+        self._bucket.empty(now, next_token=start + len(waiting) * gap)
+
+    def recover(self, now: float) -> None:
+        if self._share < 1.0:
+            self._share = min(1.0, self._share * _RECOVERY)
+            self._bucket.change_rate(self._rate * self._share, now)
+
+
+class RateLimiter:
+    """A token bucket for each kind of call of one driver. Safe for threads.
+
+    rate: calls per second of each kind. burst: calls at once. clock: seconds, never going back. Kinds of calls are any
+    hashable values, such as names of the cloud's actions, or a pair of an action and a virtual machine.
+    """
+
+    def __init__(self, *, rate: float, burst: float, clock: Callable[[], float]) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._queues: dict[Hashable, _Queue] = {}
+        self._lock = threading.Lock()
+
+    def wait(self, kind: Hashable, key: Hashable) -> float:
+        """Seconds until the caller may call; 0.0 = now, and the token is taken.
+
+        key: the caller, such as the id of a volume; it keeps its slot until it has called.
+        """
+        now = self._clock()
+        with self._lock:
+            queue = self._queue(kind, now)
+            left = queue.slot(key, now) - now
+            if left > 1e-6:
+                return left
+            queue.release(key, now)
+            return 0.0
+
+    def throttled(self, kind: Hashable) -> None:
+        """The cloud throttled the call: other clients use the account's bucket as well. Lowers the rate."""
+        now = self._clock()
+        with self._lock:
+            self._queue(kind, now).throttled(now)
+
+    def succeeded(self, kind: Hashable) -> None:
+        """The cloud accepted the call: return towards the configured rate."""
+        now = self._clock()
+        with self._lock:
+            self._queue(kind, now).recover(now)
+
+    def _queue(self, kind: Hashable, now: float) -> _Queue:
+        queue = self._queues.get(kind)
+        if queue is None:
+            queue = self._queues[kind] = _Queue(self._rate, self._burst, now)
+        return queue
