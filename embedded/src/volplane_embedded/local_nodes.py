@@ -1,4 +1,6 @@
-"""The nodes of `volplane dev`: scheduler, node registration and kubelet, run together beside an API server."""
+"""The nodes of `volplane dev`: scheduler, node registration, kubelet and the controller of ephemeral volumes, run
+together beside an API server.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.objects import Node
 from volplane_embedded.apiserver.errors import bad_request, not_found
+from volplane_embedded.ephemeral_volumes import EphemeralVolumes
 from volplane_embedded.informers import Informers
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.kubelet import Kubelet
@@ -78,11 +81,13 @@ class LocalNodes:
         await asyncio.to_thread(self._state_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
+        controlled = EventRecorder(self._client, "ephemeral_volume", instance=self.names[0], now=self._now)
         nodes = NodeRegistration(self._client, self.names, exists=self._exists, now=self._now)
         async with Sandboxes() as sandboxes, asyncio.TaskGroup() as tasks:
             self._agent = Kubelet(self._dependencies(sandboxes, ran), self.names)
+            ephemeral = EphemeralVolumes(self._client, self._informers, recorder=controlled)
             scheduler = Scheduler(self._client, self._informers, recorder=scheduled, now=self._now)
-            for recorder in (scheduled, ran):
+            for recorder in (scheduled, ran, controlled):
                 tasks.create_task(recorder.run(), name="node-events")
             await self._check(sandboxes)
             await self._register(nodes)
@@ -91,6 +96,7 @@ class LocalNodes:
             tasks.create_task(nodes.run(), name="node-leases")
             tasks.create_task(self._agent.run(), name="node-agent")
             tasks.create_task(scheduler.run(), name="node-scheduler")
+            tasks.create_task(ephemeral.run(), name="node-ephemeral")
             self._ready.set()
 
     async def _check(self, sandboxes: Sandboxes) -> None:
