@@ -356,7 +356,7 @@ class _Execution:
     def _readlink(self) -> bytes:
         here = self._here()
         if here.kind != LINK:
-            raise Refused(Status.INVAL if self._minor == 0 else Status.WRONG_TYPE)
+            raise Refused(Status.INVAL)
         return here.data
 
     def _remove(self, name: bytes) -> object:
@@ -373,7 +373,9 @@ class _Execution:
             raise Refused(Status.NOFILEHANDLE)
         if source.kind != DIRECTORY:
             raise Refused(Status.NOTDIR)
-        moved = source.children.get(self._named(old))
+        self._named(old)
+        self._named(new)
+        moved = source.children.get(old)
         if moved is None:
             raise Refused(Status.NOENT)
         above: Node | None = target
@@ -381,7 +383,7 @@ class _Execution:
             if above is moved:
                 raise Refused(Status.INVAL)
             above = above.parent
-        present = target.children.get(self._named(new))
+        present = target.children.get(new)
         unchanged = ((True, source.change, source.change), (True, target.change, target.change))
         if present is moved:
             return unchanged

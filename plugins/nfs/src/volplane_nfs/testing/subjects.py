@@ -97,8 +97,7 @@ def subject_on(
     **options: Any,
 ) -> Subject:
     """The driver on a share, with what rules need to look into it."""
-    from volplane_testing import Subject  # noqa: PLC0415 - the extra `testing`
-
+    subject_type = _subject_type()
     address = ShareAddress.parse(share)
     client = Client(address.server, dial=dial)
     host, path = address.server.host, address.text.rstrip("/")
@@ -115,7 +114,7 @@ def subject_on(
             raise FileNotFoundError(asset.source.fields["path"])
         return handle
 
-    return Subject(
+    return subject_type(
         backend_through(dial),
         {"shares": share, **options},
         parameters=parameters,
@@ -135,6 +134,18 @@ def subject_on(
         crash_points=12 if real_crashes else 24,
         storage_modules=("volplane_nfs.testing.model",),
     )
+
+
+def _subject_type() -> type[Subject]:
+    try:
+        from volplane_testing import Subject  # noqa: PLC0415 - the extra `testing`
+    except ModuleNotFoundError as error:
+        if error.name != "volplane_testing":
+            raise
+        raise ModuleNotFoundError(
+            'subject() needs the testing kit of volplane: pip install "volplane-nfs[testing]"', name=error.name
+        ) from None
+    return Subject
 
 
 def backend_through(dial: Dial, now: Callable[[], float] = time.monotonic) -> type[NfsBackend]:
