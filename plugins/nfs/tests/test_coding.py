@@ -1,4 +1,4 @@
-"""Every operation of the table is encoded and decoded; whatever a peer sends, the answer is a value or MalformedData."""
+"""Every operation of the table is encoded and decoded; whatever a peer sends gives a value or MalformedData."""
 
 from __future__ import annotations
 
@@ -152,9 +152,9 @@ def test_a_record_of_several_fragments_is_put_together() -> None:
 @pytest.mark.parametrize("sizes", [[11], [6, 6]])
 def test_a_record_that_is_too_large_is_refused_before_it_is_stored(sizes: list[int]) -> None:
     parser = RecordParser(10)
+    stream = b"".join(size.to_bytes(4, "big") + b"x" * min(size, 6) for size in sizes)
     with pytest.raises(MalformedData, match="where 10 are allowed"):
-        for size in sizes:
-            parser.feed(size.to_bytes(4, "big") + b"x" * min(size, 6))
+        parser.feed(stream)
 
 
 def test_empty_fragments_without_end_are_refused() -> None:

@@ -16,7 +16,9 @@ from volplane_nfs.nfs4.files import create_link, directory_handle, make_director
 from volplane_nfs.nfs4.operations import Request
 from volplane_nfs.testing import GaneshaServer, ModelServer
 
-NAMES = st.sampled_from([b"a", b"b", b"c", b"..", b".", b"", b"x" * 255, b"x" * 256, b"y/z", b"\xff\xfe", b"line\nfeed"])
+NAMES = st.sampled_from(
+    [b"a", b"b", b"c", b"..", b".", b"", b"x" * 255, b"x" * 256, b"y/z", b"\xff\xfe", b"line\nfeed"]
+)
 PATHS = st.lists(st.sampled_from([b"a", b"b", b"c"]), max_size=2).map(tuple)
 LOOK = mask_of(TYPE, MODE)
 

@@ -53,7 +53,7 @@ class TreeRemoval:
         self._deadline = deadline
         self._clock = clock
         self.removed = 0
-        """How many entries."""
+        """How many entries, and directories that were moved to the top."""
 
     def empty(self, directory: bytes) -> bool:
         """Remove everything in a directory that keeps its place; False = the time is up. `clear` has to follow."""
@@ -69,7 +69,7 @@ class TreeRemoval:
         while names := page_of_names(self._client, self._top):
             stubborn = self._remove([(self._top, name) for name in names])
             for part in batches(stubborn, _AT_ONCE):
-                if self._late() or not self._empty_several([name for _, name in part]):
+                if not self._empty_several([name for _, name in part]):
                     return False
         return True
 
@@ -144,6 +144,7 @@ class TreeRemoval:
             )
         if reply.status and reply.status not in _GONE:
             values_of(reply)
+        self.removed += 1
 
     def _late(self) -> bool:
         return self._clock() >= self._deadline
