@@ -666,6 +666,18 @@ def test_stale_handles_are_looked_up_again(site: Site, model: ModelServer) -> No
     site.provision()
 
 
+def test_an_export_id_whose_volume_was_never_made_is_freed(model: ModelServer) -> None:
+    site = Site(dial=model.dial).start()
+    exports = model.share.children[b".volplane"].children[b"exports"]
+    model.enter(exports, b"1234", model.make(5, exports, data=b'{"format":1,"owner":"pvc-1@1"}'))
+    exports.children[b"1234"].time = time.time()
+    site.listed()
+    assert b"1234" in exports.children
+    exports.children[b"1234"].time -= 7200.0
+    site.listed()
+    assert set(exports.children) == {b"1234.free"}
+
+
 def test_probe_says_what_is_wrong(site: Site, model: ModelServer) -> None:
     assert site.probe() == Done()
     model.fault = lambda requests: Status.ROFS if requests[-1].operation is nfs.REMOVE else None

@@ -10,6 +10,7 @@ from volplane import AssetPage, BackendError, Context, ListedAsset
 from volplane_nfs.archive import remove_expired
 from volplane_nfs.delete import SLICE, empty_trash
 from volplane_nfs.errors import printable
+from volplane_nfs.ganesha.export_ids import free_unused
 from volplane_nfs.markers import CONTROL, CorruptMarker, Handle, VolumeMarker, parent_key
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import DIRECTORY, TIME_METADATA, TYPE, mask_of
@@ -25,7 +26,7 @@ PAGE = 1000
 _AT_ONCE: Final = 8
 _MARKED, _FOREIGN = "marked:", "foreign:"
 _OLD: Final = 3600.0
-"""Seconds after which a marker in tmp is no one's any more."""
+"""Seconds after which a marker in tmp, and an Export_Id without a volume, are no one's any more."""
 
 _OTHERS: Final = frozenset({(CONTROL.encode(),), (b"lost+found",)})
 
@@ -191,6 +192,7 @@ def tidy_up(share: Share, handles: Handles, context: Context) -> None:
     deadline = time.monotonic() + SLICE
     try:
         remove_expired(share, handles)
+        free_unused(share, handles, older_than=_OLD)
         for entry in list(entries(share.client, handles.tmp, mask_of(TIME_METADATA))):
             if entry.attributes.get(TIME_METADATA, (time.time(),))[0] < time.time() - _OLD:
                 share.client.pipeline([[PUTFH(handles.tmp), REMOVE(entry.name)]])

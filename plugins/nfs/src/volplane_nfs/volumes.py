@@ -76,13 +76,14 @@ def read_marker(share: Share, directory: bytes, name: bytes) -> VolumeMarker | N
 
 def read_found(share: Share, handles: Handles, name: str, generation: int) -> Found:
     """Both markers of a name and generation."""
-    replies = share.client.pipeline(
-        [
-            read_request(handles.volumes, name.encode()),
-            read_request(handles.deleting, f"{name}@{generation}".encode()),
-        ]
-    )
-    return Found(*map(marker_in, replies))
+    first = read_request(handles.volumes, name.encode())
+    second = read_request(handles.deleting, f"{name}@{generation}".encode())
+    (reply,) = share.client.pipeline([[*first, *second]])
+    if len(reply.results) <= len(first):
+        marker = marker_in(reply)
+        (reply,) = share.client.pipeline([second])
+        return Found(marker, marker_in(reply))
+    return Found(VolumeMarker.decode(reply.results[2].value), marker_in(reply))
 
 
 def replace_marker(share: Share, handles: Handles, marker: VolumeMarker) -> None:

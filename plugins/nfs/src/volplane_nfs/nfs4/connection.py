@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -139,26 +139,32 @@ class Connection:
         """Number of calls without an answer."""
         return len(self._pending)
 
-    def send(self, procedure: int, arguments: bytes, seconds: float) -> Call:
-        """Send a call. Raises NoAnswer if the connection breaks: the call may have arrived."""
+    def send(self, procedure: int, arguments: Sequence[bytes], seconds: float) -> list[Call]:
+        """Send calls together. Raises ServerUnavailable if none was sent, NoAnswer if any may have arrived."""
+        calls: list[Call] = []
         with self._state:
             if self.broken is not None:
                 raise ServerUnavailable(str(self.broken))
-            call = Call(next(self._xids) & 0xFFFFFFFF)
             if not self._pending:
                 self.last_heard = time.monotonic()
                 if not self._reading and self._is_closed():
                     self.broken = NoAnswer("the server closed the connection")
                     raise ServerUnavailable(str(self.broken))
-            self._pending[call.xid] = call
-        record = framed(call_header(call.xid, procedure, self._credentials) + arguments)
+            for _ in arguments:
+                call = Call(next(self._xids) & 0xFFFFFFFF)
+                self._pending[call.xid] = call
+                calls.append(call)
+        records = b"".join(
+            framed(call_header(call.xid, procedure, self._credentials) + each)
+            for call, each in zip(calls, arguments, strict=True)
+        )
         try:
             with self._sending:
                 self._stream.settimeout(seconds)
-                self._stream.sendall(record)
+                self._stream.sendall(records)
         except OSError as error:
             raise self._break(NoAnswer(f"the connection broke: {error}")) from error
-        return call
+        return calls
 
     def _is_closed(self) -> bool:
         """Whether the server closed an idle connection: then a call need not be sent to find out."""

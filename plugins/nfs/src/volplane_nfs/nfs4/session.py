@@ -170,14 +170,18 @@ class Channel:
     def _round(self, items: list[_Item], connection: Connection, deadline: float) -> None:
         """Send each once and wait for the answers. Items without a reply afterwards shall be sent again."""
         try:
+            records = [self._packed(item) for item in items]
             for item in items:
-                record, item.call = self._packed(item), None
+                item.call = None
                 item.sent += 1
-                try:
-                    item.call = connection.send(COMPOUND, record, max(0.001, deadline - time.monotonic()))
-                except ServerUnavailable:
-                    item.sent -= 1  # the connection was known to be lost: it was not sent
-                    raise
+            try:
+                calls = connection.send(COMPOUND, records, max(0.001, deadline - time.monotonic()))
+            except ServerUnavailable:
+                for item in items:
+                    item.sent -= 1  # the connection was known to be lost: nothing was sent
+                raise
+            for item, call in zip(items, calls, strict=True):
+                item.call = call
             for item in items:
                 if item.call is not None:
                     self._answered(item, connection, deadline)
@@ -353,7 +357,7 @@ class Channel:
 
     def _plain(self, connection: Connection, requests: list[Request], minor: int, deadline: float) -> tuple[int, Any]:
         """A call outside of any session: its status and the value of its last result."""
-        call = connection.send(COMPOUND, pack_compound(requests, minor), max(0.001, deadline - time.monotonic()))
+        (call,) = connection.send(COMPOUND, [pack_compound(requests, minor)], max(0.001, deadline - time.monotonic()))
         try:
             reply = unpack_reply(connection.wait(call, deadline), requests)
         except MalformedData as error:
