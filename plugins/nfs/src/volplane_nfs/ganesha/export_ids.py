@@ -117,7 +117,7 @@ def release(share: Share, handles: Handles, export_id: int, owner: str) -> None:
 
 
 def free_unused(share: Share, handles: Handles, *, older_than: float) -> None:
-    """Free ids of volumes that do not exist: a crash came before their marker. older_than: seconds since it was taken."""
+    """Free ids of volumes that do not exist: a crash came before their marker. older_than: seconds, of the id."""
     volumes: set[bytes] | None = None
     for entry in list(entries(share.client, handles.exports, mask_of(TIME_METADATA))):
         changed = entry.attributes.get(TIME_METADATA)

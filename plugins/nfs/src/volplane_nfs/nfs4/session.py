@@ -170,18 +170,7 @@ class Channel:
     def _round(self, items: list[_Item], connection: Connection, deadline: float) -> None:
         """Send each once and wait for the answers. Items without a reply afterwards shall be sent again."""
         try:
-            records = [self._packed(item) for item in items]
-            for item in items:
-                item.call = None
-                item.sent += 1
-            try:
-                calls = connection.send(COMPOUND, records, max(0.001, deadline - time.monotonic()))
-            except ServerUnavailable:
-                for item in items:
-                    item.sent -= 1  # the connection was known to be lost: nothing was sent
-                raise
-            for item, call in zip(items, calls, strict=True):
-                item.call = call
+            self._send(items, connection, deadline)
             for item in items:
                 if item.call is not None:
                     self._answered(item, connection, deadline)
@@ -197,6 +186,20 @@ class Channel:
         except BaseException:
             self._drop(items)
             raise
+
+    def _send(self, items: list[_Item], connection: Connection, deadline: float) -> None:
+        records = [self._packed(item) for item in items]
+        for item in items:
+            item.call = None
+            item.sent += 1
+        try:
+            calls = connection.send(COMPOUND, records, max(0.001, deadline - time.monotonic()))
+        except ServerUnavailable:
+            for item in items:
+                item.sent -= 1  # the connection was known to be lost: nothing was sent
+            raise
+        for item, call in zip(items, calls, strict=True):
+            item.call = call
 
     def _packed(self, item: _Item) -> bytes:
         session = item.session
