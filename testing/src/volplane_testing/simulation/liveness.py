@@ -58,6 +58,7 @@ class Liveness:
         for volume in self._view.volumes.values():
             for why in self._wrong_volume(volume):
                 self._broke("volume", volume, why, reasons)
+        self._check_attachments(reasons)
         self._check_scrubbers()
         self._check_assets()
         for (name, _), count in self._view.writes.items():
@@ -222,6 +223,26 @@ class Liveness:
             and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
             for pod in self._view.pods.values()
         )
+
+    # --- attachments ----------------------------------------------------------------------------------------------
+
+    def _check_attachments(self, reasons: dict[str, str]) -> None:
+        wanted: set[tuple[str, str]] = set()
+        for pod in self._view.pods.values():
+            node, phase = pod["spec"].get("nodeName"), pod.get("status", {}).get("phase")
+            if node and phase in ("Pending", "Running", None):
+                wanted |= {(key, node) for key in self._attached_volumes(pod)}
+        for invariant, text in self._safety.attachments.wrong_at_rest(wanted):
+            waiting = [why for about, why in reasons.items() if about.startswith(("attacher ", "attach-detach "))]
+            self._violations.report(invariant, f"{text}; {' / '.join(waiting)}")
+
+    def _attached_volumes(self, pod: Json) -> Iterator[str]:
+        for volume in pod["spec"].get("volumes") or ():
+            name = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+            claim = self._view.claims.get(f"{pod['metadata']['namespace']}/{name}")
+            found = self._view.volumes.get(claim["spec"].get("volumeName", "")) if claim is not None else None
+            if found is not None and "csi" in found["spec"]:
+                yield source_of(found["spec"])
 
     # --- what is left -------------------------------------------------------------------------------------------
 
