@@ -51,7 +51,10 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "logs": ("controller.logs", "messages"),
     "clock": ("controller.clock",),
     "metrics": ("assembly._Wiring._operation_ended", "controller.metrics"),
-    "events": ("kube.events",),
+    "events": (
+        "kube.events",
+        "kube.event_series",
+    ),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
     "other duties": ("assembly._Wiring._forget_source", "attach", "expand", "protection"),
 }

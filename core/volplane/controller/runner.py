@@ -30,6 +30,7 @@ from volplane.controller.actions import (
     Run,
     Settled,
     Wait,
+    warning,
 )
 from volplane.controller.clock import LoopTime
 from volplane.controller.steps import NothingChanged, Steps
@@ -187,7 +188,7 @@ class Runner:
             level = self._unavailable_level()
             self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
             if error.status == 500 and self._queue.failures(key) >= _TRIES_UNREPORTED:
-                self._report_failure(key, f"{error}; trying again")
+                self._report_failure(key, str(error), "; trying again")
         except ApiError as error:
             result = "refused"
             self._refused(key, error)
@@ -292,21 +293,25 @@ class Runner:
     def _refused(self, key: str, error: ApiError) -> None:
         """The server will answer the same until somebody changes something: record an event on the object."""
         seconds = self._retry(key, error, backoff.API_REFUSED, level=logging.ERROR)
-        if self._report_failure(key, f"{error}; trying again in {seconds:.0f} s"):
+        again = f"; trying again in {seconds:.3g} s"
+        if self._report_failure(key, str(error), again):
             return
         cache = self._caches.get(self._kind.plural)
         about: KubeObject | None = None if cache is None else cache.get(key)
         if about is not None:
             text = f"The Kubernetes API refused a call ({error.status} {error.reason}): {error.message}"
-            text += f"; trying again in {seconds:.0f} s"
-            self._record((EventRecord(self._kind, about, "Warning", "ApiCallRefused", text),))
+            self._record((warning(self._kind, about, "ApiCallRefused", text + again, same_as=text),))
 
-    def _report_failure(self, key: str, what: str) -> bool:
-        """Record the event that the failed step has for its failure, with `what` added; whether it has one."""
+    def _report_failure(self, key: str, what: str, again: str) -> bool:
+        """Record the event that the failed step has for its failure, with `what` and when it is tried `again` added.
+
+        Returns whether it has one.
+        """
         event = self._failure_events.get(key)
         if event is None:
             return False
-        self._record((msgspec.structs.replace(event, message=f"{event.message}: {what}"),))
+        text = f"{event.message}: {what}"
+        self._record((msgspec.structs.replace(event, message=text + again, same_as=text),))
         return True
 
     def _unavailable_level(self) -> int:

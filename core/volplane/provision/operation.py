@@ -95,11 +95,9 @@ class ProvisionOperation:
 
     def _record_failure(self, run: Run, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
         delay = self._deps.registry.next_delay(run, error)
-        message = (
-            f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in '
-            f"{delay:.3g} s"
-        )
-        self._deps.recorder.record(provisioning_failed(claim, message))
+        failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
+        event = provisioning_failed(claim, f"{failure}; next attempt in {delay:.3g} s", same_as=failure)
+        self._deps.recorder.record(event)
 
     async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         """Whether the scheduler shall choose another node: the place is full; for in-tree plugins after every failure.

@@ -35,7 +35,8 @@ def demo() -> None:
     exit code is 1 and the reason is the last line.
     """
     logs.configure()
-    logging.getLogger("volplane").setLevel(logging.WARNING)
+    for name in ("volplane", "volplane_embedded"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     console = Console()
     try:
         eventloop.run(lambda stop: _run(console, stop))
