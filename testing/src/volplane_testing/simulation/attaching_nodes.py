@@ -6,6 +6,7 @@ made anew under its name: what ran on the former machine is gone.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, ClassVar, Final
 
@@ -44,6 +45,14 @@ class AttachingNodes(Nodes):
         super().__init__(*more)
         self._lost: set[str] = set()
         self._machines = 0
+        self._names: dict[str, set[str]] = {}
+        """Uid of a pod that has mounted its volumes -> their unique names: its claims may be gone before they are."""
+        self._unmounting: dict[str, RunningPod] = {}
+        """By uid: pods that are over, whose volumes are still to be unmounted."""
+
+    @property
+    def busy(self) -> bool:
+        return super().busy or bool(self._unmounting)
 
     # --- trouble ------------------------------------------------------------------------------------------------
 
@@ -99,6 +108,9 @@ class AttachingNodes(Nodes):
         """The machine is off: nothing runs there any more."""
         for running in [each for each in self._pods.running.values() if _node_of(each.pod) == node]:
             self._take_down(running, cut_off=True)
+        for uid, running in list(self._unmounting.items()):
+            if _node_of(running.pod) == node:
+                self._unmounted(uid)
 
     # --- the kubelet --------------------------------------------------------------------------------------------
 
@@ -123,15 +135,33 @@ class AttachingNodes(Nodes):
         super()._start(pod)
         uid = pod["metadata"]["uid"]
         if uid in self._pods.running:
+            self._names[uid] = {_unique(volume) for volume in self._volumes(pod)}
             self._safety.attachments.mounted |= {
                 (disk.key, _node_of(pod), uid) for disk, claim in self._pods.running[uid].disks if claim
             }
 
     def _take_down(self, running: RunningPod, *, cut_off: bool) -> None:
+        """The pod is over; its volumes are unmounted a little later, when its object may be gone."""
         super()._take_down(running, cut_off=cut_off)
         uid = running.pod["metadata"]["uid"]
+        self._unmounting[uid] = running
+        later = self._chance.between(0.0, self._faults.notice, f"unmount {running.pod['metadata']['name']}")
+        asyncio.get_running_loop().call_later(later, self._unmount, uid)
+
+    def _unmount(self, uid: str) -> None:
+        running = self._unmounting.get(uid)
+        if running is None:
+            return
+        if _node_of(running.pod) in self._lost:
+            asyncio.get_running_loop().call_later(1.0, self._unmount, uid)
+        else:
+            self._unmounted(uid)
+
+    def _unmounted(self, uid: str) -> None:
+        del self._unmounting[uid], self._names[uid]
         mounted = self._safety.attachments.mounted
         mounted -= {each for each in mounted if each[2] == uid}
+        self._changed.set()
 
     def _ready(self, pod: Json, volume: Json) -> bool:
         """Whether the volume was reported as in use, and then found to be attached."""
@@ -149,14 +179,18 @@ class AttachingNodes(Nodes):
         for name, node in list(self._view.nodes.items()):
             if name in self._lost:
                 continue
-            used = {_unique(volume) for pod in self._pods_of(name) for volume in self._volumes(pod)}
+            used = self._mounted_on(name) | self._needed_on(name)
             if used != set(node["status"].get("volumesInUse") or ()):
                 self._patch(name, {"status": {"volumesInUse": sorted(used) or None}}, _ME, "status")
                 self._changed.set()
 
-    def _pods_of(self, node: str) -> list[Json]:
-        """Those that run there, and those that are to."""
-        running = [each.pod for each in self._pods.running.values() if _node_of(each.pod) == node]
+    def _mounted_on(self, node: str) -> set[str]:
+        pods = [*self._pods.running.values(), *self._unmounting.values()]
+        uids = (each.pod["metadata"]["uid"] for each in pods if _node_of(each.pod) == node)
+        return {name for uid in uids for name in self._names[uid]}
+
+    def _needed_on(self, node: str) -> set[str]:
+        """Of pods that are to run there."""
         coming = [
             pod
             for pod in self._view.pods.values()
@@ -164,7 +198,7 @@ class AttachingNodes(Nodes):
             and "deletionTimestamp" not in pod["metadata"]
             and pod.get("status", {}).get("phase") in ("Pending", None)
         ]
-        return running + coming
+        return {_unique(volume) for pod in coming for volume in self._volumes(pod)}
 
     def _volumes(self, pod: Json) -> list[Json]:
         """The attached volumes of its claims, as far as they are bound."""

@@ -231,10 +231,20 @@ class Liveness:
         for pod in self._view.pods.values():
             node, phase = pod["spec"].get("nodeName"), pod.get("status", {}).get("phase")
             if node and phase in ("Pending", "Running", None):
-                wanted |= {(key, node) for key in self._attached_volumes(pod)}
+                places = {(key, node) for key in self._attached_volumes(pod)}
+                wanted |= places
+                could_run = places <= self._safety.attachments.at and not self._uses_what_goes(pod)
+                if places and phase != "Running" and could_run:
+                    text = f"pod {pod['metadata']['name']} does not run, though what it needs is attached to {node}"
+                    self._violations.report("pods-run", text)
         for invariant, text in self._safety.attachments.wrong_at_rest(wanted):
             waiting = [why for about, why in reasons.items() if about.startswith(("attacher ", "attach-detach "))]
             self._violations.report(invariant, f"{text}; {' / '.join(waiting)}")
+
+    def _uses_what_goes(self, pod: Json) -> bool:
+        mounted = [each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"]]
+        claims = [self._view.claims.get(f"default/{name}") for name in mounted]
+        return any(claim is None or "deletionTimestamp" in claim["metadata"] for claim in claims)
 
     def _attached_volumes(self, pod: Json) -> Iterator[str]:
         for volume in pod["spec"].get("volumes") or ():
