@@ -1,7 +1,6 @@
 """The output of commands for people: colour and progress on a terminal, plain lines in a pipe or a log.
 
-Results go to stdout; progress, warnings and errors go to stderr. `NO_COLOR` and `TERM=dumb` switch colour off. Commands
-with `-o json` print JSON themselves.
+Results go to stdout; progress, warnings and errors go to stderr. `NO_COLOR` and `TERM=dumb` switch colour off.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from types import MappingProxyType
 from typing import TextIO
 
 import typer
+
+from volplane.cli.framework.output import Output
 
 __all__ = ["Console", "Progress"]
 
@@ -85,6 +86,19 @@ class Console:
                 self._styled(f"{cell:<{width}}", fg=COLOURS.get(cell)) for cell, width in zip(row, widths, strict=True)
             ]
             self._write("   ".join(cells).rstrip())
+
+    def data(self, value: object, output: Output) -> None:
+        """A result for programs: JSON or YAML of anything that msgspec can encode, never coloured."""
+        import msgspec  # noqa: PLC0415 - start-up time
+
+        encoded = msgspec.json.encode(value)
+        if output is Output.JSON:
+            self._write(msgspec.json.format(encoded, indent=2).decode())
+        else:
+            import yaml  # noqa: PLC0415 - start-up time
+
+            plain = msgspec.json.decode(encoded)
+            self._write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120).rstrip())
 
     def warning(self, text: str) -> None:
         """A problem that does not stop the command, on stderr."""
