@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from volplane.kube.quantity import parse
 from volplane_embedded.apiserver.errors import forbidden
@@ -12,7 +12,7 @@ from volplane_embedded.apiserver.kinds.persistentvolumes import BETA_CLASS
 from volplane_embedded.apiserver.kinds.storageclasses import is_default
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = ["PLUGINS", "Admission"]
+__all__ = ["PLUGINS", "Admission", "Webhook"]
 
 _PROTECTION: Final = {
     "persistentvolumeclaims": "kubernetes.io/pvc-protection",
@@ -25,6 +25,15 @@ _TOLERATION_SECONDS: Final = 300
 _NO_RESIZE: Final = (
     "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"
 )
+
+
+class Webhook(Protocol):
+    """An admission webhook that stands in this process."""
+
+    def __call__(self, resource: str, new: Json, old: Json | None) -> None:
+        """Change `new` in place, or raise `errors.denied`. resource: plural, with `/status` for the subresource. old:
+        None at creation.
+        """
 
 
 class Admission:
@@ -40,11 +49,15 @@ class Admission:
         self._classes = classes
         self._plugins = [plugin for name, plugin in _CHANGING.items() if name not in disabled]
         self._resize = _RESIZE not in disabled
+        self.webhooks: list[Webhook] = []
+        """Called in this order, after the plugins."""
 
-    def admit(self, resource: Resource, new: Json, old: Json | None) -> None:
-        """Change a defaulted object before it is validated. old: None at creation. Raises StatusError (403)."""
+    def admit(self, resource: Resource, new: Json, old: Json | None, subresource: str = "") -> None:
+        """Change a defaulted object before it is validated. old: None at creation. Raises StatusError."""
         for plugin in self._plugins:
             plugin(self, resource, new, old)
+        for webhook in self.webhooks:
+            webhook(f"{resource.plural}/{subresource}" if subresource else resource.plural, new, old)
 
     def forbid_update(self, resource: Resource, new: Json, old: Json, subresource: str) -> str:
         """Why a valid update is refused with 403, or ""."""

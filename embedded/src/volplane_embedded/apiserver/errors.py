@@ -15,10 +15,12 @@ __all__ = [
     "already_exists",
     "bad_request",
     "conflict",
+    "denied",
     "forbidden",
     "gone",
     "invalid",
     "not_found",
+    "webhook_failed",
 ]
 
 
@@ -138,3 +140,17 @@ def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusErro
     details = _details(name, group, kind)
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {shown}', details)
+
+
+def denied(webhook: str, why: str, code: int = 0, reason: str = "") -> StatusError:
+    """What the server answers if a webhook does not allow a request. code: 0 = it gave none, which becomes 400.
+
+    Source: staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors of Kubernetes.
+    """
+    message = f'admission webhook "{webhook}" denied the request: {why}'
+    return StatusError(code or 400, reason, message)
+
+
+def webhook_failed(webhook: str, why: str) -> StatusError:
+    """What the server answers if a webhook of failurePolicy Fail gives no usable answer."""
+    return StatusError(500, "InternalError", f'Internal error occurred: failed calling webhook "{webhook}": {why}')

@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from volplane_embedded.apiserver import responses
-from volplane_embedded.apiserver.admission import Admission
+from volplane_embedded.apiserver.admission import Admission, Webhook
 from volplane_embedded.apiserver.deletion import Deletion
 from volplane_embedded.apiserver.discovery import Discovery
 from volplane_embedded.apiserver.errors import StatusError, bad_request
@@ -75,7 +75,10 @@ class ApiServer:
         self._openapi = OpenApi(served)
         self._namespaces = NamespaceLifecycle(self._objects, self._delete)
         self._deletion = Deletion(self._objects, self._namespaces)
-        self._verbs = Verbs(self._objects, self._namespaces, Admission(self._storage_classes, disabled_admission))
+        admission = Admission(self._storage_classes, disabled_admission)
+        self._verbs = Verbs(self._objects, self._namespaces, admission)
+        self.webhooks: list[Webhook] = admission.webhooks
+        """Admission webhooks, to be added by whoever runs the server."""
         self._lists = Lists(self._objects)
         self._renderer = responses.Renderer(self._table)
         self._watches = Watches(self._objects, self._renderer, watch_buffer, without_bookmarks)

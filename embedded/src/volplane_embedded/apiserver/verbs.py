@@ -151,7 +151,7 @@ class Verbs:
         meta["resourceVersion"] = before["resourceVersion"]
         metadata.carry_over(meta, before)
         strategy.default(new)
-        self.admission.admit(resource, new, old)
+        self.admission.admit(resource, new, old, request.subresource)
         strategy.prepare_update(new, old, request.subresource)
         if new == old:
             return stored.data
