@@ -35,6 +35,7 @@ def demo() -> None:
     exit code is 1 and the reason is the last line.
     """
     logs.configure()
+    logs.log_stray_errors()
     for name in ("volplane", "volplane_embedded"):
         logging.getLogger(name).setLevel(logging.WARNING)
     console = Console()
