@@ -1,0 +1,147 @@
+"""Methods that read: get, list and aggregatedList, with filters and pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from volplane_gce_pd.testing.disks import place_of
+from volplane_gce_pd.testing.errors import ComputeError, bad_request, not_found
+from volplane_gce_pd.testing.project import Project
+from volplane_gce_pd.testing.records import URL
+from volplane_testing.cloud import page_of
+
+__all__ = ["aggregated_disks", "get", "list_some"]
+
+Params = Mapping[str, Any]
+Json = dict[str, Any]
+_TERM = re.compile(
+    r'\(?\s*(?P<field>[a-z][\w.-]*)\s*(?P<operator>=|:)\s*(?:"(?P<quoted>[^"]*)"|(?P<plain>[\w*-]+))\s*\)?'
+)
+
+
+def get(project: Project, method: str, params: Params) -> Json:
+    """One resource. Raises notFound."""
+    service = method.partition(".")[0]
+    name = project.behaviour.project
+    if service in ("disks", "regionDisks"):
+        return project.disk(place_of(params), params["disk"]).shown(name)
+    if service == "instances":
+        return project.instance(params["zone"], params["instance"]).shown(name)
+    if service == "snapshots":
+        return project.snapshot(params["snapshot"]).shown(name)
+    if service == "machineTypes":
+        return _machine_type(project, params["zone"], params["machineType"])
+    place = "global" if service == "globalOperations" else place_of(params)
+    found = project.operations.get((place, params["operation"]))
+    if found is None:
+        raise not_found(f"projects/{name}/{place}/operations/{params['operation']}")
+    return found.shown(name)
+
+
+def _machine_type(project: Project, zone: str, name: str) -> Json:
+    project.require_place(f"zones/{zone}")
+    most = project.behaviour.machine_types.get(name)
+    if most is None:
+        raise not_found(f"projects/{project.behaviour.project}/zones/{zone}/machineTypes/{name}")
+    return {"kind": "compute#machineType", "name": name, "zone": zone, "maximumPersistentDisks": most}
+
+
+def list_some(project: Project, method: str, params: Params) -> Json:
+    """A page of one zone, one region or all zones, in the order of names."""
+    service = method.partition(".")[0]
+    name = project.behaviour.project
+    if service == "zones":
+        items: Iterable[Json] = (_zone(project, zone) for zone in project.behaviour.zones)
+        return _page(project, items, params, "compute#zoneList")
+    place = "global" if service == "globalOperations" else place_of(params)
+    if place != "global":
+        project.require_place(place)
+    if place.partition("/")[2] in project.behaviour.unreachable:
+        raise ComputeError("backendError", f"The zone {place} cannot be reached.")
+    if service in ("disks", "regionDisks"):
+        items = (disk.shown(name) for disk in project.disks.values() if disk.place == place)
+        return _page(project, items, params, "compute#diskList")
+    if service == "instances":
+        items = (each.shown(name) for each in project.instances.values() if f"zones/{each.zone}" == place)
+        return _page(project, items, params, "compute#instanceList")
+    items = (each.shown(name) for each in project.operations.values() if each.place == place)
+    return _page(project, items, params, "compute#operationList")
+
+
+def _zone(project: Project, zone: str) -> Json:
+    base = f"{URL}projects/{project.behaviour.project}"
+    return {
+        "kind": "compute#zone",
+        "name": zone,
+        "status": project.behaviour.zone_states.get(zone, "UP"),
+        "region": f"{base}/regions/{project.behaviour.region}",
+        "selfLink": f"{base}/zones/{zone}",
+    }
+
+
+def aggregated_disks(project: Project, _method: str, params: Params) -> Json:
+    """disks.aggregatedList: a page of the disks of all zones and of the region, by place."""
+    behaviour = project.behaviour
+    places = [*(f"zones/{zone}" for zone in behaviour.zones), f"regions/{behaviour.region}"]
+    lost = [place for place in places if place.partition("/")[2] in behaviour.unreachable]
+    matches = _matcher(params.get("filter"))
+    disks = [disk for disk in project.disks.values() if disk.place not in lost]
+    shown = [(disk.place, disk.shown(behaviour.project)) for disk in disks]
+    page, following = _cut(
+        project, [each for each in shown if matches(each[1])], lambda each: f"{each[0]}/{each[1]['name']}", params
+    )
+    items: Json = {}
+    for place, disk in page:
+        items.setdefault(place, {"disks": []})["disks"].append(disk)
+    for place in places:
+        if place in lost:
+            items[place] = {"warning": {"code": "UNREACHABLE", "message": f"Unable to reach {place}."}}
+        elif place not in items:
+            message = f"There are no results for scope '{place}' on this page."
+            items[place] = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message}}
+    answer: Json = {"kind": "compute#diskAggregatedList", "items": items}
+    if lost:
+        answer["unreachables"] = [f"projects/{behaviour.project}/{place}" for place in lost]
+    return answer | ({"nextPageToken": following} if following else {})
+
+
+def _page(project: Project, items: Iterable[Json], params: Params, kind: str) -> Json:
+    matches = _matcher(params.get("filter"))
+    page, following = _cut(project, [item for item in items if matches(item)], lambda item: str(item["name"]), params)
+    return {"kind": kind, "items": page} | ({"nextPageToken": following} if following else {})
+
+
+def _cut(project: Project, items: list[Any], place: Callable[[Any], str], params: Params) -> tuple[list[Any], Any]:
+    wanted = int(params.get("maxResults", project.behaviour.max_results))
+    if not 0 < wanted <= 500:
+        raise bad_request("maxResults", wanted, "Values must be within the range of [1, 500].")
+    try:
+        return page_of(items, place, size=min(wanted, project.behaviour.max_results), token=params.get("pageToken"))
+    except ValueError as error:
+        raise bad_request("pageToken", params.get("pageToken"), str(error)) from None
+
+
+def _matcher(text: str | None) -> Callable[[Json], bool]:
+    """The filters that are one comparison, or several with OR between them. Raises invalid for any other."""
+    if not text:
+        return lambda _item: True
+    terms = [_term(part) for part in text.split(" OR ")]
+    return lambda item: any(term(item) for term in terms)
+
+
+def _term(text: str) -> Callable[[Json], bool]:
+    match = _TERM.fullmatch(text.strip())
+    if match is None:
+        raise bad_request("filter", text, "Invalid list filter expression.")
+    field, wanted = match["field"], match["quoted"] if match["quoted"] is not None else match["plain"]
+
+    def holds(item: Json) -> bool:
+        labels = item.get("labels", {})
+        found = labels.get(field.removeprefix("labels.")) if field.startswith("labels.") else item.get(field)
+        if match["operator"] == ":" and wanted == "*":
+            return found is not None
+        return found == wanted
+
+    return holds
