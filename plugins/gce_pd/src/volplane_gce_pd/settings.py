@@ -34,7 +34,7 @@ OPTIONS = ParameterSchema(
         Parameter(
             name="region",
             doc="Region of the disks, such as europe-west3. Disks of other regions are never listed or touched.",
-            pattern=r"[a-z]+-[a-z]+\d+",
+            pattern=r"[a-z0-9-]+",
             required=True,
         ),
         Parameter(

@@ -44,10 +44,13 @@ _KINDS: Final = (
 )
 
 
-def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **options: Any) -> Subject:
+def subject(
+    behaviour: Behaviour | None = None, *, hyperdisks: bool = False, crash_points: int = 24, **options: Any
+) -> Subject:
     """The driver on an empty mocked project with two virtual machines.
 
-    options: of the driver, in addition to those that the mock needs.
+    hyperdisks: its class asks for them, so that `modify` can be judged. options: of the driver, in addition to those
+    that the mock needs.
     """
     behaviour = behaviour or Behaviour()
     clock = SteppedClock()
@@ -71,9 +74,9 @@ def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **opt
             **options,
         },
         driver_name=GcePdBackend.default_driver_name,
-        parameters={"type": "hyperdisk-balanced"},
+        parameters={"type": "hyperdisk-balanced"} if hyperdisks else {},
         other_parameters={"type": "pd-ssd"},
-        mutable_parameters={"iops": "4000", "throughput": "200"},
+        mutable_parameters={"iops": "4000", "throughput": "200"} if hyperdisks else {},
         capacity_bytes=20 * GIB,
         segments=({ZONE_LABEL: zone}, {ZONE_LABEL: behaviour.zones[1]}),
         nodes=tuple(NodeIdentity(name=name, instance_id=f"gce://{behaviour.project}/{zone}/{name}") for name in nodes),
