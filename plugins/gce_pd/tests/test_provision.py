@@ -36,6 +36,7 @@ A, B, C = (f"europe-test1-{letter}" for letter in "abc")
 KEY = "projects/keys/locations/europe/keyRings/r/cryptoKeys/k"
 POOL = f"projects/test-project/zones/{A}/storagePools/pool-1"
 HB = {"type": "hyperdisk-balanced"}
+REGIONAL = {"type": "pd-ssd", "replication-type": "regional-pd"}
 
 
 # --- what is made -----------------------------------------------------------------------------------------------
@@ -104,7 +105,11 @@ def test_a_regional_disk_can_be_reached_from_both_its_zones(site: Any) -> None:
 def test_a_regional_disk_takes_the_zones_that_the_class_allows(site: Any) -> None:
     allowed = ({ZONE: A}, {ZONE: C})
     asset = site.provision(
-        parameters={"type": "pd-ssd", "replication-type": "regional-pd", "availability-class": "regional-hard-failover"},
+        parameters={
+            "type": "pd-ssd",
+            "replication-type": "regional-pd",
+            "availability-class": "regional-hard-failover",
+        },
         segment={ZONE: C},
         allowed_segments=allowed,
     )
@@ -434,10 +439,10 @@ def test_adoption_replaces_the_marks_of_the_former_cluster(site: Any) -> None:
     assert site.backend.adopt(site.adoption(asset, former, fence="3/me")) == Done()
     assert LABELS.owner(site.disk.labels) == site.owner()
     assert site.disk.labels[LABELS.fence] == "3"
+    request = site.adoption(asset, former)
+    stranger = replace(request, volume=replace(request.volume, owner=site.owner("u9")))
     with pytest.raises(AlreadyExists, match="belongs to pvc-u1 of cluster 'cluster-1'"):
-        request = site.adoption(asset, former)
-        stranger = replace(request.volume, owner=site.owner("u9"))
-        site.backend.adopt(replace(request, volume=stranger))
+        site.backend.adopt(stranger)
 
 
 def test_labels_are_changed_only_by_who_has_read_them(site: Any) -> None:

@@ -6,6 +6,7 @@ hold a thread and ask the public endpoint whatever endpoint is set.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
@@ -24,6 +25,8 @@ NO_CREDENTIALS = "NoCredentials"
 """Code of our own: there are no credentials, or Google does not give a token for them."""
 
 _TIMEOUT_SECONDS = 20.0
+_REQUEST_LINE = re.compile(r"^[A-Z]+ https?://\S+: ")
+"""The client library puts it before Google's message."""
 
 
 class Method(StrEnum):
@@ -202,7 +205,8 @@ def _gce_error(method: Method, error: Exception) -> GceError:
     text = " ".join(str(error).split())
     if isinstance(error, GoogleAPICallError):
         status = int(error.code or 0)
-        return GceError(method, _reason(error) or f"HTTP {status}", str(error.message or text), status)
+        message = _REQUEST_LINE.sub("", str(error.message or text))
+        return GceError(method, _reason(error) or f"HTTP {status}", message, status)
     if isinstance(error, TransportError):
         return GceError(method, NOT_SENT, f"no token could be fetched: {text}")
     if isinstance(error, GoogleAuthError):
