@@ -18,6 +18,7 @@ KITS = {
     "cloud_testing.md": "volplane_testing.cloud",
     "hostpath_testing.md": "volplane_hostpath.testing",
     "aws_ebs_testing.md": "volplane_aws_ebs.testing",
+    "gce_pd_testing.md": "volplane_gce_pd.testing",
 }
 TITLES = {
     "testing.md": "Testing kit",
@@ -25,6 +26,7 @@ TITLES = {
     "cloud_testing.md": "Testing kit for clouds: the frame of a fake cloud",
     "hostpath_testing.md": "Testing kit of hostpath",
     "aws_ebs_testing.md": "Testing kit of aws_ebs: a mocked EC2",
+    "gce_pd_testing.md": "Testing kit of gce_pd: a mocked Compute Engine",
 }
 HOW_TO = {
     "testing.md": "[How to use it](../how-to/test-a-backend.md). "
@@ -33,6 +35,7 @@ HOW_TO = {
     "cloud_testing.md": "[How to use it](../how-to/write-a-cloud-backend.md).",
     "hostpath_testing.md": "`volplane check volplane_hostpath.testing:subject` judges the backend with it.",
     "aws_ebs_testing.md": "[How to use it](../how-to/test-against-a-mocked-ec2.md).",
+    "gce_pd_testing.md": "Over HTTP `FakeComputeServer` serves it, in the process `InProcess`.",
 }
 
 

@@ -142,11 +142,22 @@ def test_each_driver_has_credentials_of_its_own_and_may_act_as_another_account(m
     assert acting._source_credentials.client_id == "a"
 
 
-@pytest.mark.parametrize("text", ["not json", "[]", '{"client_secret": "hush"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not json",
+        "[]",
+        '{"client_secret": "hush"}',
+        '{"type": "strange", "client_secret": "hush"}',
+        '{"type": "service_account", "private_key": "hush"}',
+        '{"type": "authorized_user", "client_secret": "hush"}',
+        '{"type": "external_account", "client_secret": "hush"}',
+    ],
+)
 def test_a_wrong_credentials_file_is_refused_without_repeating_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISKS_KEY", text)
     backend = driver("http://127.0.0.1:9", credentials=Secret("env:DISKS_KEY"))
-    with pytest.raises(PermissionDenied, match="no credentials file of Google") as raised:
+    with pytest.raises(PermissionDenied, match="option credentials is") as raised:
         start(backend)
     assert "hush" not in str(raised.value)
 

@@ -13,6 +13,7 @@ __all__ = ["URL", "DiskRecord", "InstanceRecord", "OperationRecord", "SnapshotRe
 
 URL = "https://www.googleapis.com/compute/v1/"
 Json = dict[str, Any]
+"""A JSON object, as in requests and answers."""
 
 
 def fingerprint(labels: Mapping[str, str]) -> str:
@@ -23,7 +24,9 @@ def fingerprint(labels: Mapping[str, str]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class DiskRecord:
-    """A disk. place: zones/<zone> or regions/<region>. wanted: the body it was inserted with. status: as in the API.
+    """A disk, as the fake keeps it.
+
+    place: zones/<zone> or regions/<region>. wanted: the body it was inserted with. status: as in the API.
 
     users: zone and name of virtual machines, with the mode. busy: operations that work on it now.
     """
