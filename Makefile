@@ -37,6 +37,11 @@ test: $(WHOLE) ## Run the tests, less than five minutes on two processors
 soak: $(WHOLE) ## Run what takes longer: more seeds, kills, crowds and bugs
 	@$(PYTEST) -m soak $(PYTEST_ARGS)
 
+# The cluster of KUBECONFIG. CHECK_ARGS: more options of `volplane check --cluster`, such as "--controllers all".
+.PHONY: test-cluster
+test-cluster: $(STAMP) ## Judge volplane on the cluster of KUBECONFIG=FILE
+	@$(BIN)/volplane check --cluster $(if $(KUBECONFIG),--kubeconfig "$(KUBECONFIG)") $(CHECK_ARGS)
+
 .PHONY: check
 check: lint types layers site test ## Run what CI runs
 

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from random import Random
 
 from volplane.assembly import Parts, build
+from volplane.attach.desired import count_volumes
 from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
@@ -26,7 +27,7 @@ from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
 from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
-from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
+from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError, VolplaneError
 from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -46,8 +47,9 @@ STEP_SECONDS = 1.5
 DRAIN_SECONDS = 3.0
 HOOK_SECONDS = 1.5
 EVENT_SECONDS = 1.0
-START_SECONDS = 2.0
-"""Seconds that the controllers wait for drivers to start; then they report those that have not."""
+HUNG_SECONDS = 60.0
+"""Seconds without a driver that could work after which the process ends, because only a restart frees its threads."""
+HUNG_INTERVAL = 5.0
 WARN_INTERVAL = 30.0
 REFUSED_SECONDS = 10.0
 """How long credentials that are not accepted at the start are tried: what checks them may be restarting."""
@@ -61,7 +63,7 @@ class Options:
 
     controllers: some of `ALL_CONTROLLERS`. namespace: of our Lease, sealing key and scrubber pods. leader_elect: work
     only while holding the Lease. node_name: see `Parts`. identity: holder name in the Lease. resync: seconds between
-    passes over all objects, 0 = never.
+    passes over all objects, 0 = never. force_detach: see `Settings`.
     """
 
     controllers: frozenset[str] = frozenset(ALL_CONTROLLERS)
@@ -69,6 +71,7 @@ class Options:
     leader_elect: bool = True
     node_name: str | None = None
     resync: float = 600.0
+    force_detach: bool = True
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
 
 
@@ -97,6 +100,8 @@ class ControllerProcess:
         self._plane: ControlPlane | None = None
         self._leading = asyncio.Event()
         self._elector: Elector | None = None
+        self._hung = ""
+        """Why the process ends, if its drivers are why."""
         self._trouble = ""
         """Why `_prepare` is waiting; "" if it is not."""
 
@@ -118,10 +123,11 @@ class ControllerProcess:
         return lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
-        """Return the controllers once this process leads and its caches are synced."""
+        """Return the controllers once this process leads, its caches are synced, and no driver is starting."""
         while self._plane is None:
             await self._leading.wait()
         await self._plane.wait_synced()
+        await self._plane.drivers.started()
         return self._plane
 
     def unready(self) -> Sequence[str]:
@@ -159,6 +165,8 @@ class ControllerProcess:
         self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
         if self._plane is not None:
             self.metrics.operations_running(self._plane.operations.counts())
+            if self._plane.runners.named("attach-detach") is not None:
+                self.metrics.volumes_on_nodes(*count_volumes(self._plane.state))
         return self.metrics.exposition()
 
     def operations(self) -> tuple[OperationState, ...]:
@@ -169,7 +177,9 @@ class ControllerProcess:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set; then finish running steps and operations, log what is left, release the Lease.
 
-        Raises ConfigurationError if the API server refuses what the start needs.
+        It ends in the same way when every driver hangs for `HUNG_SECONDS`, and raises VolplaneError: another process,
+        or this one after a restart, may be able to work. Raises ConfigurationError if the API server refuses what the
+        start needs.
         """
         plugins = self._plugins or InstalledPlugins()
         self._loaded = await asyncio.to_thread(load_drivers, self._configuration, plugins)
@@ -188,6 +198,8 @@ class ControllerProcess:
                 await asyncio.wait({working}, timeout=STOP_SECONDS)
         if working.done() and not working.cancelled():
             working.result()
+        if self._hung:
+            raise VolplaneError(self._hung)
 
     async def _elect_and_work(self, stop: asyncio.Event) -> None:
         cluster_id, _ = await self._prepare()
@@ -200,7 +212,7 @@ class ControllerProcess:
 
         if not self._options.leader_elect:
             self.metrics.leading(LEASE, leading=True)
-            await work(Leadership.alone(self._options.identity))
+            await work(Leadership.alone())
             return
         lock = LeaseLock(
             self._client,
@@ -278,26 +290,28 @@ class ControllerProcess:
         async with asyncio.TaskGroup() as group:
             events = group.create_task(recorder.run(), name="events")
             keeping = group.create_task(plane.drivers.keep(), name="drivers")
-            await plane.drivers.started(within=START_SECONDS)
             self._plane = plane
             self._leading.set()
             log.info("leads%s", f" by lease {self._options.namespace}/{LEASE}" if self._options.leader_elect else "")
             resync = group.create_task(self._resync(plane), name="resync")
-            leaks = group.create_task(plane.leak_check.run(), name="leak check")
+            hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
+            leaks = group.create_task(self._check_leaks(plane), name="leak check")
+            comparing = [group.create_task(plane.attachments.run(), name="attachments")] if plane.attachments else []
             controllers = group.create_task(plane.run(), name="controllers")
             try:
                 await stop.wait()
             finally:
                 self._plane = None
                 self._leading.clear()
-                leaks.cancel()
+                for task in (leaks, *comparing):
+                    task.cancel()
                 plane.leak_check.forget()
                 plane.stop()
                 await asyncio.wait({controllers}, timeout=STEP_SECONDS)
                 left = await plane.operations.drain(DRAIN_SECONDS)
                 if left:
                     log.warning("not waiting any longer for %s; the next start goes on with it", ", ".join(left))
-                for task in (keeping, resync, controllers):
+                for task in (hanging, keeping, resync, controllers):
                     task.cancel()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HOOK_SECONDS):
@@ -315,7 +329,8 @@ class ControllerProcess:
             sealer=sealer,
             clock=self._clock,
             random=self._random,
-            fence=lambda: leadership.fence,
+            fence=lambda: str(leadership.fence or ""),
+            may_begin=leadership.may_begin,
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
             node_name=self._options.node_name,
@@ -326,8 +341,26 @@ class ControllerProcess:
             cluster_id=cluster_id,
             namespace=self._options.namespace,
             scrub=self._configuration.scrubber,
+            force_detach=self._options.force_detach,
+            lease=f"{self._options.namespace}/{LEASE}" if leadership.fence is not None else "",
         )
         return build(settings, parts)
+
+    async def _check_leaks(self, plane: ControlPlane) -> None:
+        await plane.drivers.started()
+        await plane.leak_check.run()
+
+    async def _end_when_all_hang(self, plane: ControlPlane, stop: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        worked = loop.time()
+        while loop.time() < worked + HUNG_SECONDS:
+            await asyncio.sleep(HUNG_INTERVAL)
+            if not plane.drivers.all_hang:
+                worked = loop.time()
+        names = ", ".join(status.name for status in plane.drivers.status())
+        self._hung = f"hooks hang in every driver ({names}) for {HUNG_SECONDS:g} s: ending, so that another can work"
+        log.critical("%s", self._hung)
+        stop.set()
 
     async def _resync(self, plane: ControlPlane) -> None:
         """Queue all objects from time to time, in case an event was lost. Jitter: 10 %."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from volplane.assets import (
     Absent,
@@ -40,6 +40,7 @@ __all__ = [
     "DescribeRequest",
     "DetachRequest",
     "ExpandRequest",
+    "Fence",
     "FindRequest",
     "HookRequest",
     "ListRequest",
@@ -60,6 +61,33 @@ __all__ = [
 R = TypeVar("R")
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Under which term of which Lease a call is made; as text `transitions/holder/lease`.
+
+    transitions: how often the Lease has changed hands. holder: name of the process. lease: uid of the Lease.
+    """
+
+    transitions: int
+    holder: str
+    lease: str
+
+    def __str__(self) -> str:
+        return f"{self.transitions}/{self.holder}/{self.lease}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The fence that `str` wrote; None for "" (nobody is elected) and for anything else."""
+        parts = text.split("/")
+        if len(parts) != 3 or not parts[0].isdecimal():
+            return None
+        return cls(int(parts[0]), parts[1], parts[2])
+
+    def outdates(self, other: Fence) -> bool:
+        """Whether the other is of an earlier term. Terms of two Leases cannot be compared: the later call counts."""
+        return self.lease == other.lease and self.transitions > other.transitions
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """The part that all requests have."""
@@ -77,8 +105,8 @@ class Context:
     timeout: float = 120.0
     """Seconds this call may take, from the driver's `timeout`; after that its outcome counts as unknown."""
     fence: str = ""
-    """Holder and epoch of the lease under which the call is made; its number rises with every change of leader.
-    Compare it where the backend can, else ignore it."""
+    """The term of leadership under which the call is made, as `Fence` reads it; "" where nobody is elected. Compare it
+    where the backend can: a call whose fence is outdated by that of a call seen before comes from a former leader."""
     log: logging.Logger = field(
         default_factory=lambda: logging.getLogger("volplane.backend"), compare=False, repr=False
     )
@@ -246,6 +274,8 @@ class AttachRequest(HookRequest[Attachment | InProgress]):
     """The node to attach it to."""
     read_only: bool = False
     """Whether it is attached for reading only."""
+    attachment: str = ""
+    """`metadata.uid` of the VolumeAttachment that asks for it; another one for the same node has another uid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +286,9 @@ class DetachRequest(HookRequest[Done | InProgress]):
     volume: VolumeIdentity
     """Whose asset."""
     node: NodeIdentity
-    """The node to detach it from; it may not exist any more."""
+    """The node to detach it from, as it was when it was attached; it may not exist any more."""
+    attachment: str = ""
+    """`metadata.uid` of the VolumeAttachment that ends, as in the `attach` that it undoes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

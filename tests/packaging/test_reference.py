@@ -22,6 +22,7 @@ PAGES = {
     "volplane_hostpath.testing": ("hostpath_testing.md",),
     "volplane_gce_pd.testing": ("gce_pd_testing.md",),
     "volplane_aws_ebs.testing": ("aws_ebs_testing.md", "cloud_testing.md"),
+    "volplane_nfs.testing": ("nfs_testing.md",),
 }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from scenarios.backends import OK, ScriptedBackend
 from scenarios.harness import OURS, Harness, Refused
-from scenarios.recycling import INTENT, by_pod, end, intent, permitted, pods, released
+from scenarios.recycling import GONE, INTENT, by_pod, end, intent, permitted, pods, released
 from scenarios.stories import DRIVER, claim, node_runs_pods, storage_class
 from volplane import InProgress
 
@@ -111,6 +112,25 @@ async def test_the_state_of_a_long_scrub_survives_a_restart() -> None:
         await asyncio.sleep(60.0)
         assert await lab.volumes() == {"v": "Available"}
         assert [dict(request.context.state) for request in backend.requests] == [{}, {"part": 1}]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_scrub_goes_on_after_the_lease_was_made_anew_or_is_used_no_more(deleted: bool) -> None:
+    """The term that began it counts higher than any that follows."""
+    begun = {"v": 1, "claim": GONE, "attempt": 1, "fence": "7/former/another-lease"}
+    async with Harness(by_pod()) as lab:
+        volume = released()
+        volume["metadata"]["annotations"][INTENT] = json.dumps(begun)
+        await lab.create("volumes", volume)
+        await lab.start()
+        if deleted:
+            await lab.delete("volumes", "v")
+            await lab.settle()
+            assert await lab.volumes() == {}
+        else:
+            await end(lab, await permitted(lab), "Succeeded")
+            await lab.settle()
+            assert await lab.volumes() == {"v": "Available"}
 
 
 async def test_the_pod_of_a_volume_that_is_deleted_meanwhile_is_removed() -> None:

@@ -16,9 +16,11 @@ from volplane import (
     BackendError,
     DeleteRequest,
     InProgress,
+    InvalidArgument,
     Ownership,
     ProvisionRequest,
     VolumeSource,
+    hookimpl,
 )
 from volplane.operations import DriverLimits
 from volplane_testing.memory_storage import MemoryAsset
@@ -271,6 +273,71 @@ async def test_the_state_of_long_work_survives_a_restart() -> None:
         assert all(dict(state) == {"task": 7} for state in later)
 
 
+async def test_an_asset_that_a_job_makes_later_does_not_outlive_its_claim() -> None:
+    backend = JobBackend(DRIVER)
+
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(12.0)
+        await lab.delete("claims", "c")
+        await asyncio.sleep(30.0)
+        assert await lab.claims() == {"c": "Pending"}, "the job goes on, whatever `find` says"
+        await lab.settle()
+        assert await lab.claims() == {}
+        assert backend.assets == {}
+
+
+async def test_a_job_is_remembered_over_a_crash_though_its_claim_was_deleted_before_it_answered() -> None:
+    backend = JobBackend(DRIVER)
+
+    async with Harness(backend, latency=slow_provisioning) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(1.0)
+        await lab.delete("claims", "c")
+        await asyncio.sleep(5.0)
+        await lab.restart()
+        await lab.settle()
+        assert await lab.claims() == {}
+        assert backend.assets == {}
+        last = next(request for request in reversed(backend.requests) if isinstance(request, ProvisionRequest))
+        assert dict(last.context.state) == {"job": 17}
+
+
+async def test_a_job_that_failed_for_good_does_not_hold_the_claim() -> None:
+    backend = SearchableBackend(DRIVER)
+    backend.script("provision", InProgress(retry_after=5.0, state={"job": 17}), InvalidArgument("too large"))
+
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(1.0)
+        await lab.delete("claims", "c")
+        await asyncio.sleep(30.0)
+        assert await lab.claims() == {}
+
+
+class JobBackend(SearchableBackend):
+    """`provision` begins a job of the storage, which makes the asset a minute later; until then `find` sees nothing."""
+
+    begun: float | None = None
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        loop = asyncio.get_running_loop()
+        if self.begun is None:
+            self.begun = loop.time()
+            loop.call_later(60.0, self.memory.provision, request)
+        self.requests.append(request)
+        if loop.time() < self.begun + 60.0:
+            return InProgress(retry_after=5.0, state={"job": 17})
+        return self.memory.provision(request)
+
+
 # --- what was made and is not wanted -----------------------------------------------------------------------------
 
 
@@ -316,6 +383,25 @@ async def test_a_discard_that_was_begun_goes_on_though_the_class_switches_back(r
         assert [request.context.generation for request in made] == [1, 2], "the second asset is another one"
         assert list(backend.assets) == [f"pvc-{uid}"]
         assert not other.calls["provision"]
+
+
+async def test_a_generation_is_never_used_again_though_the_class_names_another_driver_in_between() -> None:
+    backend, other = SearchableBackend(DRIVER), SearchableBackend("other.example.com")
+    lost = BackendError("the answer was lost")
+    for each in (backend, other):
+        each.script("provision", lost)
+
+    async with Harness(backend, other) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(1.0)
+        for name in (other.name, DRIVER):
+            await switch_class(lab, name)
+            await asyncio.sleep(30.0)
+        made = [r.context.generation for r in backend.requests if isinstance(r, ProvisionRequest)]
+        others = [r.context.generation for r in other.requests if isinstance(r, ProvisionRequest)]
+        assert (set(made), set(others)) == ({1, 3}, {2})
 
 
 def deletions(backend: ScriptedBackend) -> list[DeleteRequest]:

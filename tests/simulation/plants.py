@@ -81,10 +81,10 @@ def release_before_it_is_erased(stack: ExitStack) -> None:
     """Take a scrubber pod that runs for one that is done."""
     follow = recycle._follow_pod
 
-    def hasty(volume: Volume, intent: Any, pod: Any, reads: Any) -> Any:
+    def hasty(volume: Volume, intent: Any, pod: Any, *more: Any) -> Any:
         if intent.pod == pod.uid and pod.status.phase == "Running":
             return recycle._record(volume, msgspec.structs.replace(intent, erased=True), why="it will be erased")
-        return follow(volume, intent, pod, reads)
+        return follow(volume, intent, pod, *more)
 
     _replace(stack, recycle, "_follow_pod", hasty)
 
@@ -93,8 +93,8 @@ def lift_the_gate_without_a_permit(stack: ExitStack) -> None:
     """Let a scrubber pod start without noting its uid on the volume first."""
     follow = recycle._follow_pod
 
-    def trusting(volume: Volume, intent: Any, pod: Any, reads: Any) -> Any:
-        return follow(volume, msgspec.structs.replace(intent, pod=pod.uid), pod, reads)
+    def trusting(volume: Volume, intent: Any, pod: Any, *more: Any) -> Any:
+        return follow(volume, msgspec.structs.replace(intent, pod=pod.uid), pod, *more)
 
     _replace(stack, recycle, "_follow_pod", trusting)
 

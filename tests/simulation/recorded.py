@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 CAUGHT: Mapping[str, tuple[int, str]] = {
     "skip_the_live_reread": (110, "policy-ignored"),
-    "write_over_conflicts": (228, "bound-stays-bound"),
+    "write_over_conflicts": (251, "one-claim-per-volume"),
     "remember_intents_only": (3, "no-leak"),
-    "share_the_scrub_pod": (91, "what-can-proceed-does"),
+    "share_the_scrub_pod": (217, "what-can-proceed-does"),
     "release_before_it_is_erased": (63, "unscrubbed"),
     "lift_the_gate_without_a_permit": (0, "permit"),
     "delete_under_any_policy": (110, "policy-ignored"),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
+import msgspec
 from sortedcontainers import SortedList
 
 from volplane.binding.matching import MODE_ORDER, Demand, Place, capacity_of, place_of
@@ -22,6 +24,9 @@ Entry = tuple[int, str, str]
 Modes = tuple[str, ...]
 Rank = tuple[int, str, str]
 """(minus the request in nanos, creation timestamp, key): the order in which waiting claims are woken."""
+_Label = tuple[str, str] | Literal[""]
+_Shape = tuple[Modes, bytes]
+"""(access modes, selector in JSON) of demands."""
 
 
 def _modes_of(volume: Volume) -> Modes:
@@ -165,11 +170,14 @@ class FreeVolumes:
 class WaitingClaims:
     """Unbound claims that found no volume, so that a new one wakes exactly one that can use it.
 
-    A woken claim that does not take the volume passes it on: `take_offers` says what it was woken for.
+    A woken claim that does not take the volume passes it on: `take_offers` says what it was woken for. Claims whose
+    access modes and selector are equal wait in one queue. A queue is looked at only for volumes that carry a label
+    which its selector needs, so that neither many claims nor many selectors make a new volume expensive.
     """
 
     def __init__(self) -> None:
-        self._by_place: defaultdict[Place, SortedList[Rank]] = defaultdict(SortedList)
+        self._queues: defaultdict[tuple[Place, _Label], dict[_Shape, SortedList[Rank]]] = defaultdict(dict)
+        """Claims that wait and were not woken, by place, needed label and shape."""
         self._claims: dict[str, tuple[Demand, Rank]] = {}
         self._offers: dict[str, set[str]] = {}
 
@@ -184,35 +192,69 @@ class WaitingClaims:
         self.discard(claim.key)
         rank = (-demand.request, claim.metadata.creation_timestamp or "", claim.key)
         self._claims[claim.key] = (demand, rank)
-        self._by_place[demand.place].add(rank)
+        if claim.key not in self._offers:
+            self._queue(demand, rank)
 
     def discard(self, claim_key: str) -> None:
         """It waits no longer (bound, gone, or its demand changed)."""
-        known = self._claims.get(claim_key)
-        if known is None:
-            return
-        demand, rank = known
-        waiting = self._by_place[demand.place]
-        waiting.remove(rank)
-        if not waiting:
-            del self._by_place[demand.place]
-        del self._claims[claim_key]
+        known = self._claims.pop(claim_key, None)
+        if known is not None and claim_key not in self._offers:
+            self._unqueue(*known)
 
     def wake_for(self, volume: Volume, *, passed_over: Iterable[str] = ()) -> str | None:
         """Key of the waiting claim with the largest request that the volume satisfies, not yet woken; None: none."""
-        capacity, skip = capacity_of(volume), set(passed_over)
-        for _, _, key in self._from_largest(place_of(volume), capacity):
-            if key in skip or key in self._offers:
-                continue
-            if self._claims[key][0].accepts(volume):
-                self._offers[key] = {volume.name}
-                return key
-        return None
-
-    def _from_largest(self, place: Place, capacity: int) -> Iterator[Rank]:
-        waiting = self._by_place.get(place)
-        return iter(()) if waiting is None else iter(waiting.irange(minimum=(-capacity, "", "")))
+        found = min(self._first_of_queues(volume, set(passed_over)), default=None)
+        if found is None:
+            return None
+        key = found[2]
+        self._unqueue(*self._claims[key])
+        self._offers[key] = {volume.name}
+        return key
 
     def take_offers(self, claim_key: str) -> set[str]:
         """What the claim was woken for; afterwards it can be woken again."""
-        return self._offers.pop(claim_key, set())
+        offers = self._offers.pop(claim_key, None)
+        if offers is None:
+            return set()
+        if (known := self._claims.get(claim_key)) is not None:
+            self._queue(*known)
+        return offers
+
+    def _first_of_queues(self, volume: Volume, skip: set[str]) -> Iterator[Rank]:
+        """Of every queue that the volume suits, the first claim that it is large enough for."""
+        place, least = place_of(volume), (-capacity_of(volume), "", "")
+        labels: list[_Label] = ["", *(volume.metadata.labels or {}).items()]
+        for label in labels:
+            for queue in self._queues.get((place, label), {}).values():
+                fitting = (rank for rank in queue.irange(minimum=least) if rank[2] not in skip)
+                first = next(fitting, None)
+                if first is not None and self._claims[first[2]][0].accepts(volume):
+                    yield first
+
+    def _queue(self, demand: Demand, rank: Rank) -> None:
+        shapes = self._queues[demand.place, _needed_label(demand)]
+        shape = _shape_of(demand)
+        if shape not in shapes:
+            shapes[shape] = SortedList()
+        shapes[shape].add(rank)
+
+    def _unqueue(self, demand: Demand, rank: Rank) -> None:
+        where, shape = (demand.place, _needed_label(demand)), _shape_of(demand)
+        shapes = self._queues[where]
+        shapes[shape].remove(rank)
+        if not shapes[shape]:
+            del shapes[shape]
+            if not shapes:
+                del self._queues[where]
+
+
+def _needed_label(demand: Demand) -> _Label:
+    """A label without which no volume matches the selector; "" if it demands none by value."""
+    labels = demand.selector.match_labels if demand.selector is not None else None
+    return min(labels.items()) if labels else ""
+
+
+def _shape_of(demand: Demand) -> _Shape:
+    """Equal for demands that differ in size only."""
+    selector = b"" if demand.selector is None else msgspec.json.encode(demand.selector, order="sorted")
+    return tuple(sorted(demand.access_modes)), selector

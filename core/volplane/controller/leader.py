@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from volplane.backoff import LEASE_NOT_HELD, LEASE_NOT_RENEWED
 from volplane.controller.metrics import Metrics
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
-from volplane.kube.leases import LeaseLock
+from volplane.kube.leases import LeaseLock, fence_of
 from volplane.kube.objects import Lease
+from volplane.requests import Fence
 
 __all__ = ["Elector", "Leadership"]
 
@@ -31,24 +32,30 @@ T = TypeVar("T")
 class Leadership:
     """The right to work, for as long as it lasts.
 
-    epoch rises with every change of holder. fence names epoch and holder; a conditional write of it keeps a former
-    leader out. `until` (loop time) is when the right ends unless it is renewed, which moves it.
+    fence: the term; a conditional write of it keeps a former leader out. None = nobody is elected.
+    `until` (loop time) is when the right ends unless it is renewed, which moves it.
     """
 
-    def __init__(self, *, holder: str, epoch: int, until: float) -> None:
-        self.holder = holder
-        self.epoch = epoch
+    def __init__(self, *, fence: Fence | None, until: float, margin: float = 0.0) -> None:
+        """margin: seconds before `until` from which nothing new is begun. Call it in the loop."""
+        self.fence = fence
         self.until = until
         self.lost = False
+        self._margin = margin
+        self._clock = asyncio.get_running_loop().time
 
     @classmethod
-    def alone(cls, holder: str) -> Leadership:
+    def alone(cls) -> Leadership:
         """For a process that runs without election."""
-        return cls(holder=holder, epoch=0, until=math.inf)
+        return cls(fence=None, until=math.inf)
 
-    @property
-    def fence(self) -> str:
-        return f"{self.epoch}/{self.holder}"
+    def may_begin(self) -> bool:
+        """Whether there is time to begin something that changes storage. May be called in any thread.
+
+        The loop's clock goes on while the process is stopped: one that went on after its lease was over begins nothing,
+        though no timer of it has fired yet.
+        """
+        return not self.lost and self._clock() < self.until - self._margin
 
 
 class Elector:
@@ -131,8 +138,8 @@ class Elector:
         begun = _now()
         taken = await self._bounded(self._lock.take(lease, seconds=self._renew), self._renew)
         self.failing = ""
-        epoch = taken.spec.lease_transitions or 0
-        return taken, Leadership(holder=self._lock.identity, epoch=epoch, until=begun + self._lock.duration)
+        margin = self._lock.duration - self._renew
+        return taken, Leadership(fence=fence_of(taken), until=begun + self._lock.duration, margin=margin)
 
     async def _lead(self, lease: Lease, leadership: Leadership, work: Callable[[Leadership], Awaitable[None]]) -> bool:
         """Work until it ends (True) or the lease is lost (False)."""
@@ -194,8 +201,7 @@ class Elector:
         except ApiError as error:
             _LOG.warning("lease %s could not be read: %s", self._lock.name, error)
             return
-        same = lease is not None and lease.spec.holder_identity == self._lock.identity
-        if lease is None or not same or lease.spec.lease_transitions != holding.lease.spec.lease_transitions:
+        if lease is None or fence_of(lease) != holding.leadership.fence:
             holding.lost = True
             holder = lease.spec.holder_identity if lease is not None else None
             _LOG.error("lease %s is held by %s now, stopping the work", self._lock.name, holder or "nobody")

@@ -34,12 +34,14 @@ class SourceOwner:
     """Who works on the asset behind a static volume.
 
     driver: its owner. reason: why there is none, "" if every driver answered no. known: False while drivers are still
-    to be asked (`DriverRegistry.identify`); reason is then why those that were asked could not answer, or "".
+    to be asked (`DriverRegistry.identify`); reason is then why those that were asked could not answer, or "". starting:
+    the name of a driver that can be asked in a moment, or "".
     """
 
     driver: DriverView | None = None
     reason: str = ""
     known: bool = True
+    starting: str = ""
 
 
 class SourceOwners:

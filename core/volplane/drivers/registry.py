@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import threading
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from volplane.assets import InProgress, VolumeSource
-from volplane.backoff import DRIVER_NOT_STARTED
+from volplane.backoff import DRIVER_NOT_STARTED, LIVE_STATE_FORBIDS
 from volplane.controller import logs
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor
@@ -20,21 +19,27 @@ from volplane.drivers.owners import SourceOwner, SourceOwners
 from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, status_of_broken
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError, Unavailable
-from volplane.operations import DriverLimits
+from volplane.operations import Again, DriverLimits
 from volplane.requests import Context, HookRequest, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
-__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "Refresh", "call_hook", "no_secrets"]
+__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "Refresh", "call_hook", "no_secrets", "serves_attachments"]
 
 log = logging.getLogger(__name__)
 
 START_TIMEOUT: Final = 30.0
+START_GRACE: Final = 2.0
+"""Seconds for which a driver may start before what needs it is told."""
 PROBE_TIMEOUT: Final = 10.0
 OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
 
 _ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
 """Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
+_CHANGES_NOTHING: Final = frozenset(
+    {"describe", "validate", "find", "owns", "list_assets", "get_capacity", "probe", "start", "stop"}
+)
+"""Hooks that may run without the lease."""
 
 
 R = TypeVar("R")
@@ -91,13 +96,16 @@ class DriverRegistry:
         metrics: DriverMetrics | None = None,
         refresh: Refresh = no_secrets,
         call_hook: CallHook = call_hook,
+        may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
         """cluster_id, node_name: for the contexts and the start requests of hooks.
 
         changed: called with a driver's name when it becomes usable or unusable; it queues the driver's objects.
         refresh: awaited before a driver starts and before each probe. call_hook: what the executor's thread does.
+        may_begin: whether a hook that changes storage may be called now; asked in the executor's thread.
         """
         self._metrics = metrics
+        self._may_begin = may_begin
         self._refresh = refresh
         self._call_hook = call_hook
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
@@ -108,7 +116,7 @@ class DriverRegistry:
         self._node_name = node_name
         self._changed = changed
         self._owners = SourceOwners(self._ask_owns)
-        self._all_started = asyncio.Event()
+        self._none_starting = asyncio.Event()
         self._note_started()
 
     # --- looking up ---------------------------------------------------------------------------------------------
@@ -121,6 +129,11 @@ class DriverRegistry:
         """The driver of this name, if it can be used now."""
         entry = self._entries.get(name)
         return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
+
+    def starting(self, name: str) -> bool:
+        """Whether the first `start` of this driver was begun at most `START_GRACE` seconds ago, and has not ended."""
+        entry = self._entries.get(name)
+        return entry is not None and entry.state is DriverState.STARTING
 
     def broken(self, name: str) -> str:
         """Why the configured driver of this name cannot be used; "" if it can, or if none has this name."""
@@ -135,13 +148,25 @@ class DriverRegistry:
         """The drivers that can be used now, by name."""
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
+    def attachers(self, csi_driver: str) -> tuple[str, ...]:
+        """Names of the configured drivers, usable or not, that serve the attachments of this CSI driver name.
+
+        Those with the hooks, and the one that has this name itself: what it makes needs no attaching.
+        """
+        views = (entry.driver.view for entry in self._entries.values())
+        served = (v.name for v in views if v.info.csi_driver_name == csi_driver and serves_attachments(v))
+        return tuple(sorted(served))
+
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         """The owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
+        owning = [(name, entry) for name, entry in sorted(self._entries.items()) if entry.driver.supports("owns")]
+        if first := next((name for name, entry in owning if entry.state is DriverState.STARTING), ""):
+            return SourceOwner(known=False, starting=first)
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
         doubts += [
             f"driver {name} may own it but is {entry.state}"
-            for name, entry in sorted(self._entries.items())
-            if entry.driver.supports("owns") and entry.state is not DriverState.READY
+            for name, entry in owning
+            if entry.state is not DriverState.READY
         ]
         return self._owners.lookup(source, self._possible_owners(), doubts)
 
@@ -190,7 +215,7 @@ class DriverRegistry:
 
         timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the
         caller has stopped waiting. Raises what `Driver.call` raises, OutcomeUnknown after the timeout (see
-        `HookExecutor`), and KeyError for a driver that is not in this registry.
+        `HookExecutor`), Again if the lease is over, and KeyError for a driver that is not in this registry.
         """
         facade = self._entries[driver.name].driver
         self._refuse_second_hang(driver.name, request.hook)
@@ -204,7 +229,7 @@ class DriverRegistry:
             with logs.bound(driver=driver.name):
                 result = await self._executor.call(
                     driver.name,
-                    lambda: self._call_hook(facade, complete),
+                    lambda: self._begin(facade, complete),
                     seconds,
                     what=request.hook,
                     abandoned=abandoned,
@@ -217,6 +242,12 @@ class DriverRegistry:
             if self._metrics is not None:
                 self._metrics.hook_ended(driver.name, request.hook, clock() - began, outcome)
         return result
+
+    def _begin(self, driver: Driver, request: HookRequest[R]) -> R:
+        """Call the hook, in the executor's thread. The process may have been stopped since this was decided."""
+        if request.hook not in _CHANGES_NOTHING and not self._may_begin():
+            raise Again(after=LIVE_STATE_FORBIDS.delay())
+        return self._call_hook(driver, request)
 
     async def identify(self, source: VolumeSource) -> None:
         """Ask the usable drivers which of them owns a static volume's source; `owner_of` knows it afterwards.
@@ -250,15 +281,27 @@ class DriverRegistry:
         """Start all drivers, retry with `DRIVER_NOT_STARTED`, probe ready ones every 30 s. Runs until cancelled."""
         await self._each(self._keep_one, self._entries.values())
 
-    async def started(self, within: float) -> None:
-        """Return once the first `start` of every driver has ended, or after `within` seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._all_started.wait()
+    async def started(self) -> None:
+        """Return once no driver is `starting` any more."""
+        await self._none_starting.wait()
 
     def _note_started(self) -> None:
-        if all(entry.state is not DriverState.STARTING for entry in self._entries.values()):
-            self._all_started.set()
+        if not any(self.starting(name) for name in self._entries):
+            self._none_starting.set()
+
+    @property
+    def all_hang(self) -> bool:
+        """Whether no driver can work, and only a restart of the process can change that: hooks hold their threads."""
+        useless = [entry for entry in self._entries.values() if self._hangs(entry)]
+        return bool(useless) and all(
+            self._hangs(entry) or entry.state is not DriverState.READY for entry in self._entries.values()
+        )
+
+    def _hangs(self, entry: _Entry) -> bool:
+        """Whether as many operations hang as may run at once, or a `start`, which is never called twice at once."""
+        name = entry.driver.name
+        calls = self._executor.running(name)
+        return self._executor.hung(name) or any(call.overrun and call.what == "start" for call in calls)
 
     async def stop_all(self) -> None:
         """Call `stop` of every started driver, all at once, when no other hook runs any more. Errors are logged."""
@@ -283,6 +326,8 @@ class DriverRegistry:
         if any(call.what == "start" for call in self._executor.running(name)):
             return  # an earlier start hangs; backends are promised that no two run at once
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
+        # Nobody waits for a driver to start; what needs it waits silently for so long.
+        grace = asyncio.get_running_loop().call_later(START_GRACE, self._start_is_slow, entry)
         try:
             await self._refresh(entry.driver.secrets)
             await self.call(entry.driver.view, request, timeout=START_TIMEOUT)
@@ -290,6 +335,12 @@ class DriverRegistry:
             self._turn(entry, DriverState.UNAVAILABLE, f"start failed: {error}")
         else:
             self._turn(entry, DriverState.READY, "")
+        finally:
+            grace.cancel()
+
+    def _start_is_slow(self, entry: _Entry) -> None:
+        if entry.state is DriverState.STARTING:
+            self._turn(entry, DriverState.UNAVAILABLE, f"start has not returned within {START_GRACE:g} s")
 
     async def _keep_one(self, entry: _Entry) -> None:
         if entry.state is DriverState.STARTING:
@@ -338,3 +389,8 @@ class DriverRegistry:
         if was is not state:
             log.info("driver %s is %s", entry.driver.name, state)
             self._changed(entry.driver.name)
+
+
+def serves_attachments(driver: DriverView) -> bool:
+    """Whether attachments of its CSI driver name are its own to serve, with hooks or by saying that none is needed."""
+    return driver.info.attach_required or driver.info.csi_driver_name == driver.name

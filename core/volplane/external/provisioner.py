@@ -106,7 +106,7 @@ def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveRea
     if blocked is None and recycles(volume) and not volume.terminating:
         return decide_recycle(volume, cluster, reads)
     if read_recycle_intent(volume.annotation(names.INTENT)) is not None:
-        return abandon_scrub(volume, cluster)
+        return abandon_scrub(volume, cluster, reads)
     return blocked or decide_delete(volume, cluster)
 
 
@@ -143,6 +143,8 @@ def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action
     deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
     if not (going and deletes and volume.has_finalizer(names.RECLAIM_FINALIZER)):
         return Settled()
+    if cluster.drivers.starting(maker):
+        return Wait(reason=f'driver "{maker}" is starting')
     if not (why := cluster.drivers.broken(maker)):
         since = volume.metadata.deletion_timestamp or volume.status.last_phase_transition_time
         left = PATIENCE - _seconds_since(since, cluster.now())

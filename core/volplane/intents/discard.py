@@ -44,6 +44,10 @@ class DiscardOperation:
             raise self._deps.not_justified()
         try:
             asset = await self._asset_of(claim, intent, driver, progress)
+            if asset is not None and intent.state is not None and not begun:
+                # From this record on `Absent` says that it was deleted, not that a job has still to make it.
+                progress.discard_pending(asset, {}, self._cluster.monotonic())
+                return
             if asset is not None:
                 # A deletion in several steps goes on with this one, rather than look, or make it, once more.
                 progress.discard_began(asset)
@@ -75,8 +79,9 @@ class DiscardOperation:
             if isinstance(found, Asset):
                 return found
             self._wait_until_settled(driver, progress)
-            return None
-        return await self._provision_once_more(claim, intent, driver)
+            if intent.state is None or intent.discard is not None:
+                return None
+        return await self._provision_once_more(claim, intent, driver, progress)
 
     def _wait_until_settled(self, driver: DriverView, progress: ClaimProgress) -> None:
         """`Absent` is proof only so long after the last attempt; one before our start counts from our first look."""
@@ -85,13 +90,19 @@ class DiscardOperation:
         if left > 0:
             raise Again(after=left)
 
-    async def _provision_once_more(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
-        """Without `find`, an unknown outcome is resolved by the same call: it returns what it made before."""
+    async def _provision_once_more(
+        self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress
+    ) -> Asset | None:
+        """Resolve an unknown outcome by the same call, which returns what it made before.
+
+        So it is without `find`, and where a job of the driver was begun: until that has ended `Absent` proves nothing.
+        """
         class_name = class_of_claim(claim) or ""
         storage_class = self._cluster.classes.get(class_name)
         if storage_class is None:
+            unable = "follow what it began" if driver.supports("find") else "look assets up"
             raise OutcomeUnknown(
-                f'class "{class_name}" is gone and driver "{driver.name}" cannot look assets up; '
+                f'class "{class_name}" is gone and without it driver "{driver.name}" cannot {unable}; '
                 "create the class again so that the asset can be found and deleted"
             )
         context = self._deps.context(driver, intent.generation, intent.state)
@@ -99,11 +110,14 @@ class DiscardOperation:
         try:
             result = await self._deps.hooks.call(driver, request)
         except BackendError as error:
-            # A class such as InvalidArgument speaks of this call only, not of the one whose outcome is unknown.
-            if error.nothing_left:
+            # A class such as InvalidArgument speaks of this call only, not of one whose outcome is unknown. That of a
+            # job is known: this call asked for it, and `find` has found nothing.
+            if error.nothing_left or (error.nothing_done and driver.supports("find")):
                 return None
             raise
         if isinstance(result, InProgress):
+            now = self._cluster.monotonic()
+            progress.provision_pending(result.state, self._deps.next_due(result.retry_after), now)
             raise Again(after=result.retry_after)
         return result
 

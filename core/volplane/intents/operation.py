@@ -41,7 +41,7 @@ class HookCaller(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationDeps:
-    """What every operation works with. fence: names holder and epoch of the lease under which hooks run."""
+    """What every operation works with. fence: text of the `Fence` under which hooks run."""
 
     cluster: ClusterState
     client: Client

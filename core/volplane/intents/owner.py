@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volplane.controller.actions import Run
+from volplane.controller.actions import Run, Wait
 from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube import names
@@ -25,6 +25,8 @@ def driver_of(volume: Volume, cluster: ClusterState) -> SourceOwner:
         driver = cluster.drivers.get(provisioner)
         if driver is not None:
             return SourceOwner(driver=driver)
+        if cluster.drivers.starting(provisioner):
+            return SourceOwner(known=False, starting=provisioner)
         if broken := cluster.drivers.broken(provisioner):
             return SourceOwner(reason=f'driver "{provisioner}" cannot work: {broken}')
         return SourceOwner(reason=NO_PLUGIN if is_in_tree(provisioner) else "")
@@ -32,12 +34,14 @@ def driver_of(volume: Volume, cluster: ClusterState) -> SourceOwner:
     if owner.driver is not None:
         return owner
     if volume.spec.csi is not None:
-        return SourceOwner(known=owner.known)
+        return SourceOwner(known=owner.known, starting=owner.starting)
     return owner if owner.reason or not owner.known else SourceOwner(reason=NO_PLUGIN)
 
 
-def identify(volume: Volume) -> Run:
-    """Ask the drivers whose the static volume is. No driver's limits apply to this operation."""
+def identify(volume: Volume, owner: SourceOwner) -> Run | Wait:
+    """Ask the drivers whose the volume is, once they can be asked. No driver's limits apply to this operation."""
+    if owner.starting:
+        return Wait(reason=f'driver "{owner.starting}" is starting')
     return Run(verb="identify", key=volume.key, uid=volume.uid, driver="", asset=asset_key(volume))
 
 

@@ -23,7 +23,7 @@ from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
-from volplane.state.progress import Discarded, Discarding
+from volplane.state.progress import Discarded, Discarding, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer
 
 __all__ = [
@@ -98,9 +98,9 @@ def presumed_intent(claim: Claim, driver: DriverView, cluster: ClusterState) -> 
 # --- writing and ending -------------------------------------------------------------------------------------------
 
 
-def provisioning_failed(claim: Claim, message: str) -> EventRecord:
-    """The event that tells why provisioning does not go on."""
-    return warning(CLAIMS, claim, "ProvisioningFailed", message)
+def provisioning_failed(claim: Claim, message: str, *, same_as: str = "") -> EventRecord:
+    """The event that tells why provisioning does not go on. same_as: see `EventRecord`."""
+    return warning(CLAIMS, claim, "ProvisioningFailed", message, same_as=same_as)
 
 
 def not_provisioned(claim: Claim, message: str) -> Wait:
@@ -182,6 +182,8 @@ def discard_begun(claim: Claim, cluster: ClusterState) -> bool:
 def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
     """Make sure that nothing of the claim is left on the driver of this name."""
     driver = cluster.drivers.get(name)
+    if driver is None and cluster.drivers.starting(name):
+        return Wait(reason=f'driver "{name}" is starting')
     if driver is None:
         reason = cluster.drivers.broken(name) or "it is not configured here"
         message = (
@@ -190,6 +192,10 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
         )
         return not_provisioned(claim, message)
     step, intent = cluster.progress.claim(claim.uid).step, cluster.intent_of(claim)
+    if isinstance(step, Pending) and intent is not None and intent.driver == name and intent.state != step.state:
+        # Until the job has ended `find` proves nothing; whoever goes on after a crash must know of it.
+        kept = replace(intent, v=INTENT_VERSION, state=dict(step.state))
+        return record_intent(claim, kept, cluster, why="keep the driver's state")
     if isinstance(step, Discarding) and step.state is not None:
         if intent is not None and intent.driver == name and intent.discard != step.state:
             kept = replace(intent, v=INTENT_VERSION, discard=dict(step.state))

@@ -13,8 +13,14 @@ from volplane.errors import ApiConflict, ApiError, ApiNotFound
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
 from volplane.kube.objects import Lease
+from volplane.requests import Fence
 
-__all__ = ["LeaseLock"]
+__all__ = ["LeaseLock", "fence_of"]
+
+
+def fence_of(lease: Lease) -> Fence:
+    """The term of leadership that the Lease shows."""
+    return Fence(lease.spec.lease_transitions or 0, lease.spec.holder_identity or "", lease.uid)
 
 
 class LeaseLock:

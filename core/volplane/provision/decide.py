@@ -74,9 +74,10 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
         or discarded
     ):
         old = known if known is not None and known.driver == driver.name else None
-        if old is not None and discarded:
-            # What is made next is another asset than the one that was deleted.
-            old = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=old.generation + 1)
+        if known is not None and discarded:
+            # What is made next is another asset than the one that was deleted, also where that was another driver's:
+            # the class may name this one again.
+            old = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=known.generation + 1)
         return _give_back_lost_node(claim, driver, old, cluster, reads) or _declare(
             claim, storage_class, driver, old, cluster
         )
@@ -86,6 +87,8 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
 def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterState) -> Action:
     """Nobody here serves the class: a broken driver, an external provisioner, or volumes made by hand."""
     provisioner = csi_driver_of(storage_class.provisioner) or storage_class.provisioner
+    if cluster.drivers.starting(provisioner):
+        return Wait(reason=f'driver "{provisioner}" is starting')
     if broken := cluster.drivers.broken(provisioner):
         return not_provisioned(claim, f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}')
     if is_in_tree(provisioner):
@@ -154,7 +157,7 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
             "spec.selector matches no available volume and cannot be met by provisioning a new one; "
             "remove the selector or add a volume with these labels"
         )
-    if claim.spec.volume_attributes_class_name and not driver.supports("modify"):
+    if claim.spec.volume_attributes_class_name and not (driver.supports("modify") and driver.info.csi_driver_name):
         return f'driver "{driver.name}" knows no VolumeAttributesClass; remove spec.volumeAttributesClassName'
     return ""
 
@@ -206,7 +209,7 @@ def _after_hook(
         case Made(asset=asset):
             return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, cluster)
         case Pending(state=state, due=due):
-            if (intent.state or {}) != state:
+            if intent.state != state:
                 kept = replace(intent, v=INTENT_VERSION, state=dict(state), discard=None)
                 return record_intent(claim, kept, cluster, why="keep the driver's state")
             if due > cluster.monotonic():

@@ -23,7 +23,7 @@ from volplane.requests import DeleteRequest, RecycleRequest
 from volplane.state.indexes import claims_of_pod, finished
 from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
-from volplane.state.records import epoch_of, read_delete_intent, read_recycle_intent
+from volplane.state.records import read_delete_intent, read_recycle_intent
 
 __all__ = ["DeleteOperation", "IdentifyOperation", "RecycleOperation"]
 
@@ -63,7 +63,7 @@ class _VolumeOperation:
         shown = volume.status.phase == "Failed" and volume.status.message == message
         if shown or not deps.cluster.settings.binder:
             text = f"{message}; next attempt in {deps.registry.next_delay(run, error):.3g} s"
-            deps.recorder.record(warning(VOLUMES, volume, reason, text))
+            deps.recorder.record(warning(VOLUMES, volume, reason, text, same_as=message))
         if volume.name in deps.cluster.volumes:
             progress.failed(message)
             self._wake(volume.key)
@@ -117,7 +117,7 @@ class RecycleOperation(_VolumeOperation):
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
         if live is None or live.terminating or not recycles(live) or intent is None:
             raise deps.not_justified()
-        if epoch_of(intent.fence) != epoch_of(deps.fence()) or shared_with(live, deps.cluster):
+        if intent.fence != deps.fence() or shared_with(live, deps.cluster):
             raise deps.not_justified()
         if not deps.cluster.settings.follows_pods and (users := await self._users(live)):
             deps.recorder.record(EventRecord(VOLUMES, live, "Normal", "VolumeFailedRecycle", used_by(users)))

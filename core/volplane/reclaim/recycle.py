@@ -12,14 +12,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from volplane.backoff import SCRUB_FAILED
+from volplane.backoff import LIVE_STATE_FORBIDS, SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
 from volplane.kube import names
-from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
-from volplane.kube.objects import Pod, Volume, WholePod
+from volplane.kube.kinds import LEASES, PODS, VOLUMES, WHOLE_PODS
+from volplane.kube.leases import fence_of
+from volplane.kube.objects import Lease, Pod, Volume, WholePod
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
 from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
 from volplane.reclaim.scrub_spec import spec_difference
@@ -27,12 +28,11 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, epoch_of, read_recycle_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
 
 __all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod", "used_by"]
 
 
-NEWER = "a newer leader scrubs it"
 _MOST_STRANGERS = 3
 """Pods of others that are removed from the scrubber's place in one attempt."""
 
@@ -42,6 +42,8 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
     if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
         message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
+    if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
+        return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
     driver = _recycler(volume, cluster)
     if not isinstance(driver, DriverView):
         return driver
@@ -60,11 +62,10 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
         return _release(volume, cluster)
     if intent.failed:
         return _next_attempt(volume, intent, cluster)
-    ours, theirs = epoch_of(cluster.fence()), epoch_of(intent.fence)
-    if theirs > ours:
-        return Wait(reason=NEWER)
-    if theirs < ours:
-        return _record(volume, replace(intent, fence=cluster.fence()), why="take the scrub over")
+    if intent.fence != cluster.fence():
+        return not_leading(cluster, reads) or _record(
+            volume, replace(intent, fence=cluster.fence()), why="take the scrub over"
+        )
     return _scrub(volume, intent, driver, cluster, reads)
 
 
@@ -79,16 +80,32 @@ def recycles(volume: Volume) -> bool:
     return policy == "Recycle" or (policy == "Delete" and on_release(volume) == "recycle")
 
 
-def abandon_scrub(volume: Volume, cluster: ClusterState) -> Action:
+def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The policy or the reference changed in the middle: stop the pod, then drop the intent."""
     intent = read_recycle_intent(volume.annotation(names.INTENT))
-    if intent is not None and epoch_of(intent.fence) > epoch_of(cluster.fence()):
-        return Wait(reason=NEWER)
+    if intent is not None and intent.fence != cluster.fence() and (step := not_leading(cluster, reads)) is not None:
+        return step
     pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="the volume is not to be scrubbed any more")
     body = {"metadata": {"annotations": {names.INTENT: None}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
+
+
+def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """What keeps this process from going on with what another one began; None if its Lease, read live, is its own.
+
+    Terms of two Leases cannot be compared: one that was made anew counts from 0 again. So the Lease itself is asked.
+    """
+    key = cluster.settings.lease
+    if not key:
+        return None
+    if not reads.has(LEASES, key):
+        return Read(LEASES, key, why="is this process still the leader?")
+    lease = reads.get(LEASES, key)
+    if isinstance(lease, Lease) and str(fence_of(lease)) == cluster.fence():
+        return None
+    return Wait(reason="another process leads now", seconds=LIVE_STATE_FORBIDS.delay())
 
 
 def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
@@ -132,7 +149,7 @@ def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
     """The driver that erases the volume; or the action for a volume that has none, or none that is known yet."""
     owner = driver_of(volume, cluster)
     if not owner.known:
-        return (_failed_step(volume, owner.reason, cluster) if owner.reason else None) or identify(volume)
+        return (_failed_step(volume, owner.reason, cluster) if owner.reason else None) or identify(volume, owner)
     if owner.driver is None:
         nobody = owner.reason in ("", NO_PLUGIN)
         return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason, cluster)
@@ -144,7 +161,7 @@ def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
 
 
 def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[EventRecord, ...] = ()) -> Patch:
-    body = {"metadata": {"annotations": {names.INTENT: write_volume_intent(intent)}}}
+    body = {"metadata": {"annotations": {names.INTENT: write_intent(intent)}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 

@@ -48,7 +48,7 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if step is not None:
         return step
     if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
-        return abandon_scrub(volume, cluster)
+        return abandon_scrub(volume, cluster, reads)
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid:
         return _unreferenced(volume, cluster, reads)
@@ -109,7 +109,7 @@ def _unreferenced(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
         return volume_phase_step(volume, "Released") or Settled()
     if volume.annotation(names.INTENT) is not None:
         # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
-        return decide_recycle(volume, cluster, reads) if recycles(volume) else abandon_scrub(volume, cluster)
+        return decide_recycle(volume, cluster, reads) if recycles(volume) else abandon_scrub(volume, cluster, reads)
     if taker is not None:
         return Wait(reason=f"claim {taker.key} is about to be bound to it")
     if (step := volume_phase_step(volume, "Available")) is not None:
@@ -150,7 +150,7 @@ def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Live
         if not reads.has(CLAIMS, claim.key):
             # Whoever declared the scrub saw it gone, live; it may be this cache that is behind.
             return Read(CLAIMS, claim.key, why="is it there, though its volume is to be scrubbed?")
-        return abandon_scrub(volume, cluster)
+        return abandon_scrub(volume, cluster, reads)
     pointer = claim.spec.volume_name
     if not pointer:
         if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None:
@@ -210,7 +210,7 @@ def _reclaim(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     if recycles(volume):
         return decide_recycle(volume, cluster, reads)
     if volume.annotation(names.INTENT) is not None:
-        return abandon_scrub(volume, cluster)
+        return abandon_scrub(volume, cluster, reads)
     match policy:
         case "Retain":
             return Settled()

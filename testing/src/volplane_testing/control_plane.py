@@ -35,8 +35,7 @@ NAMESPACE = "volplane-system"
 
 
 async def run_plane(plane: ControlPlane, started: Callable[[], object] = lambda: None) -> None:
-    """Start the drivers, then run the controllers until cancelled. started: called between the two."""
-    await plane.drivers.start_all()
+    """Run drivers and controllers until cancelled. started: called before they begin."""
     started()
     async with asyncio.TaskGroup() as group:
         group.create_task(plane.drivers.keep(), name="drivers")

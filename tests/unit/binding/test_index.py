@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from sortedcontainers import SortedList
 
 from unit.binding.objects import claim, volume
 from volplane.binding import index as index_module
@@ -270,3 +271,75 @@ def test_another_demand_of_a_claim_replaces_the_former() -> None:
     assert len(queue) == 1
     assert queue.wake_for(volume()) is None
     assert queue.wake_for(volume(storageClassName="x")) == "default/c"
+
+
+def test_a_new_volume_costs_the_same_however_many_claims_were_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Any] = []
+
+    class Counting(SortedList):  # type: ignore[misc]
+        def irange(self, *args: Any, **options: Any) -> Any:
+            return (looks.append(rank) or rank for rank in super().irange(*args, **options))
+
+    monkeypatch.setattr(index_module, "SortedList", Counting)
+    queue = waiting(*(claim(f"c{n}") for n in range(500)))
+    assert all(queue.wake_for(volume(f"v{n}")) is not None for n in range(500))
+    assert queue.wake_for(volume("late")) is None
+    assert len(looks) == 500
+
+
+def test_a_new_volume_costs_nothing_for_claims_whose_selector_needs_another_label(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = counted(monkeypatch)
+    queue = waiting(*(claim(f"c{n}", selector={"matchLabels": {"id": str(n)}}) for n in range(500)))
+    assert queue.wake_for(volume("v", labels={"id": "400", "zone": "a"})) == "default/c400"
+    assert queue.wake_for(volume("w", labels={"id": "other"})) is None
+    assert looks == ["v"]
+
+
+def test_the_queues_of_claims_follow_every_change() -> None:
+    rng = random.Random(7)
+    queue, known, woken = WaitingClaims(), {}, set()
+    for _ in range(3000):
+        name = f"default/c{rng.randrange(30)}"
+        match rng.randrange(4):
+            case 0:
+                known[name] = item = any_claim(name.rpartition("/")[2], rng)
+                queue.add(item, demand_of(item))
+            case 1:
+                queue.discard(name)
+                known.pop(name, None)
+            case 2:
+                assert bool(queue.take_offers(name)) == (name in woken)
+                woken.discard(name)
+            case _:
+                offer = volume(size=f"{rng.randrange(1, 5)}Gi", labels={"a": rng.choice("xyz"), "b": "x"})
+                expected = largest_fitting((c for key, c in known.items() if key not in woken), offer)
+                assert queue.wake_for(offer) == expected
+                woken |= {expected} if expected else set()
+        assert len(queue) == len(known)
+
+
+def any_claim(name: str, rng: random.Random) -> Any:
+    selectors = [None, *({"matchLabels": {"a": value}} for value in "xy")]
+    selectors += [{"matchLabels": {"a": "x", "b": "x"}}, {"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
+    modes = rng.choice([["ReadWriteOnce"], ["ReadWriteMany"]])
+    return claim(name, size=f"{rng.randrange(1, 5)}Gi", selector=rng.choice(selectors), accessModes=modes)
+
+
+def largest_fitting(claims: Any, offer: Volume) -> str | None:
+    demands = [(demand_of(each), each) for each in claims]
+    fitting = [
+        (-demand.request, each.metadata.creation_timestamp or "", each.key)
+        for demand, each in demands
+        if demand.request <= index_module.capacity_of(offer) and demand.accepts(offer)
+    ]
+    return min(fitting)[2] if fitting else None
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the volumes for which a demand was compared, once for each time."""
+    looks: list[str] = []
+    accepts = Demand.accepts
+    monkeypatch.setattr(Demand, "accepts", lambda self, v: (looks.append(v.name), accepts(self, v))[1])
+    return looks

@@ -57,6 +57,7 @@ class World:
         self.events = Notices()
         self.operations = Dispatcher()
         self.decided: list[str] = []
+        self.leads = True
         self.runner: Runner
 
     def volume(self, name: str = "a") -> Volume:
@@ -99,6 +100,7 @@ async def running(
         recorder=world.events,
         dispatcher=world.operations,
         workers=workers,
+        may_begin=lambda: world.leads,
     )
     tasks = [asyncio.create_task(world.runner.run())]
     if watching:

@@ -123,6 +123,38 @@ async def test_the_first_candidate_leads_and_renews(wire: Callable[[], Any]) -> 
         await candidate.stop()
 
 
+async def test_nothing_is_begun_in_the_last_seconds_of_a_lease_whatever_has_been_noticed_of_its_end(
+    wire: Callable[[], Any],
+) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(60)
+    term = one.terms[0]
+    assert term.may_begin()
+    # As after SIGSTOP for an hour: the clock went on, and no timer has fired yet.
+    term.until -= 3600.0
+    assert not term.may_begin()
+    term.until = asyncio.get_running_loop().time() + 4.9
+    assert not term.may_begin(), "another leader may start in less than a call takes"
+    term.until = asyncio.get_running_loop().time() + 5.1
+    assert term.may_begin()
+    await one.stop()
+    assert not term.may_begin()
+
+
+async def test_a_lease_that_is_made_anew_is_another_term(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    await line.client.delete(LEASES, KEY)
+    await asyncio.sleep(10)
+    first, second = (term.fence for term in one.terms)
+    assert (first.transitions, second.transitions) == (0, 0)
+    assert first != second
+    assert not second.outdates(first)
+    await one.stop()
+
+
 async def test_a_leader_that_stops_releases_and_the_next_begins_at_once(wire: Callable[[], Any]) -> None:
     line, log = wire(), []  # type: ignore[var-annotated]
     one = Candidate(line, "one", log)
@@ -132,9 +164,10 @@ async def test_a_leader_that_stops_releases_and_the_next_begins_at_once(wire: Ca
     await one.stop()
     await asyncio.sleep(3)
     assert at_work(log) == ["two"]
-    assert two.terms[0].epoch == 1
-    assert two.terms[0].fence == "1/two"
-    assert one.terms[0].fence == "0/one"
+    assert two.terms[0].fence.transitions == 1
+    lease_uid = (await line.client.get(LEASES, KEY)).uid
+    assert str(two.terms[0].fence) == f"1/two/{lease_uid}"
+    assert str(one.terms[0].fence) == f"0/one/{lease_uid}"
     assert one.terms[0].lost
     await two.stop()
 
@@ -196,7 +229,7 @@ async def test_a_take_whose_answer_was_lost_does_not_lock_everybody_out(wire: Ca
     one.state = "up"
     await asyncio.sleep(3)
     assert at_work(log) == ["one"]
-    assert one.terms[0].epoch == 1
+    assert one.terms[0].fence.transitions == 1
     await one.stop()
 
 
@@ -228,7 +261,7 @@ async def test_a_lease_taken_by_force_or_deleted_stops_the_work(wire: Callable[[
     assert at_work(log) == []
     await asyncio.sleep(20)
     assert at_work(log) == ["one"]
-    assert [term.epoch for term in one.terms] == [0, 1]
+    assert [term.fence.transitions for term in one.terms] == [0, 1]
     await line.client.delete(LEASES, KEY)
     await asyncio.sleep(5)
     assert len(one.terms) == 3
@@ -313,7 +346,7 @@ async def test_among_three_flaky_candidates_two_are_never_at_work(wire: Callable
     await asyncio.sleep(40)
     assert len(at_work(log)) == 1
     assert not any(candidate.overran for candidate in candidates)
-    epochs = [int(term.fence.split("/")[0]) for candidate in candidates for term in candidate.terms]
+    epochs = [term.fence for candidate in candidates for term in candidate.terms]
     assert len(set(epochs)) == len(epochs)
     for candidate in candidates:
         await candidate.stop()

@@ -66,6 +66,23 @@ async def test_what_others_change_after_the_last_decision_is_decided_again(wire:
         assert world.decided == ["a"] * 3
 
 
+async def test_no_step_is_taken_while_the_lease_is_over_and_none_is_forgotten(wire: Callable[[], Any]) -> None:
+    world = World(wire())
+    await world.make()
+
+    def decide(key: str, _: LiveReads) -> Action:
+        return Settled() if labelled(world.volume(key)) == "1" else label(world.volume(key), "1")
+
+    async with running(world, decide):
+        world.leads = False
+        world.runner.enqueue("a")
+        await asyncio.sleep(5)
+        assert labelled(await world.live()) == "0"
+        world.leads = True
+        await asyncio.sleep(2)
+        assert labelled(await world.live()) == "1"
+
+
 async def test_notices_are_recorded_only_after_the_write_is_acknowledged(wire: Callable[[], Any]) -> None:
     world = World(wire())
     await world.make()

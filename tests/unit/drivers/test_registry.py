@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from volplane import Done, Unavailable, hookimpl
+from volplane import Asset, Done, Unavailable, VolumeSource, hookimpl
 from volplane.drivers.loading import build_driver
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers
 from volplane.errors import OutcomeUnknown
-from volplane.operations import DriverLimits
+from volplane.operations import Again, DriverLimits
 from volplane_testing.executor import InlineExecutor
 
 
@@ -25,6 +26,8 @@ class World:
         self.calls: list[tuple[str, float]] = []
         self.latency: dict[str, float] = {}
         self.changed: list[str] = []
+        self.over = False
+        """Whether the lease is."""
 
     def called(self, hook: str) -> None:
         self.calls.append((hook, round(asyncio.get_running_loop().time(), 3)))
@@ -37,6 +40,7 @@ def registry(
     broken: tuple[BrokenDriver, ...] = (),
     base: Any = None,
     executor: InlineExecutor | None = None,
+    may_begin: Callable[[], bool] = lambda: True,
 ) -> DriverRegistry:
     class Backend(base or kit.Memory):  # type: ignore[misc]
         @hookimpl
@@ -62,7 +66,7 @@ def registry(
     limits = {d.name: DriverLimits(concurrency=2, timeout=50.0) for d in drivers}
     executor = executor or InlineExecutor(limits, latency=lambda _driver, what: (world.latency.get(what, 0.0), 0.0))
     loaded = LoadedDrivers(drivers=drivers, broken=broken, limits=limits)
-    return DriverRegistry(loaded, executor, cluster_id="c", changed=world.changed.append)
+    return DriverRegistry(loaded, executor, cluster_id="c", changed=world.changed.append, may_begin=may_begin)
 
 
 async def keeping(drivers: DriverRegistry, seconds: float) -> None:
@@ -215,18 +219,85 @@ async def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_m
     assert seen == [(50.0, False), (5.0, True)]
 
 
-async def test_a_start_that_hangs_delays_no_other_driver(kit: Any) -> None:
+async def test_a_start_that_hangs_is_told_after_a_moment_and_delays_no_other_driver(kit: Any) -> None:
     world = World()
     executor = InlineExecutor(latency=lambda driver, what: (20.0 if (driver, what) == ("a", "start") else 0.0, 0.0))
     drivers = registry(kit, world, "a", "b", executor=executor)
     keeping = asyncio.ensure_future(drivers.keep())
-    began = asyncio.get_running_loop().time()
-    await drivers.started(within=2.0)
-    assert asyncio.get_running_loop().time() - began == 2.0
+    await asyncio.sleep(1.0)
     assert [driver.name for driver in drivers.ready()] == ["b"]
-    assert drivers.broken("a") == "driver a is starting"
-    await drivers.started(within=60.0)
-    assert asyncio.get_running_loop().time() - began == 20.0
+    assert (drivers.starting("a"), drivers.starting("b")) == (True, False)
+    await asyncio.sleep(2.0)
+    assert not drivers.starting("a")
+    assert drivers.broken("a") == "driver a is unavailable: start has not returned within 2 s"
+    assert world.changed == ["b", "a"], "what waits for it is decided anew, and told"
+    await asyncio.sleep(20.0)
     assert [driver.name for driver in drivers.ready()] == ["a", "b"]
-    assert world.changed == ["b", "a"]
+    assert world.changed == ["b", "a", "a"]
+    keeping.cancel()
+
+
+async def test_nobody_is_told_who_owns_a_source_while_a_driver_starts(kit: Any) -> None:
+    world = World()
+    world.latency["start"] = 1.0
+    drivers = registry(kit, world)
+    keeping = asyncio.ensure_future(drivers.keep())
+    await asyncio.sleep(0.5)
+    owner = drivers.owner_of(VolumeSource(kind="hostPath", fields={"path": "/x"}))
+    assert (owner.known, owner.starting, owner.reason) == (False, "d", "")
+    keeping.cancel()
+
+
+# --- without the lease --------------------------------------------------------------------------------------------
+
+
+async def test_a_hook_that_changes_storage_is_not_called_once_the_lease_is_over(kit: Any) -> None:
+    world = World()
+    drivers = registry(kit, world, may_begin=lambda: not world.over)
+    await drivers.start_all()
+    driver = drivers.get("d")
+    assert driver is not None
+    asset = await drivers.call(driver, kit.demand())
+    world.over = True
+    with pytest.raises(Again):
+        await drivers.call(driver, kit.demand())
+    assert isinstance(asset, Asset)
+    assert await drivers.probe("d") == "", "what only looks may run"
+
+
+async def test_a_hook_that_waited_for_its_thread_looks_at_the_lease_when_it_gets_it(kit: Any) -> None:
+    world = World()
+    world.latency["provision"] = 10.0
+    drivers = registry(kit, world, may_begin=lambda: not world.over)
+    await drivers.start_all()
+    driver = drivers.get("d")
+    assert driver is not None
+    call = asyncio.ensure_future(drivers.call(driver, kit.demand()))
+    await asyncio.sleep(5.0)
+    world.over = True
+    with pytest.raises(Again):
+        await call
+
+
+# --- drivers that hang --------------------------------------------------------------------------------------------
+
+
+async def test_all_drivers_hang_only_when_none_can_work(kit: Any) -> None:
+    world = World()
+    hangs = {("a", "provision"), ("b", "start")}
+    executor = InlineExecutor(
+        {"a": DriverLimits(concurrency=1), "b": DriverLimits(concurrency=1)},
+        latency=lambda driver, what: (3600.0 if (driver, what) in hangs else 0.0, 0.0),
+    )
+    drivers = registry(kit, world, "a", "b", executor=executor)
+    keeping = asyncio.ensure_future(drivers.keep())
+    await asyncio.sleep(60.0)
+    driver = drivers.get("a")
+    assert driver is not None
+    assert not drivers.all_hang, "a can work, though b does not start"
+    with pytest.raises(OutcomeUnknown):
+        await drivers.call(driver, kit.demand(), timeout=5.0)
+    assert drivers.all_hang
+    await asyncio.sleep(3600.0)
+    assert not drivers.all_hang, "the hooks have returned"
     keeping.cancel()

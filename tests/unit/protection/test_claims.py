@@ -95,8 +95,8 @@ def test_a_dying_claim_without_the_finalizer_is_left_alone() -> None:
     assert Bench(claim(finalizers=[FOREIGN], deletionTimestamp=DYING)).decide() == Settled()
 
 
-def dying(**fields: Any) -> Claim:
-    return claim(finalizers=[GUARD], deletionTimestamp=DYING, **fields)
+def dying(name: str = "c", **fields: Any) -> Claim:
+    return claim(name, finalizers=[GUARD], deletionTimestamp=DYING, **fields)
 
 
 def test_a_claim_that_is_gone_needs_nothing() -> None:
@@ -118,6 +118,16 @@ def test_every_pod_on_a_node_keeps_the_claim_whatever_its_phase_and_costs_no_lis
     assert isinstance(waits, Wait)
     assert waits.reason == "used by pods p"
     assert bench.lists == 0
+
+
+def test_a_pod_that_never_started_is_named_because_it_keeps_the_claim_and_cannot_start_on_it() -> None:
+    """The deadlock of the original proposal: the kubelet refuses a claim that is being deleted."""
+    waits = Bench(dying(), pod("stuck", phase="Pending"), pod("works")).until_settled()
+    assert isinstance(waits, Wait)
+    [event] = waits.events
+    assert (event.type, event.reason) == ("Warning", "ClaimInUse")
+    assert event.message.startswith("pod stuck on node n keeps the claim and has not started")
+    assert event.message.endswith("delete the pod")
 
 
 @pytest.mark.parametrize(
@@ -229,3 +239,21 @@ def test_what_was_noted_about_a_claim_goes_with_it() -> None:
     assert bench.live.terminating_since
     bench.claims.observe_deleted(bench.item.key, bench.item.uid)
     assert not bench.live.terminating_since
+
+
+def test_what_was_listed_in_a_namespace_goes_with_its_last_dying_claim() -> None:
+    bench = Bench(dying("a"), live=(pod(uses="other"),))
+    bench.claims.observe(dying("b"))
+    asyncio.run(bench.list_pods("default"))
+    bench.claims.observe_deleted("default/a", "uid-a")
+    assert bench.live.used
+    bench.claims.observe_deleted("default/b", "uid-b")
+    assert not bench.live.used
+    assert not bench.live.started
+
+
+def test_a_list_that_is_answered_when_nobody_waits_any_more_is_not_kept() -> None:
+    bench = Bench(dying(), live=(pod(uses="other"),))
+    bench.claims.observe_deleted(bench.item.key, bench.item.uid)
+    asyncio.run(bench.list_pods("default"))
+    assert not bench.live.used

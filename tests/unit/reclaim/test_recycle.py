@@ -13,14 +13,14 @@ from unit.deciding import HOOKS, NOW, disk, put, read, state_with
 from volplane.assets import PodScrub
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Wait
 from volplane.controller.config import ScrubberSettings
-from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
-from volplane.kube.objects import Pod, Volume, WholePod
+from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES, WHOLE_PODS
+from volplane.kube.objects import Lease, Pod, Volume, WholePod
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, pod_body, pod_name, scrub_deadline
 from volplane.reconcile.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.progress import Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer, read_recycle_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer, read_recycle_intent, write_intent
 
 INTENT = "volplane.dev/intent"
 GONE = claim("gone")
@@ -31,7 +31,7 @@ SEALER = Sealer(b"k" * 32)
 
 def dirty(**intent: Any) -> Volume:
     """A released volume with this intent."""
-    text = write_volume_intent(RecycleIntent(v=INTENT_VERSION, **{"claim": GONE.uid, **intent}))
+    text = write_intent(RecycleIntent(v=INTENT_VERSION, **{"claim": GONE.uid, **intent}))
     return _with(text)
 
 
@@ -391,3 +391,56 @@ def test_a_driver_that_cannot_erase_is_not_asked_again_and_again() -> None:
     status = {key: value for key, value in action.body["status"].items() if value is not None}
     told = msgspec.convert({**body, "status": status}, Volume)
     assert isinstance(decided(told, made=state_with(drivers=(rigid,))), Wait)
+
+
+# --- another leader -----------------------------------------------------------------------------------------------
+
+OURS_NOW, FORMER = "3/us/lease-b", "7/them/lease-a"
+LEASE = f"{OURS}/volplane"
+
+
+def leading(fence: str = OURS_NOW, **more: Any) -> ClusterState:
+    """The state of a process that holds a Lease, as far as it knows."""
+    made = state_with(drivers=(DISK,), lease=LEASE, **more)
+    made.fence = lambda: fence
+    return made
+
+
+def lease(transitions: int = 3, holder: str = "us", uid: str = "lease-b") -> Lease:
+    spec = {"holderIdentity": holder, "leaseTransitions": transitions}
+    meta = {"name": "volplane", "namespace": OURS, "uid": uid, "resourceVersion": "9"}
+    return msgspec.convert({"metadata": meta, "spec": spec}, Lease)
+
+
+def test_before_a_scrub_is_taken_over_our_lease_is_read_live() -> None:
+    assert decided(dirty(fence=FORMER), made=leading()) == Read(LEASES, LEASE, why="is this process still the leader?")
+
+
+def test_a_leader_takes_a_scrub_over_whatever_term_began_it() -> None:
+    """The Lease was made anew: its count of leaders is lower than the one that began the scrub."""
+    step = decided(dirty(fence=FORMER), reads=read(LEASES, LEASE, lease()), made=leading())
+    assert noted(step).fence == OURS_NOW
+
+
+@pytest.mark.parametrize("found", [None, lease(holder="them"), lease(transitions=4), lease(uid="lease-c")])
+def test_who_does_not_lead_any_more_takes_nothing_over(found: Lease | None) -> None:
+    step = decided(dirty(fence=FORMER), reads=read(LEASES, LEASE, found), made=leading())
+    assert step == Wait(reason="another process leads now", seconds=1.0)
+
+
+def test_without_election_a_scrub_of_an_elected_leader_is_taken_over() -> None:
+    assert noted(decided(dirty(fence=FORMER))).fence == ""
+
+
+def test_an_own_scrub_goes_on_without_a_look_at_the_lease() -> None:
+    assert decided(dirty(fence=OURS_NOW), made=leading()) == RECYCLE
+
+
+@pytest.mark.parametrize(("found", "expected"), [(lease(), Patch), (lease(holder="them"), Wait)])
+def test_a_scrub_is_abandoned_by_its_leader_only(found: Lease, expected: type[Any]) -> None:
+    item = dirty(fence=FORMER)
+    item = msgspec.structs.replace(
+        item, spec=msgspec.structs.replace(item.spec, persistent_volume_reclaim_policy="Retain")
+    )
+    assert isinstance(decided(item, made=leading()), Read)
+    assert isinstance(decided(item, reads=read(LEASES, LEASE, found), made=leading()), expected)

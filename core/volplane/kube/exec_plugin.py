@@ -1,0 +1,112 @@
+"""Runs exec plugins of kubeconfig files: programs that print a token or a client certificate.
+
+Source: client.authentication.k8s.io/v1 ExecCredential. No plugin is asked to talk to a person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from volplane.errors import ConfigurationError
+from volplane.messages import one_line, sanitize
+
+__all__ = ["ExecCredential", "run_plugin"]
+
+SECONDS = 30.0
+"""How long a plugin may take."""
+_LONGEST_COMPLAINT = 500
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+    expiration_timestamp: datetime | None = None
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: str
+    status: _Status
+
+
+class ExecCredential(msgspec.Struct, frozen=True):
+    """What a plugin printed. certificate, key: PEM. expires: UTC; None: not known."""
+
+    token: str
+    certificate: str
+    key: str
+    expires: datetime | None
+
+    def expires_in(self) -> float | None:
+        """Seconds from now; None: not known."""
+        return None if self.expires is None else (self.expires - datetime.now(UTC)).total_seconds()
+
+
+async def run_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any], *, where: str) -> ExecCredential:
+    """Run the plugin of a user, for at most 30 s. where: names the user, for messages. Raises ConfigurationError.
+
+    cluster: what the plugin is told if it asks for it (`provideClusterInfo`).
+    """
+    command, version = plugin.get("command"), plugin.get("apiVersion")
+    if not command or not version:
+        raise ConfigurationError(f"{where}: exec needs `command` and `apiVersion`")
+    arguments = [str(each) for each in plugin.get("args") or ()]
+    environment = {**os.environ, **{str(each["name"]): str(each["value"]) for each in plugin.get("env") or ()}}
+    spec: dict[str, Any] = {"interactive": False}
+    if plugin.get("provideClusterInfo"):
+        spec["cluster"] = dict(cluster)
+    environment["KUBERNETES_EXEC_INFO"] = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
+    what = f"{where}: exec plugin {command}"
+    output = await _output([str(command), *arguments], environment, what, str(plugin.get("installHint") or ""))
+    try:
+        answer = msgspec.json.decode(output, type=_Answer)
+    except ValueError as error:
+        raise ConfigurationError(f"{what} printed no ExecCredential: {error}") from None
+    if answer.api_version != version:
+        raise ConfigurationError(f"{what} answers in {answer.api_version}; the kubeconfig asks for {version}")
+    status = answer.status
+    if bool(status.client_certificate_data) != bool(status.client_key_data):
+        raise ConfigurationError(f"{what} gave clientCertificateData or clientKeyData without the other")
+    if not status.token and not status.client_certificate_data:
+        raise ConfigurationError(f"{what} gave neither a token nor clientCertificateData")
+    expires = status.expiration_timestamp
+    if expires is not None and expires.tzinfo is None:
+        expires = expires.replace(tzinfo=UTC)
+    return ExecCredential(status.token, status.client_certificate_data, status.client_key_data, expires)
+
+
+async def _output(command: list[str], environment: Mapping[str, str], what: str, hint: str) -> bytes:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        advice = f"; {one_line(hint)}" if hint else "; install it, or use another context (--context)"
+        raise ConfigurationError(f"{what} cannot be run: {error.strerror or error}{advice}") from None
+    try:
+        async with asyncio.timeout(SECONDS):
+            output, complaint = await process.communicate()
+    except TimeoutError:
+        raise ConfigurationError(
+            f"{what} did not end within {SECONDS:g} s and was killed; it may wait for a login: run it by hand"
+        ) from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await asyncio.shield(process.wait())
+    if process.returncode:
+        said = sanitize(one_line(complaint.decode(errors="replace")[-_LONGEST_COMPLAINT:])) if complaint else "nothing"
+        raise ConfigurationError(f"{what} failed with exit code {process.returncode} and said: {said}")
+    return output

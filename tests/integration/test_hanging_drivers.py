@@ -1,0 +1,106 @@
+"""Hooks that never return: what they cost the driver, the other drivers, and the process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.controller_process import Site, running_process
+from volplane import Done, StartRequest, hookimpl
+from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
+from volplane.drivers import registry
+from volplane.drivers.contract import Plugin
+from volplane.errors import VolplaneError
+from volplane.kube.kinds import LEASES, STORAGE_CLASSES
+from volplane.process import ControllerProcess
+from volplane_testing.memory import MemoryBackend
+
+ALL = frozenset(ALL_CONTROLLERS)
+DEAD = "dead.example.com"
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def dead(never: threading.Event, hook: str) -> Plugin:
+    """A backend, one hook of which hangs."""
+
+    class Hangs(MemoryBackend):
+        @hookimpl
+        def start(self, request: StartRequest) -> Done:
+            if hook == "start":
+                never.wait()
+            return Done()
+
+        @hookimpl
+        def provision(self, request: Any) -> Any:
+            never.wait()
+            return super().provision(request)
+
+    return Plugin(kind="backend", name="dead", factory=Hangs, distribution="tests")
+
+
+def configured() -> Configuration:
+    return Configuration(drivers=(DriverSettings(name=DEAD, backend="dead", concurrency=1, timeout=0.2),))
+
+
+async def leading(process: ControllerProcess) -> None:
+    """Wait until the controllers are there, whatever their drivers do."""
+    while process.plane is None:
+        await asyncio.sleep(0.01)
+
+
+async def make_dead_class(site: Site) -> None:
+    await site.client.create(STORAGE_CLASSES, STORAGE_CLASSES.body(metadata={"name": "dead"}, provisioner=DEAD))
+
+
+async def test_a_start_that_hangs_holds_up_only_its_own_claims_and_nobody_is_told_too_early(
+    tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "START_GRACE", 3600.0)
+    monkeypatch.setattr(ControllerProcess, "wait_working", leading)
+    plugin = dead(never, "start")
+    async with running_process(tmp_path, ALL, configuration=configured(), plugins=[plugin]) as site:
+        await site.make_class("good")
+        await make_dead_class(site)
+        await site.make_claim("held", "dead")
+        await site.make_claim("quick", "good")
+        await site.bound("quick")
+        assert await site.phase("held") == "Pending"
+        plane = site.process.plane
+        assert plane is not None
+        await site.until("it is decided", lambda: plane.reason("claims", "default/held"))
+        assert plane.reason("claims", "default/held") == f'driver "{DEAD}" is starting'
+
+
+async def test_a_process_whose_drivers_all_hang_gives_its_lease_up_and_ends(
+    tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volplane.process.HUNG_SECONDS", 0.3)
+    monkeypatch.setattr("volplane.process.HUNG_INTERVAL", 0.05)
+    sites: list[Site] = []
+
+    async def until_it_ends() -> None:
+        plugin = dead(never, "provision")
+        async with running_process(tmp_path, ALL, configuration=configured(), plugins=[plugin], hostpath=False) as site:
+            sites.append(site)
+            await make_dead_class(site)
+            await site.make_claim("held", "dead")
+            await site.until("it ended", lambda: False)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await until_it_ends()
+    (error,) = raised.value.exceptions
+    assert isinstance(error, VolplaneError)
+    assert DEAD in str(error)
+    lease = await sites[0].client.get(LEASES, "volplane-system/volplane")
+    assert not lease.spec.holder_identity
