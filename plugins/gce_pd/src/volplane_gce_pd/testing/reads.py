@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from volplane_gce_pd.testing.disks import place_of
 from volplane_gce_pd.testing.errors import ComputeError, bad_request, not_found
@@ -16,6 +16,7 @@ __all__ = ["aggregated_disks", "get", "list_some"]
 
 Params = Mapping[str, Any]
 Json = dict[str, Any]
+R = TypeVar("R")
 _TERM = re.compile(
     r'\(?\s*(?P<field>[a-z][\w.-]*)\s*(?P<operator>=|:)\s*(?:"(?P<quoted>[^"]*)"|(?P<plain>[\w*-]+))\s*\)?'
 )
@@ -61,13 +62,29 @@ def list_some(project: Project, method: str, params: Params) -> Json:
     if place.partition("/")[2] in project.behaviour.unreachable:
         raise ComputeError("backendError", f"The zone {place} cannot be reached.")
     if service in ("disks", "regionDisks"):
-        items = (disk.shown(name) for disk in project.disks.values() if disk.place == place)
+        items = (disk.shown(name) for disk in _records(project.disks, place, params))
         return _page(project, items, params, "compute#diskList")
     if service == "instances":
-        items = (each.shown(name) for each in project.instances.values() if f"zones/{each.zone}" == place)
+        items = (each.shown(name) for each in _records(project.instances, place.partition("/")[2], params))
         return _page(project, items, params, "compute#instanceList")
-    items = (each.shown(name) for each in project.operations.values() if each.place == place)
+    items = (each.shown(name) for each in _records(project.operations, place, params))
     return _page(project, items, params, "compute#operationList")
+
+
+def _records(table: Mapping[tuple[str, str], R], place: str, params: Params) -> Iterable[R]:
+    """Those of a place; where the filter names some, only these are looked at."""
+    names = _names_in(params.get("filter"))
+    if names is None:
+        return (record for (where, _), record in table.items() if where == place)
+    return (table[place, name] for name in sorted(names) if (place, name) in table)
+
+
+def _names_in(text: str | None) -> set[str] | None:
+    """The names in a filter that is about names alone; None for any other."""
+    terms = text.split(" OR ") if text else []
+    matches = [_TERM.fullmatch(term.strip()) for term in terms]
+    names = {match["quoted"] or match["plain"] for match in matches if match and match["field"] == "name"}
+    return names if terms and len(names) == len(set(terms)) else None
 
 
 def _zone(project: Project, zone: str) -> Json:
@@ -87,7 +104,7 @@ def aggregated_disks(project: Project, _method: str, params: Params) -> Json:
     places = [*(f"zones/{zone}" for zone in behaviour.zones), f"regions/{behaviour.region}"]
     lost = [place for place in places if place.partition("/")[2] in behaviour.unreachable]
     matches = _matcher(params.get("filter"))
-    disks = [disk for disk in project.disks.values() if disk.place not in lost]
+    disks = [disk for place in places if place not in lost for disk in _records(project.disks, place, params)]
     shown = [(disk.place, disk.shown(behaviour.project)) for disk in disks]
     page, following = _cut(
         project, [each for each in shown if matches(each[1])], lambda each: f"{each[0]}/{each[1]['name']}", params
