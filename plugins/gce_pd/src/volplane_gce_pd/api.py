@@ -61,6 +61,7 @@ class Method(StrEnum):
     ZONE_OPERATIONS_LIST = "zoneOperations.list"
     REGION_OPERATIONS_GET = "regionOperations.get"
     REGION_OPERATIONS_LIST = "regionOperations.list"
+    GLOBAL_OPERATIONS_AGGREGATED_LIST = "globalOperations.aggregatedList"
     GLOBAL_OPERATIONS_GET = "globalOperations.get"
     GLOBAL_OPERATIONS_LIST = "globalOperations.list"
 
@@ -105,6 +106,7 @@ _REQUESTS: Mapping[Method, str] = {
     Method.ZONE_OPERATIONS_LIST: "ListZoneOperationsRequest",
     Method.REGION_OPERATIONS_GET: "GetRegionOperationRequest",
     Method.REGION_OPERATIONS_LIST: "ListRegionOperationsRequest",
+    Method.GLOBAL_OPERATIONS_AGGREGATED_LIST: "AggregatedListGlobalOperationsRequest",
     Method.GLOBAL_OPERATIONS_GET: "GetGlobalOperationRequest",
     Method.GLOBAL_OPERATIONS_LIST: "ListGlobalOperationsRequest",
 }

@@ -165,10 +165,31 @@ class Compute:
             "global": (Method.GLOBAL_OPERATIONS_GET, Method.GLOBAL_OPERATIONS_LIST),
         }
         found: dict[DiskKey, Operation] = {}
-        for place, names in _by_place(keys).items():
+        places = _by_place(keys)
+        if len(places) > 1:
+            return self._read_operations_everywhere(keys)
+        for place, names in places.items():
             get, listing = methods[place.partition("/")[0]]
             for operation in self._named(self.operations, (get, listing, "operation"), place, names, Operation.of):
                 found[operation.place, operation.name] = operation
+        return found
+
+    def _read_operations_everywhere(self, keys: Sequence[DiskKey]) -> dict[DiskKey, Operation]:
+        """By one call for all places. An operation of a place that cannot be read now is not known to be done."""
+        found: dict[DiskKey, Operation] = {}
+        method = Method.GLOBAL_OPERATIONS_AGGREGATED_LIST
+        with _slowing(self.operations):
+            for some in chunks([name for _, name in keys], _NAMES_IN_A_FILTER):
+                for page in self._client.pages(method, filter=_any_of(some), max_results=_PAGE_SIZE):
+                    for scope, listed in page.items.items():
+                        if listed.warning.code not in _NO_RESULTS:
+                            found |= {
+                                (place, name): Operation(place=place, name=name, done=False)
+                                for place, name in keys
+                                if place == scope
+                            }
+                        for operation in map(Operation.of, listed.operations):
+                            found[operation.place, operation.name] = operation
         return found
 
     def _named(

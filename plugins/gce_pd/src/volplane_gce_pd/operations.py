@@ -39,7 +39,7 @@ class LongOperations:
 
     def __init__(self, compute: Compute) -> None:
         self._compute = compute
-        self._seen_done: BoundedCache[DiskKey, bool] = BoundedCache()
+        self._finished: BoundedCache[DiskKey, Outcome] = BoundedCache()
         self._told: BoundedCache[DiskKey, bool] = BoundedCache()
         """Failed operations whose error was raised."""
 
@@ -54,18 +54,20 @@ class LongOperations:
             return Outcome.NONE
         if self._told.get(key):
             raise RetryLater(0.0, self.next_attempt(call.context))
+        if (finished := self._finished.get(key)) is not None:
+            return finished
         operation = self._compute.operations.current(key)
-        if operation is None:
-            self._invalidate(key, resources)
-            return Outcome.UNKNOWN
-        if not operation.done:
+        if operation is not None and not operation.done:
             raise RetryLater(self._compute.operations.next_poll(key))
-        self._invalidate(key, resources)
+        for resource in resources:
+            self._compute.changed(resource)
+        if operation is None:
+            return self._finished.put(key, Outcome.UNKNOWN)
         if operation.errors:
             self._told.put(key, True)
             code, message = operation.errors[0]
             raise GceError(method, code, message, operation.status)
-        return Outcome.SUCCEEDED
+        return self._finished.put(key, Outcome.SUCCEEDED)
 
     def begin(
         self, call: HookCall, method: Method, key: Hashable, *identity: object, state: Mapping[str, Any], **fields: Any
@@ -99,11 +101,3 @@ class LongOperations:
         """The state without the operation that is over; its number is saved before it is used."""
         kept = {name: value for name, value in context.state.items() if name != _OPERATION}
         return {**kept, _ATTEMPT: cls.attempt(context) + 1}
-
-    def _invalidate(self, key: DiskKey, resources: tuple[tuple[str, str], ...]) -> None:
-        """Read the resources anew, once for each operation."""
-        if self._seen_done.get(key):
-            return
-        self._seen_done.put(key, True)
-        for resource in resources:
-            self._compute.changed(resource)

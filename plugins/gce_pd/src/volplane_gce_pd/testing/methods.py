@@ -109,7 +109,7 @@ class Method:
 _ASSETS = {"regionDisks": "disks"}
 _VERBS = {"insert": "create", "aggregatedList": "list"}
 _HANDLERS: Mapping[str, Handler] = {
-    "aggregatedList": reads.aggregated_disks,
+    "aggregatedList": reads.aggregated_list,
     "attachDisk": instances.attach_disk,
     "createSnapshot": snapshots.create_snapshot,
     "detachDisk": instances.detach_disk,
@@ -165,6 +165,14 @@ METHODS: Mapping[str, Method] = {
             "AggregatedListDisksRequest",
             "",
             "DiskAggregatedList",
+        ),
+        Method(
+            "globalOperations.aggregatedList",
+            "GET",
+            f"{_PROJECT}/aggregated/operations",
+            "AggregatedListGlobalOperationsRequest",
+            "",
+            "OperationAggregatedList",
         ),
         Method("instances.list", "GET", f"{_ZONE}/instances", "ListInstancesRequest", "", "InstanceList"),
         Method("instances.get", "GET", _VM, "GetInstanceRequest", "", "Instance"),

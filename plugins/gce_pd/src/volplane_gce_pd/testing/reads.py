@@ -12,7 +12,7 @@ from volplane_gce_pd.testing.project import Project
 from volplane_gce_pd.testing.records import URL
 from volplane_testing.cloud import page_of
 
-__all__ = ["aggregated_disks", "get", "list_some"]
+__all__ = ["aggregated_list", "get", "list_some"]
 
 Params = Mapping[str, Any]
 Json = dict[str, Any]
@@ -98,27 +98,31 @@ def _zone(project: Project, zone: str) -> Json:
     }
 
 
-def aggregated_disks(project: Project, _method: str, params: Params) -> Json:
-    """disks.aggregatedList: a page of the disks of all zones and of the region, by place."""
+def aggregated_list(project: Project, method: str, params: Params) -> Json:
+    """A page of the disks or operations of all zones and of the region, by place."""
     behaviour = project.behaviour
     places = [*(f"zones/{zone}" for zone in behaviour.zones), f"regions/{behaviour.region}"]
     lost = [place for place in places if place.partition("/")[2] in behaviour.unreachable]
+    field = "disks" if method == "disks.aggregatedList" else "operations"
+    if field == "operations":
+        places.append("global")
+    table: Mapping[tuple[str, str], Any] = project.disks if field == "disks" else project.operations
     matches = _matcher(params.get("filter"))
-    disks = [disk for place in places if place not in lost for disk in _records(project.disks, place, params)]
-    shown = [(disk.place, disk.shown(behaviour.project)) for disk in disks]
+    found = [each for place in places if place not in lost for each in _records(table, place, params)]
+    shown = [(each.place, each.shown(behaviour.project)) for each in found]
     page, following = _cut(
         project, [each for each in shown if matches(each[1])], lambda each: f"{each[0]}/{each[1]['name']}", params
     )
     items: Json = {}
-    for place, disk in page:
-        items.setdefault(place, {"disks": []})["disks"].append(disk)
+    for place, each in page:
+        items.setdefault(place, {field: []})[field].append(each)
     for place in places:
         if place in lost:
             items[place] = {"warning": {"code": "UNREACHABLE", "message": f"Unable to reach {place}."}}
         elif place not in items:
             message = f"There are no results for scope '{place}' on this page."
             items[place] = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message}}
-    answer: Json = {"kind": "compute#diskAggregatedList", "items": items}
+    answer: Json = {"kind": f"compute#{field.removesuffix('s')}AggregatedList", "items": items}
     if lost:
         answer["unreachables"] = [f"projects/{behaviour.project}/{place}" for place in lost]
     return answer | ({"nextPageToken": following} if following else {})
