@@ -56,6 +56,7 @@ _OF_CONTROLLER = {
         Rule("", "persistentvolumeclaims", ("patch",)),
         Rule("", "persistentvolumes", ("create",)),
         Rule("", "nodes", ("get",)),
+        Rule("storage.k8s.io", "storageclasses", ("get",)),
     ),
     "reclaimer": (
         Rule("", "persistentvolumes", ("patch", "delete")),

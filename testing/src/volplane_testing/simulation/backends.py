@@ -22,6 +22,7 @@ from volplane import (
     Done,
     DriverInfo,
     Erased,
+    Fence,
     FindRequest,
     InProgress,
     ListedAsset,
@@ -51,7 +52,8 @@ class BackendTraits:
 
     finds: `find` is implemented. settle: seconds for which a request may still take effect. steps: share of provisions
     and deletions that answer InProgress first. full: share of zones that have no room for an asset. erases: `recycle`
-    erases by itself instead of asking for a scrubber pod. fenced: a call with an older fence than the last is refused.
+    erases by itself instead of asking for a scrubber pod. fenced: a call of an earlier
+    term, or under a Lease that was made anew since, is refused.
     tokens: a client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0
     then). sees_mounts: an asset in use is not deleted.
     """
@@ -97,7 +99,9 @@ class Listeners:
 class _Memory:
     assets: dict[str, Stored] = field(default_factory=dict)
     tokens: set[tuple[str, int]] = field(default_factory=set)
-    fences: dict[str, int] = field(default_factory=dict)
+    fences: dict[str, Fence] = field(default_factory=dict)
+    leases: list[str] = field(default_factory=list)
+    """Uids of Leases, in the order in which calls came under them."""
 
 
 class SimulatedBackend(BackendSpec):
@@ -209,13 +213,16 @@ class SimulatedBackend(BackendSpec):
     # --- the storage system -------------------------------------------------------------------------------------
 
     def _check_fence(self, name: str, context: Context) -> None:
-        epoch = int(context.fence.partition("/")[0] or 0)
-        if not self.traits.fenced:
+        fence = Fence.parse(context.fence)
+        if not self.traits.fenced or fence is None:
             return
-        newest = self._memory.fences.get(name, 0)
-        if epoch < newest:
-            raise PermissionDenied(f"epoch {newest} has worked on {name}, epoch {epoch} is over")
-        self._memory.fences[name] = epoch
+        leases = self._memory.leases
+        if fence.lease not in leases:
+            leases.append(fence.lease)
+        newest = self._memory.fences.get(name, fence)
+        if newest.outdates(fence) or leases.index(fence.lease) < leases.index(newest.lease):
+            raise PermissionDenied(f"{newest} has worked on {name}, {fence} is over")
+        self._memory.fences[name] = fence
 
     def _make(self, handle: str, zone: str, request: ProvisionRequest) -> Stored:
         token = (request.owner.claim_uid, request.owner.generation)
