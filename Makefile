@@ -34,6 +34,11 @@ test: $(STAMP) ## Run the tests, less than five minutes on two processors
 soak: $(STAMP) ## Run what takes longer: more seeds, kills, crowds and bugs
 	@$(PYTEST) -m soak $(PYTEST_ARGS)
 
+# The cluster of KUBECONFIG. CHECK_ARGS: more options of `volplane check --cluster`, such as "--controllers all".
+.PHONY: test-cluster
+test-cluster: $(STAMP) ## Judge volplane on the cluster of KUBECONFIG=FILE
+	@$(BIN)/volplane check --cluster $(if $(KUBECONFIG),--kubeconfig "$(KUBECONFIG)") $(CHECK_ARGS)
+
 .PHONY: check
 check: lint types layers site test ## Run what CI runs
 

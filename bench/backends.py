@@ -1,4 +1,6 @@
-"""Backends that take almost no time, so that only the controllers are measured."""
+"""The backends of the benchmarks: those that take almost no time, so that only the controllers are measured, and
+hostpath.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from volplane import (
     hookimpl,
 )
 from volplane.drivers.contract import Plugin
+from volplane_hostpath import HostPathBackend
 
 __all__ = ["PLUGINS", "FailingBackend", "HangingBackend", "MemoryBackend"]
 
@@ -108,5 +111,10 @@ class FailingBackend(BackendSpec):
 
 PLUGINS = tuple(
     Plugin(kind="backend", name=name, factory=factory, distribution="bench")
-    for name, factory in (("memory", MemoryBackend), ("hanging", HangingBackend), ("failing", FailingBackend))
+    for name, factory in (
+        ("memory", MemoryBackend),
+        ("hanging", HangingBackend),
+        ("failing", FailingBackend),
+        ("hostpath", HostPathBackend),
+    )
 )

@@ -2,6 +2,7 @@
 
     python -m bench.claims static 1000
     python -m bench.claims dynamic 10000 --runs 3 --json figures.json
+    python -m bench.claims life 1000 --backend hostpath --root DIRECTORY
     python -m bench.claims static 1000 --data
     python -m bench.claims static 1000 --write-ms 1
 
@@ -9,6 +10,8 @@ Three processes: `volplane apiserver --memory` (--data: it answers a write after
 --write-ms: each write costs it so much more CPU), the controllers (`--controllers all`) with an in-memory backend, and
 this one, which creates the objects and watches the claims. All objects are created while the controllers are paused
 (SIGSTOP). After SIGCONT, time is measured until the last claim is Bound, and CPU until they are idle, events included.
+`life` is dynamic, then deletes all claims: time until the last claim is Bound, then from the first deletion until the
+last volume is gone; CPU for both.
 The floor is measured on a fresh server with the same objects: a bare client sends the same writes, with as many in
 flight (`bench.floor`), and as many events as the controllers sent until the last claim was Bound. Both alternate
 `--runs` times. Figures are medians; the share is the median of the pairs' shares.
@@ -27,14 +30,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import clients, processes
-from bench.objects import claim, claim_name, volume, volume_name
+from bench.objects import DRIVER, NAMESPACE, claim, claim_name, volume, volume_name
 
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
 
 __all__ = ["BUDGETS", "floor", "median_of", "ours"]
 
-BUDGETS = {"static": {"cpu_ms": 1.4, "writes": 4.0}, "dynamic": {"cpu_ms": 2.2, "writes": 5.0}}
+BUDGETS = {
+    "static": {"cpu_ms": 1.2, "writes": 4.0},
+    "dynamic": {"cpu_ms": 2.0, "writes": 5.0},
+    "life": {"cpu_ms": 4.0, "writes": 10.0},
+}
 SHARE = 0.75
 KUBECONFIG = "kubeconfig"
 MIB = 2**20
@@ -54,6 +61,24 @@ class Server:
 
 
 PLAIN = Server()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """The backend of the controllers. root: where hostpath keeps its directories; None: a new one for each run."""
+
+    name: str = "memory"
+    root: Path | None = None
+
+    def options(self) -> list[str]:
+        """Of `bench.controller`."""
+        options = ["--driver", f"{DRIVER}={self.name}"]
+        if self.root is None:
+            return options
+        return [*options, "--root", tempfile.mkdtemp(prefix="volplane-bench-", dir=self.root)]
+
+
+MEMORY = Backend()
 
 
 async def _volumes(client: Client, count: int) -> None:
@@ -84,11 +109,13 @@ async def _ours(
     run.resume()
     await watching
     took = max(seen.at.values()) - begun
+    gone = await _deleted(client, count) if kind == "life" else None
     ended, in_time = api.usage(), (await asyncio.to_thread(run.writes))[1] - written[1]
     after = await asyncio.to_thread(run.quiet)
     wrote = run.writes()
     return {
         "claims_per_second": count / took,
+        **({"gone_per_second": count / gone} if gone is not None else {}),
         "cpu_ms": (after.cpu - before.cpu) / count * 1000,
         "server_cpu_ms": (ended.cpu - created.cpu) / count * 1000,
         "writes": (wrote[0] - written[0]) / count,
@@ -99,7 +126,17 @@ async def _ours(
     }
 
 
-def ours(kind: str, count: int, *, server: Server = PLAIN) -> dict[str, float]:
+async def _deleted(client: Client, count: int) -> float:
+    """Delete all claims; the seconds until no volume is left."""
+    version = (await client.list(VOLUMES)).version
+    begun = time.perf_counter()
+    gone = asyncio.create_task(clients.until_gone(client, version, count))
+    await clients.each(count, lambda number: client.delete(CLAIMS, f"{NAMESPACE}/{claim_name(number)}"))
+    await gone
+    return time.perf_counter() - begun
+
+
+def ours(kind: str, count: int, *, server: Server = PLAIN, backend: Backend = MEMORY) -> dict[str, float]:
     """One measurement of the controllers in fresh processes."""
 
     async def main(kubeconfig: Path, api: processes.Process, run: processes.Controller) -> dict[str, float]:
@@ -108,7 +145,8 @@ def ours(kind: str, count: int, *, server: Server = PLAIN) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as name:
         kubeconfig = Path(name) / KUBECONFIG
-        with server.started(Path(name)) as api, processes.controller(kubeconfig) as run:
+        options = backend.options()
+        with server.started(Path(name)) as api, processes.controller(kubeconfig, *options) as run:
             return asyncio.run(main(kubeconfig, api, run))
 
 
@@ -155,14 +193,18 @@ def floor(kind: str, count: int, *, events: int = 0, server: Server = PLAIN) -> 
                 return asyncio.run(_observe(count, kubeconfig, api, bare))
 
 
-def measure(kind: str, count: int, runs: int, *, server: Server = PLAIN) -> list[dict[str, float]]:
-    """Measure controllers and floor alternately."""
+def measure(
+    kind: str, count: int, runs: int, *, server: Server = PLAIN, backend: Backend = MEMORY
+) -> list[dict[str, float]]:
+    """Measure controllers and floor alternately; a whole life has no floor."""
     figures = []
     for _ in range(runs):
-        pair = ours(kind, count, server=server)
+        pair = ours(kind, count, server=server, backend=backend)
+        figures.append(pair)
+        if kind == "life":
+            continue
         pair |= floor(kind, count, events=round(pair["events_in_time"] * count), server=server)
         pair["share_of_floor"] = pair["claims_per_second"] / pair["floor_per_second"]
-        figures.append(pair)
     return figures
 
 
@@ -173,36 +215,45 @@ def median_of(figures: list[dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("static", "dynamic"))
+    parser.add_argument("kind", choices=("static", "dynamic", "life"))
     parser.add_argument("count", type=int)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--data", action="store_true", help="the server is durable: every write waits for the disk")
     parser.add_argument("--write-ms", type=float, default=0.0, help="CPU that each write costs the server besides")
+    parser.add_argument("--backend", choices=("memory", "hostpath"), default="memory")
+    parser.add_argument("--root", type=Path, help="directory below which the backend hostpath keeps its own")
     parser.add_argument("--json", type=Path, help="keep the figures of every run in this file")
     chosen = parser.parse_args()
     if chosen.data and chosen.write_ms:
         parser.error("--data and --write-ms exclude each other")
+    if chosen.backend == "hostpath" and chosen.root is None:
+        parser.error("--backend hostpath needs --root")
     server = Server(durable=chosen.data, write_ms=chosen.write_ms)
     busy = processes.load()
-    figures = measure(chosen.kind, chosen.count, chosen.runs, server=server)
+    figures = measure(
+        chosen.kind, chosen.count, chosen.runs, server=server, backend=Backend(name=chosen.backend, root=chosen.root)
+    )
     median = median_of(figures)
+    budget = BUDGETS[chosen.kind]
+    rows = {
+        "claims/s": ("claims_per_second", ""),
+        "volumes gone/s": ("gone_per_second", ""),
+        "claims/s of a bare client": ("floor_per_second", ""),
+        "share of that": ("share_of_floor", f" (at least {SHARE})"),
+        "controller CPU per claim, ms": ("cpu_ms", f" (at most {budget['cpu_ms']})"),
+        "bare client's CPU per claim, ms": ("floor_cpu_ms", ""),
+        "API server's CPU per claim, ms": ("server_cpu_ms", ""),
+        "the same for the bare client": ("floor_server_cpu_ms", ""),
+        "API writes per claim": ("writes", f" ({budget['writes']:g})"),
+        "events written per claim": ("events", ""),
+        "of these before the last was Bound": ("events_in_time", ""),
+        "controller memory, MiB": ("memory_mib", ""),
+    }
     processes.report(
-        f"{chosen.kind}, {chosen.count} claims, {'durable server, ' if chosen.data else ''}"
+        f"{chosen.kind}, {chosen.count} claims, backend {chosen.backend}, {'durable server, ' if chosen.data else ''}"
         f"{f'{chosen.write_ms:g} ms more a write, ' if chosen.write_ms else ''}"
         f"median of {chosen.runs} ({processes.machine()}; {busy})",
-        {
-            "claims/s": median["claims_per_second"],
-            "claims/s of a bare client": median["floor_per_second"],
-            f"share of that (at least {SHARE})": median["share_of_floor"],
-            f"controller CPU per claim, ms (at most {BUDGETS[chosen.kind]['cpu_ms']})": median["cpu_ms"],
-            "bare client's CPU per claim, ms": median["floor_cpu_ms"],
-            "API server's CPU per claim, ms": median["server_cpu_ms"],
-            "the same for the bare client": median["floor_server_cpu_ms"],
-            f"API writes per claim ({BUDGETS[chosen.kind]['writes']:g})": median["writes"],
-            "events written per claim": median["events"],
-            "of these before the last was Bound": median["events_in_time"],
-            "controller memory, MiB": median["memory_mib"],
-        },
+        {text + bound: median[name] for text, (name, bound) in rows.items() if name in median},
     )
     processes.keep(chosen.json, figures)
 

@@ -14,7 +14,7 @@ from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 
-__all__ = ["BoundClaims", "connected", "create_class", "each", "until_phase"]
+__all__ = ["BoundClaims", "connected", "create_class", "each", "until_gone", "until_phase"]
 
 IN_FLIGHT = 50
 TIME_LIMIT = 1800.0
@@ -55,6 +55,18 @@ async def until_phase(client: Client, phase: str, count: int, *, prefix: str = "
             if sum(volume.status.phase == phase and volume.name.startswith(prefix) for volume in volumes) >= count:
                 return
             await asyncio.sleep(0.5)
+
+
+async def until_gone(client: Client, version: int, count: int) -> None:
+    """Return once `count` volumes were deleted after this resourceVersion. Raises TimeoutError after 1,800 s."""
+    async with asyncio.timeout(TIME_LIMIT):
+        while count > 0:
+            async with client.watch(VOLUMES, version=version, seconds=int(TIME_LIMIT)) as changes:
+                async for change in changes:
+                    version = max(version, change.version)
+                    count -= change.type == "DELETED"
+                    if count <= 0:
+                        return
 
 
 class BoundClaims:

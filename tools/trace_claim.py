@@ -51,9 +51,12 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "logs": ("controller.logs", "messages"),
     "clock": ("controller.clock",),
     "metrics": ("assembly._Wiring._operation_ended", "controller.metrics"),
-    "events": ("kube.events",),
+    "events": (
+        "kube.events",
+        "kube.event_series",
+    ),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
-    "other duties": ("assembly._Wiring._forget_source", "protection"),
+    "other duties": ("assembly._Wiring._forget_source", "attach", "expand", "protection"),
 }
 """What is left out because nobody needs it to follow a claim: subject -> packages, modules, functions of core."""
 

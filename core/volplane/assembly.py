@@ -7,10 +7,18 @@ here decides anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from volplane.attach.attach_detach import AttachDetachState
+from volplane.attach.attacher import decide_attachment
+from volplane.attach.comparison import AttachmentComparison
+from volplane.attach.csidriver import decide_csi_driver
+from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
+from volplane.attach.handlers import AttachDetachHandlers, AttacherHandlers
+from volplane.attach.operation import AttachOperation, DetachOperation
+from volplane.attach.reconcilers import NodeReconciler, PairReconciler
 from volplane.controller.actions import Decide, Recorder
 from volplane.controller.clock import Clock
 from volplane.controller.metrics import Metrics
@@ -18,15 +26,19 @@ from volplane.controller.runner import Runner
 from volplane.controller.workqueue import ControllerMetrics
 from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.executor import HookExecutor
-from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets
+from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets, serves_attachments
 from volplane.drivers.status import LoadedDrivers
+from volplane.expand.handlers import ExpandHandlers
+from volplane.expand.modify import decide_modify
+from volplane.expand.operation import ExpandOperation, ModifyOperation
+from volplane.expand.resize import decide_resize
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import PROVISIONED_BY
-from volplane.kube.objects import Volume
+from volplane.kube.objects import KubeObject, Volume
 from volplane.kube.reflector import Reflector
 from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
@@ -105,9 +117,9 @@ class _Wiring:
         self._state = ClusterState(
             settings=settings,
             claims=Cache(CLAIMS, CLAIM_INDEXES),
-            volumes=Cache(VOLUMES),
+            volumes=Cache(VOLUMES, VOLUME_INDEXES if settings.attach_detach else None),
             classes=Cache(STORAGE_CLASSES),
-            pods=Cache(PODS, POD_INDEXES),
+            pods=Cache(PODS, {**POD_INDEXES, **NODE_INDEX} if settings.attach_detach else POD_INDEXES),
             nodes=Cache(NODES),
             drivers=self._drivers,
             sealer=parts.sealer,
@@ -123,6 +135,9 @@ class _Wiring:
         caches: list[Cache[Any]] = [state.claims, state.volumes, state.classes, state.nodes]
         if settings.follows_pods or settings.reclaimer:
             caches.append(state.pods)
+        self._attaches = settings.attacher and any(serves_attachments(each.view) for each in parts.loaded.drivers)
+        if settings.attach_detach or self._attaches:
+            caches += [state.attachments, state.csi_drivers]
         self._caches = {cache.kind.plural: cache for cache in caches}
 
     def plane(self) -> ControlPlane:
@@ -130,8 +145,11 @@ class _Wiring:
         runners = self._runners()
         deps = self._operations(runners.volumes)
         EventHandlers(self._state, runners.claims, runners.volumes, self._registry.forget).subscribe()
+        if self._settings.expander:
+            runners = self._expander(runners, deps)
         if self._settings.protection:
             runners = self._protection(runners)
+        runners = replace(runners, attach=self._attach(deps))
         check = LeakCheck(
             deps,
             self._drivers.names(),
@@ -152,6 +170,7 @@ class _Wiring:
             leak_check=check,
             leak_repair=LeakRepair(check, deps, self._dispatcher),
             adoption=Adoption(deps, self._drivers.names(), self._dispatcher),
+            attachments=self._comparison(deps),
             close=self._measured.close if self._measured is not None else lambda: None,
         )
         return self._plane
@@ -238,6 +257,53 @@ class _Wiring:
             )
         return reflectors
 
+    # --- the controllers of attachments --------------------------------------------------------------------------
+
+    def _attach(self, deps: OperationDeps) -> tuple[Runner, ...]:
+        return (
+            *(self._attacher(deps) if self._attaches else ()),
+            *(self._attach_detach() if self._settings.attach_detach else ()),
+        )
+
+    def _attacher(self, deps: OperationDeps) -> tuple[Runner, ...]:
+        state = self._state
+        attacher = self._runner(
+            "attacher", lambda key, _: decide_attachment(key, state), state.attachments, state.flow_of_attachment
+        )
+        drivers = self._runner("csidrivers", lambda key, _: decide_csi_driver(key, state), state.csi_drivers)
+        self._dispatcher.register("attach", AttachOperation(deps, attacher.enqueue))
+        self._dispatcher.register("detach", DetachOperation(deps, attacher.enqueue))
+        AttacherHandlers(state, attacher).subscribe()
+        state.csi_drivers.subscribe(lambda old, new: drivers.enqueue((new or old or KubeObject()).name))
+        return attacher, drivers
+
+    def _comparison(self, deps: OperationDeps) -> AttachmentComparison | None:
+        if not self._attaches:
+            return None
+        drivers = [each.name for each in self._parts.loaded.drivers if serves_attachments(each.view)]
+        return AttachmentComparison(deps, lambda key: self._plane.wake("attacher", key), drivers)
+
+    def _attach_detach(self) -> tuple[Runner, ...]:
+        state = AttachDetachState(self._state)
+        nodes = self._runner("node-reports", NodeReconciler(state), self._state.nodes)
+        decide = PairReconciler(
+            state, lambda key: self._plane.wake("attach-detach", key), nodes.enqueue, self._parts.lifecycle_metrics
+        )
+        pairs = self._runner("attach-detach", decide, self._state.attachments)
+        AttachDetachHandlers(state, pairs=pairs, nodes=nodes).subscribe()
+        return pairs, nodes
+
+    # --- growth and change of attributes -------------------------------------------------------------------------
+
+    def _expander(self, runners: Runners, deps: OperationDeps) -> Runners:
+        state = self._state
+        resizer = self._runner("resizer", lambda key, _: decide_resize(key, state), state.claims)
+        modifier = self._runner("modifier", lambda key, reads: decide_modify(key, state, reads), state.claims)
+        self._dispatcher.register("expand", ExpandOperation(deps, resizer.enqueue))
+        self._dispatcher.register("modify", ModifyOperation(deps, modifier.enqueue))
+        ExpandHandlers(state, resizer, modifier, self._registry.forget).subscribe()
+        return replace(runners, expander=(resizer, modifier))
+
     # --- the protection controllers ------------------------------------------------------------------------------
 
     def _protection(self, runners: Runners) -> Runners:
@@ -265,7 +331,7 @@ class _Wiring:
         state.claims.subscribe(handlers.claim_changed)
         state.volumes.subscribe(handlers.volume_changed)
         state.pods.subscribe(handlers.pod_changed)
-        return Runners(claims=runners.claims, volumes=runners.volumes, protection=(claims, volumes))
+        return replace(runners, protection=(claims, volumes))
 
     # --- what is counted -----------------------------------------------------------------------------------------
 

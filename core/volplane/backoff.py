@@ -164,13 +164,19 @@ CIRCUIT_OPEN: Final = Backoff(
 )
 EVENT_NOT_WRITTEN: Final = Backoff(
     reason="an Event was not written: the API server gave no usable answer",
-    first=2.0,
-    factor=1.0,
-    step=2.0,
-    tries=5,
+    first=1.0,
+    ceiling=60.0,
     asked="floor",
     asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
-    reset="the next Event",
+    reset="it is written",
+)
+EVENT_REFUSED: Final = Backoff(
+    reason="an Event was refused (403), in a namespace that stays",
+    first=1.0,
+    factor=4.0,
+    ceiling=16.0,
+    tries=4,
+    reset="it is written",
 )
 LEASE_NOT_HELD: Final = Backoff(
     reason="the lease is another's, or can be neither read nor taken",

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from volplane.attach.comparison import AttachmentComparison
+from volplane.attach.desired import wanted_or_attached
 from volplane.controller.clock import Clock
 from volplane.controller.runner import Runner
 from volplane.drivers.executor import HookExecutor
@@ -35,14 +37,24 @@ ENQUEUE_PAUSE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runners:
-    """The controllers. protection: of the in-use finalizers; empty if this process does not run them."""
+    """The controllers. expander: of sizes and of attributes; protection: of the in-use finalizers; attach: of
+    attachments.
+
+    These are empty if this process does not run them.
+    """
 
     claims: Runner
     volumes: Runner
+    expander: tuple[Runner, ...] = ()
     protection: tuple[Runner, ...] = ()
+    attach: tuple[Runner, ...] = ()
 
     def __iter__(self) -> Iterator[Runner]:
-        return iter((self.claims, self.volumes, *self.protection))
+        return iter((self.claims, self.volumes, *self.expander, *self.protection, *self.attach))
+
+    def named(self, name: str) -> Runner | None:
+        """The one of this name."""
+        return next((runner for runner in self if runner.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,8 +62,8 @@ class ControlPlane:
     """What one term of leadership runs. Belongs to one event loop.
 
     caches: by the plural of their kind. reflectors: one per cache, and one for pod events where we scrub. leak_check,
-    leak_repair, adoption: run only if the process runs them. executor: of the hooks; the caller closes it. close: ends
-    the metrics of the caches.
+    leak_repair, adoption, attachments: run only if the process runs them; attachments is None where none are served.
+    executor: of the hooks; the caller closes it. close: ends the metrics of the caches.
     """
 
     state: ClusterState
@@ -66,6 +78,7 @@ class ControlPlane:
     leak_check: LeakCheck
     leak_repair: LeakRepair
     adoption: Adoption
+    attachments: AttachmentComparison | None
     close: Callable[[], None]
 
     @property
@@ -95,16 +108,34 @@ class ControlPlane:
         """Why the runner ("claims", "volumes") last left this key waiting; "" if it did not."""
         return next((each.reasons.get(key, "") for each in self.runners if each.name == runner), "")
 
+    def wake(self, runner: str, key: str) -> None:
+        """Queue a key of the runner of this name, if this process has it."""
+        if (found := self.runners.named(runner)) is not None:
+            found.enqueue(key)
+
     async def resync(self) -> None:
-        """Queue all claims and volumes, in batches, so that changes made meanwhile do not wait behind them."""
-        for runner, cache in ((self.runners.claims, self.claims), (self.runners.volumes, self.volumes)):
-            for number, key in enumerate(cache.keys(), 1):
-                runner.enqueue(key)
+        """Queue all objects, in batches, so that changes made meanwhile do not wait behind them."""
+        keys: list[tuple[str, Callable[[], Iterable[str]]]] = [
+            ("claims", self.claims.keys),
+            ("volumes", self.volumes.keys),
+            ("attacher", self.state.attachments.keys),
+            ("csidrivers", self.drivers.names),
+            ("node-reports", self.state.nodes.keys),
+            ("attach-detach", lambda: wanted_or_attached(self.state)),
+        ]
+        for name, known in keys:
+            runner = self.runners.named(name)
+            for number, key in enumerate(known() if runner is not None else (), 1):
+                self.wake(name, key)
                 if number % ENQUEUED_AT_ONCE == 0:
                     await asyncio.sleep(ENQUEUE_PAUSE)
 
     def driver_changed(self, name: str) -> None:
         """Queue the objects that may belong to a driver which has become usable or unusable."""
+        self.wake("csidrivers", name)
+        for attachment in self.state.attachments.values():
+            if name in self.drivers.attachers(attachment.spec.attacher):
+                self.wake("attacher", attachment.key)
         served = [item.name for item in self.state.classes.values() if item.provisioner == name]
         for class_name in served:
             for claim in self.claims.by_index("unbound", class_name):
@@ -115,6 +146,14 @@ class ControlPlane:
         for volume in self.volumes.values():
             if volume.annotation(PROVISIONED_BY) in (None, name):
                 self.runners.volumes.enqueue(volume.key)
+                self._enqueue_expander(volume)
+
+    def _enqueue_expander(self, volume: Volume) -> None:
+        """Queue the volume's claim where its size or its attributes may have to change."""
+        reference = volume.spec.claim_ref
+        if reference is not None and reference.uid:
+            for runner in self.runners.expander:
+                runner.enqueue(f"{reference.namespace}/{reference.name}")
 
     def reasons(self) -> Mapping[str, Mapping[str, str]]:
         """Runner -> key -> why the key waits."""

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from random import Random
 
 from volplane.assembly import Parts, build
+from volplane.attach.desired import count_volumes
 from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
@@ -62,7 +63,7 @@ class Options:
 
     controllers: some of `ALL_CONTROLLERS`. namespace: of our Lease, sealing key and scrubber pods. leader_elect: work
     only while holding the Lease. node_name: see `Parts`. identity: holder name in the Lease. resync: seconds between
-    passes over all objects, 0 = never.
+    passes over all objects, 0 = never. force_detach: see `Settings`.
     """
 
     controllers: frozenset[str] = frozenset(ALL_CONTROLLERS)
@@ -70,6 +71,7 @@ class Options:
     leader_elect: bool = True
     node_name: str | None = None
     resync: float = 600.0
+    force_detach: bool = True
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
 
 
@@ -163,6 +165,8 @@ class ControllerProcess:
         self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
         if self._plane is not None:
             self.metrics.operations_running(self._plane.operations.counts())
+            if self._plane.runners.named("attach-detach") is not None:
+                self.metrics.volumes_on_nodes(*count_volumes(self._plane.state))
         return self.metrics.exposition()
 
     def operations(self) -> tuple[OperationState, ...]:
@@ -292,13 +296,15 @@ class ControllerProcess:
             resync = group.create_task(self._resync(plane), name="resync")
             hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
             leaks = group.create_task(self._check_leaks(plane), name="leak check")
+            comparing = [group.create_task(plane.attachments.run(), name="attachments")] if plane.attachments else []
             controllers = group.create_task(plane.run(), name="controllers")
             try:
                 await stop.wait()
             finally:
                 self._plane = None
                 self._leading.clear()
-                leaks.cancel()
+                for task in (leaks, *comparing):
+                    task.cancel()
                 plane.leak_check.forget()
                 plane.stop()
                 await asyncio.wait({controllers}, timeout=STEP_SECONDS)
@@ -335,6 +341,7 @@ class ControllerProcess:
             cluster_id=cluster_id,
             namespace=self._options.namespace,
             scrub=self._configuration.scrubber,
+            force_detach=self._options.force_detach,
             lease=f"{self._options.namespace}/{LEASE}" if leadership.fence is not None else "",
         )
         return build(settings, parts)

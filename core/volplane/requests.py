@@ -274,6 +274,8 @@ class AttachRequest(HookRequest[Attachment | InProgress]):
     """The node to attach it to."""
     read_only: bool = False
     """Whether it is attached for reading only."""
+    attachment: str = ""
+    """`metadata.uid` of the VolumeAttachment that asks for it; another one for the same node has another uid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +286,9 @@ class DetachRequest(HookRequest[Done | InProgress]):
     volume: VolumeIdentity
     """Whose asset."""
     node: NodeIdentity
-    """The node to detach it from; it may not exist any more."""
+    """The node to detach it from, as it was when it was attached; it may not exist any more."""
+    attachment: str = ""
+    """`metadata.uid` of the VolumeAttachment that ends, as in the `attach` that it undoes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

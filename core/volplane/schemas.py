@@ -93,6 +93,8 @@ class DriverInfo:
     """Set when volumes have a csi source: the driver whose node plugin mounts them."""
     attach_required: bool = False
     """VolumeAttachments are served: the hooks `attach` and `detach` are there."""
+    node_expansion_required: bool = False
+    """After `expand` of a volume with a file system, the node plugin of `csi_driver_name` has to grow that too."""
     supports_mount_options: bool = False
     """False refuses classes with mountOptions."""
     settle_seconds: float = 0.0

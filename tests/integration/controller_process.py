@@ -21,8 +21,9 @@ from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.discovery import GivenPlugins
 from volplane.errors import ApiNotFound
+from volplane.kube import names
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.process import ControllerProcess, Options
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
@@ -85,9 +86,9 @@ class Site:
                     return
                 await asyncio.sleep(0.01)
 
-    async def make_class(self, name: str, *, default: bool = False, **fields: Any) -> None:
+    async def make_class(self, name: str, *, default: bool = False, driver: str = DRIVER, **fields: Any) -> None:
         annotations = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
-        body = STORAGE_CLASSES.body(metadata={"name": name, "annotations": annotations}, provisioner=DRIVER, **fields)
+        body = STORAGE_CLASSES.body(metadata={"name": name, "annotations": annotations}, provisioner=driver, **fields)
         await self.client.create(STORAGE_CLASSES, body)
 
     async def make_claim(self, name: str, storage_class: str | None = None, size: str = "1Mi") -> Any:
@@ -116,6 +117,11 @@ class Site:
         if node:
             spec["nodeName"] = node
         await self.client.create(PODS, PODS.body(metadata={"name": name, "namespace": "default"}, spec=spec))
+
+    async def make_node(self, name: str) -> None:
+        """One whose kubelet leaves attaching to the controller."""
+        body = NODES.body(metadata={"name": name, "annotations": {names.ATTACH_BY_CONTROLLER: "true"}})
+        await self.client.create(NODES, body)
 
     async def phase(self, claim: str) -> str:
         return (await self.client.get(CLAIMS, f"default/{claim}")).status.phase

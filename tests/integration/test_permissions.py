@@ -8,9 +8,18 @@ from typing import Any
 
 from integration.controller_process import DRIVER, Asked, Site, running_process
 from volplane.cli.rbac import Rule, cluster_rules, namespace_rules
-from volplane.controller.config import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
+from volplane.controller.config import (
+    ALL_CONTROLLERS,
+    DEFAULT_CONTROLLERS,
+    Configuration,
+    DriverSettings,
+    parse_controllers,
+)
+from volplane.drivers.contract import Plugin
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane_testing.memory import DRIVER as ATTACHES
+from volplane_testing.memory import MemoryBackend
 
 OURS = "volplane-system"
 BY_KUBECTL = {("create", "", "namespaces")}
@@ -29,6 +38,7 @@ async def whole_cluster(site: Site) -> None:
     await site.make_claim("scrubbed", "pool")
     await site.make_claim("impossible", "none")
     await site.bound("dynamic", "byhand", "scrubbed")
+    await grown(site, "dynamic")
     await site.make_pod("user", "dynamic", node="n")
     await site.client.delete(CLAIMS, "default/dynamic")
     await asyncio.sleep(0.3)
@@ -42,6 +52,41 @@ async def whole_cluster(site: Site) -> None:
     await site.until("a scrubber pod may start", lambda: scrubber_started(site))
     await site.until("the pool has its volume again", lambda: available(site, "pool"))
     await site.until("no volume is left", lambda: only(site, "pool"))
+    await attaching(site)
+
+
+async def attaching(site: Site) -> None:
+    """A pod gets its volume on a node, and leaves it."""
+    await site.make_class("disks", driver=ATTACHES)
+    await site.make_node("node-1")
+    await site.make_claim("disk", "disks")
+    await site.bound("disk")
+    await site.make_pod("writer", "disk", node="node-1")
+    await site.until("it is attached", lambda: attached(site))
+    await site.client.delete(PODS, "default/writer", grace_seconds=0)
+    await site.until("it is detached", lambda: no_attachment(site))
+
+
+async def attached(site: Site) -> bool:
+    node = await site.client.get(NODES, "node-1")
+    return bool(node.status.volumes_attached)
+
+
+async def no_attachment(site: Site) -> bool:
+    return not (await site.client.list(ATTACHMENTS)).items
+
+
+async def grown(site: Site, name: str) -> None:
+    """A bound claim of class fast asks for more, and for attributes of a class that does not exist."""
+    await site.client.patch(STORAGE_CLASSES, "fast", {"allowVolumeExpansion": True})
+    asked = {"resources": {"requests": {"storage": "2Gi"}}, "volumeAttributesClassName": "gold"}
+    await site.client.patch(CLAIMS, f"default/{name}", {"spec": asked})
+
+    async def shown() -> bool:
+        status = (await site.client.get(CLAIMS, f"default/{name}")).status
+        return status.capacity == {"storage": "2Gi"} and status.modify_volume_status is not None
+
+    await site.until("the claim has grown", shown)
 
 
 async def scrubber_started(site: Site) -> bool:
@@ -76,6 +121,7 @@ async def beside_a_binder(site: Site) -> None:
     await site.until("no volume is left", lambda: only(site))
     await released(site, "dynamic", "fast")
     await site.until("the volume is gone", lambda: only(site))
+    await an_attachment(site)
 
 
 async def released(site: Site, name: str, storage_class: str) -> str:
@@ -91,6 +137,10 @@ async def released(site: Site, name: str, storage_class: str) -> str:
     }
     await site.client.patch(CLAIMS, claim.key, bound)
     await site.client.patch(VOLUMES, volume, {"status": {"phase": "Bound"}}, subresource="status")
+    has = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
+    await site.client.patch(CLAIMS, claim.key, has, subresource="status")
+    if storage_class == "fast":
+        await grown(site, name)
 
     async def settled() -> bool:
         return not (await site.client.get(CLAIMS, claim.key)).has_finalizer(names.PROVISIONING_FINALIZER)
@@ -101,6 +151,22 @@ async def released(site: Site, name: str, storage_class: str) -> str:
     await site.client.patch(VOLUMES, volume, {"metadata": {"finalizers": [names.RECLAIM_FINALIZER]}})
     await site.client.patch(VOLUMES, volume, {"status": {"phase": "Released"}}, subresource="status")
     return volume
+
+
+async def an_attachment(site: Site) -> None:
+    """The test is the stock attach-detach controller."""
+    await site.make_node("node-1")
+    csi = {"driver": ATTACHES, "volumeHandle": "gone"}
+    await site.make_volume("disk", "", "Retain", hostPath=None, csi=csi)
+    spec = {"attacher": ATTACHES, "nodeName": "node-1", "source": {"persistentVolumeName": "disk"}}
+    await site.client.create(ATTACHMENTS, ATTACHMENTS.body(metadata={"name": "a"}, spec=spec))
+
+    async def refused() -> bool:
+        return (await site.client.get(ATTACHMENTS, "a")).status.attach_error is not None
+
+    await site.until("the attacher says why it cannot", refused)
+    await site.client.delete(ATTACHMENTS, "a")
+    await site.until("it is gone", lambda: no_attachment(site))
 
 
 def allowed(asked: Asked, everywhere: list[Rule], here: list[Rule]) -> bool:
@@ -121,13 +187,17 @@ def unused(rules: list[Rule], asked: set[Asked]) -> set[tuple[str, str]]:
     return {(verb, resource) for verb, _, resource in left}
 
 
-LATER = {("get", "events"), ("patch", "events"), ("patch", "leases"), ("get", "nodes")}
-"""What happens minutes later, or seconds: an event counted again, a lease renewed; a selected node that is gone."""
+LATER = {("get", "events"), ("patch", "events"), ("patch", "leases"), ("get", "nodes"), ("get", "csidrivers")}
+"""What happens minutes later, or seconds: an event counted again, a lease renewed; a selected node that is gone; a
+CSIDriver that somebody else made at the same moment.
+"""
 
 
 def run(directory: Path, controllers: frozenset[str], story: Any) -> set[Asked]:
     async def main() -> set[Asked]:
-        async with running_process(directory, controllers) as site:
+        configuration = Configuration(drivers=(DriverSettings(name=ATTACHES, backend="memory"),))
+        plugin = Plugin(kind="backend", name="memory", factory=MemoryBackend, distribution="tests")
+        async with running_process(directory, controllers, configuration=configuration, plugins=[plugin]) as site:
             await story(site)
         return {each for each in site.asked if (each.verb, each.group, each.resource) not in BY_KUBECTL}
 
@@ -149,5 +219,8 @@ def test_beside_a_stock_binder_it_has_fewer(tmp_path: Path) -> None:
     controllers = parse_controllers(DEFAULT_CONTROLLERS)
     compare(run(tmp_path, controllers, beside_a_binder), controllers)
     everywhere = {rule.resource for rule in cluster_rules(controllers, OURS)}
-    assert not any(resource.endswith("/status") for resource in everywhere)
+    assert {resource for resource in everywhere if resource.endswith("/status")} == {
+        "persistentvolumeclaims/status",
+        "volumeattachments/status",
+    }
     assert {rule.resource for rule in namespace_rules({"provisioner"})} == {"leases", "secrets"}

@@ -37,7 +37,7 @@ async def test_a_spell_of_refusals_costs_little_more_than_it_lasts(status: int) 
 
 
 @pytest.mark.parametrize("status", [403, 422])
-async def test_a_write_that_stays_refused_is_tried_ever_less_often(status: int) -> None:
+async def test_a_write_that_stays_refused_is_tried_ever_less_often_and_told_in_one_event(status: int) -> None:
     async with Cluster() as cluster:
         await cluster.create_class("fast")
         cluster.fail("patch", "persistentvolumeclaims", status=status, times=10_000)
@@ -45,5 +45,8 @@ async def test_a_write_that_stays_refused_is_tried_ever_less_often(status: int) 
         await cluster.advance(3600)
         tries = [each for each in cluster.requests if each.verb == "patch" and each.status == status]
         assert 15 < len(tries) < 30
+        [event] = [each for each in cluster.api.events(claim) if each["reason"] == "ApiCallRefused"]
+        assert event["count"] > 10
+        assert "trying again in 300 s" in event["message"]
         cluster.heal()
         await cluster.wait_bound(claim, seconds=301)

@@ -15,6 +15,7 @@ from volplane import (
     Absent,
     AccessMode,
     Asset,
+    Attachment,
     BackendError,
     BackendSpec,
     Done,
@@ -22,6 +23,7 @@ from volplane import (
     Erased,
     InProgress,
     PodScrub,
+    Unsupported,
     VolumeInUse,
     VolumeMode,
     VolumeSource,
@@ -30,9 +32,13 @@ from volplane import (
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.requests import (
+    AttachRequest,
     DeleteRequest,
     DescribeRequest,
+    DetachRequest,
+    ExpandRequest,
     FindRequest,
+    ModifyRequest,
     OwnsRequest,
     ProvisionRequest,
     RecycleRequest,
@@ -75,7 +81,7 @@ class ScriptedBackend(BackendSpec):
     ) -> None:
         super().__init__({})
         self.name = name
-        self.memory = Paths()
+        self.memory: MemoryBackend = Paths()
         self.calls: Counter[str] = Counter()
         self.requests: list[Any] = []
         self.complaints: list[str] = []
@@ -166,4 +172,76 @@ class SearchableBackend(ScriptedBackend):
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
         result: Asset | Absent = self._play("find", request, lambda: self.memory.find(request))
+        return result
+
+
+class AttachingBackend(BackendSpec):
+    """Attaches volumes of the CSI driver that has its name, and counts the calls. Volumes are static.
+
+    failing: (hook, node) of calls that fail. attached: (handle, node).
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__({})
+        self.name = name
+        self.calls: Counter[str] = Counter()
+        self.attached: set[tuple[str, str]] = set()
+        self.failing: set[tuple[str, str]] = set()
+
+    def driver(self) -> Driver:
+        plugin = Plugin(kind="backend", name="attaching", factory=lambda _options: self, distribution="tests")
+        return Driver(self.name, plugin, self)
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        return DriverInfo(
+            version="1",
+            access_modes=frozenset(AccessMode),
+            volume_modes=frozenset(VolumeMode),
+            csi_driver_name=self.name,
+            attach_required=True,
+        )
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset:
+        raise Unsupported("volumes of this driver are made by people")
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done:
+        raise Unsupported("volumes of this driver are deleted by people")
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Attachment:
+        self._count("attach", request.node.name)
+        self.attached.add((request.volume.handle, request.node.name))
+        return Attachment()
+
+    @hookimpl
+    def detach(self, request: DetachRequest) -> Done:
+        self._count("detach", request.node.name)
+        self.attached.discard((request.volume.handle, request.node.name))
+        return Done()
+
+    def _count(self, hook: str, node: str) -> None:
+        self.calls[hook] += 1
+        if (hook, node) in self.failing:
+            raise BackendError(f"{hook} fails by the scenario")
+
+
+class GrowingBackend(ScriptedBackend):
+    """One whose assets grow and change. csi: its volumes have a csi source, which alone may name attributes."""
+
+    def __init__(self, name: str, script: Mapping[str, Sequence[Answer]] | None = None, *, csi: bool = False) -> None:
+        super().__init__(name, script)
+        if csi:
+            self.memory = MemoryBackend({})
+
+    @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset | InProgress:
+        result: Asset | InProgress = self._play("expand", request, lambda: self.memory.expand(request))
+        return result
+
+    @hookimpl
+    def modify(self, request: ModifyRequest) -> Done | InProgress:
+        result: Done | InProgress = self._play("modify", request, lambda: self.memory.modify(request))
         return result

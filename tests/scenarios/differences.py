@@ -141,4 +141,86 @@ PROTECTION_DIFFERENCES: dict[str, Difference] = {
 }
 
 
-__all__ = ["PROTECTION_DIFFERENCES", "VOLUME_DIFFERENCES", "Difference", "Gone"]
+_VOLUME = "kubernetes.io/csi/fake.csi.volplane.test^vol-1"
+_GCE = "kubernetes.io/csi/pd.csi.storage.gke.io^projects/UNSPECIFIED/zones/UNSPECIFIED/disks/vol1"
+
+
+def _attach_state(state: str, node: str, volume: str = _VOLUME) -> Json:
+    return {"volume": volume, "node": node, "state": state}
+
+
+ATTACH_DIFFERENCES: dict[str, Difference] = {
+    "AD-R05": Difference(
+        "B7",
+        "What no node lists as attached need not be withdrawn: the node is read live, and the volume is detached.",
+        {
+            "then/attachments": [
+                {"name": "csi-ae1fbcd076c6378067f50b0d75067d4f017182c248f4eb4f245867fcf5ffee46", "exists": False}
+            ],
+            "then/attachState": [_attach_state("Detached", "node-name")],
+            "then/backendCalls": {"attach": 1, "detach": 1},
+        },
+    ),
+    "AD-R10": Difference(
+        "B9",
+        "A detach that has begun ends before the volume is attached again: it is not reported meanwhile.",
+        {
+            "steps": [
+                {"op": "start"},
+                {"op": "settle", "within": "10s"},
+                {"op": "expect", "then": {"attachState": [_attach_state("Attached", "node-a")]}},
+                {"op": "delete", "ref": "pods/default/pod1", "gracePeriodSeconds": 0},
+                {"op": "settle", "within": "10s"},
+                {"op": "expect", "then": {"attachState": [_attach_state("Uncertain", "node-a")]}},
+                {
+                    "op": "create",
+                    "object": {
+                        "kind": "Pod",
+                        "metadata": {"name": "pod2", "namespace": "default"},
+                        "spec": {
+                            "nodeName": "node-a",
+                            "containers": [{"name": "c", "image": "pause"}],
+                            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "pvc-1"}}],
+                        },
+                    },
+                },
+                {"op": "mark", "name": "afterReattach"},
+                {"op": "settle", "within": "5s"},
+            ],
+            "then/attachState": [_attach_state("Uncertain", "node-a"), _attach_state("Detached", "node-b")],
+            "then/events": [
+                {
+                    "involved": "pods/default/pod2",
+                    "type": "Warning",
+                    "reason": "FailedAttachVolume",
+                    "messageContains": "volume attachment is being deleted",
+                    "count": 1,
+                }
+            ],
+        },
+    ),
+    "AD-C09": Difference(
+        "B6",
+        "What the attachment says counts, under the name of the CSI driver; an earlier report does not.",
+        {
+            "steps": [{"op": "start"}, {"op": "settle", "within": "5s"}],
+            "then/attachState": [
+                _attach_state("Detached", "mynode-1", _GCE),
+                _attach_state("Detached", "mynode-1", "kubernetes.io/gce-pd/vol1"),
+            ],
+        },
+    ),
+    "AD-D12": Difference(
+        "B7",
+        "The write that withdraws the report carries the version of the node: what the kubelet reported meanwhile makes"
+        " the server refuse it, so nothing is withdrawn.",
+        {
+            "then/attachState": [_attach_state("Attached", "node-x")],
+            "then/nodeStatus": [{"node": "node-x", "volumesAttachedInclude": [_VOLUME]}],
+            "then/readWriteOrder": ["patch nodes/status (refused)", "get nodes (live)", "no delete volumeattachments"],
+        },
+    ),
+}
+
+
+__all__ = ["ATTACH_DIFFERENCES", "PROTECTION_DIFFERENCES", "VOLUME_DIFFERENCES", "Difference", "Gone"]

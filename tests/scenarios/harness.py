@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self
 
-from scenarios.backends import ScriptedBackend
+from scenarios.backends import AttachingBackend, ScriptedBackend
 from scenarios.faults import Call, Rules, refusing
 from volplane.assembly import Parts
 from volplane.controller.actions import EventRecord
+from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
@@ -32,16 +33,22 @@ Json = dict[str, Any]
 
 PATHS = {
     "classes": "/apis/storage.k8s.io/v1/storageclasses",
+    "attributes": "/apis/storage.k8s.io/v1/volumeattributesclasses",
     "volumes": "/api/v1/persistentvolumes",
     "nodes": "/api/v1/nodes",
+    "attachments": "/apis/storage.k8s.io/v1/volumeattachments",
+    "csidrivers": "/apis/storage.k8s.io/v1/csidrivers",
     "namespaces": "/api/v1/namespaces",
     "claims": "persistentvolumeclaims",
     "pods": "pods",
 }
 HEAD = {
     "classes": {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass"},
+    "attributes": {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass"},
     "volumes": {"apiVersion": "v1", "kind": "PersistentVolume"},
     "nodes": {"apiVersion": "v1", "kind": "Node"},
+    "attachments": {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"},
+    "csidrivers": {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver"},
     "namespaces": {"apiVersion": "v1", "kind": "Namespace"},
     "claims": {"apiVersion": "v1", "kind": "PersistentVolumeClaim"},
     "pods": {"apiVersion": "v1", "kind": "Pod"},
@@ -67,7 +74,7 @@ class Harness:
 
     def __init__(
         self,
-        *backends: ScriptedBackend,
+        *backends: ScriptedBackend | AttachingBackend,
         controllers: frozenset[str] = STANDARD,
         settings: Mapping[str, Any] | None = None,
         disabled_admission: Iterable[str] = ("StorageObjectInUseProtection", "DefaultStorageClass"),
@@ -80,14 +87,21 @@ class Harness:
         )
         self.rules = Rules()
         self.recorded: list[EventRecord] = []
-        self.backends = {backend.name: backend for backend in backends}
+        self.backends: dict[str, Any] = {backend.name: backend for backend in backends}
         self.broken: tuple[BrokenDriver, ...] = ()
         self.restarts = 0
         self.known_uids: dict[str, str] = {}
         """Names of the claims that people made, by uid."""
         self.phases: dict[str, list[str]] = {}
         self.pods_seen: dict[str, list[Json]] = {}
-        standard = Settings(cluster_id="cluster-1", namespace=OURS, protection="protection" in controllers)
+        standard = Settings(
+            cluster_id="cluster-1",
+            namespace=OURS,
+            protection="protection" in controllers,
+            attacher="attacher" in controllers,
+            attach_detach="attach-detach" in controllers,
+        )
+        self.metrics = Metrics()
         self._settings = dataclasses.replace(standard, **(settings or {}))
         self._limits = dict(limits or {})
         self._latency = latency
@@ -126,6 +140,7 @@ class Harness:
             sealer=await ensure_sealer(bootstrap, OURS),
             clock=clock.LoopClock(),
             random=random.Random(11),
+            lifecycle_metrics=self.metrics,
         )
         self._process = VirtualProcess(self._settings, parts, self._transport)
         self.adjust(self._process.plane)

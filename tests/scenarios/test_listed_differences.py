@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.differences import PROTECTION_DIFFERENCES, VOLUME_DIFFERENCES
+from scenarios.differences import ATTACH_DIFFERENCES, PROTECTION_DIFFERENCES, VOLUME_DIFFERENCES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "explanation" / "differences.md"
@@ -31,7 +31,7 @@ def _listed() -> dict[str, str]:
 
 
 def test_the_page_lists_exactly_the_scenarios_that_differ() -> None:
-    differences = VOLUME_DIFFERENCES | PROTECTION_DIFFERENCES
+    differences = VOLUME_DIFFERENCES | PROTECTION_DIFFERENCES | ATTACH_DIFFERENCES
     listed = {name: item for name, item in _listed().items() if name not in ELSEWHERE}
     assert listed == {name: difference.item for name, difference in differences.items()}
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -18,6 +17,7 @@ from scenarios.differences import PROTECTION_DIFFERENCES
 from scenarios.faults import Call, refusing
 from scenarios.files import scenario_rows
 from scenarios.harness import PATHS, Harness, Json
+from scenarios.references import KINDS, place, resolved
 from volplane.kube.client import Client
 from volplane.kube.objects import Pod
 from volplane_embedded.informers import Informers
@@ -28,34 +28,14 @@ from volplane_testing import clock
 GROUPS = ("pvc-protection", "pv-protection")
 ROWS = [row for row in scenario_rows("attach-protection.json") if row["group"] in GROUPS]
 ORDER = ("nodes", "pods", "claims", "volumes")
-KINDS = {"persistentvolumeclaims": "claims", "persistentvolumes": "volumes", "pods": "pods", "nodes": "nodes"}
-RESOURCES = {kind: resource for resource, kind in KINDS.items()}
 GUARDS = {"claims": "kubernetes.io/pvc-protection", "volumes": "kubernetes.io/pv-protection"}
 NOTHING_ELSE = {"binder": False, "provisioner": False, "reclaimer": False}
-_UID = re.compile(r"\$\(uid:([^)]+)\)")
-
-
-async def _resolved(harness: Harness, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: await _resolved(harness, entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [await _resolved(harness, entry) for entry in value]
-    if isinstance(value, str) and (found := _UID.fullmatch(value)):
-        kind, name, namespace = _place(found[1])
-        return (await harness.see(kind, name, namespace))["metadata"]["uid"]
-    return value
-
-
-def _place(reference: str) -> tuple[str, str, str]:
-    """(kind, name, namespace) of `pods/default/pod1` or `persistentvolumes/pv-1`."""
-    resource, *namespace, name = reference.split("/")
-    return KINDS[resource], name, namespace[0] if namespace else "default"
 
 
 async def _prepare(harness: Harness, row: Json) -> None:
     for kind in ORDER:
         for given in row["given"].get(kind, ()):
-            body = await _resolved(harness, given)
+            body = await resolved(harness, given)
             body["metadata"].pop("uid", None)
             body.setdefault("spec", {})
             await harness.create(kind, body)
@@ -100,12 +80,12 @@ async def _take(harness: Harness, step: Json, row: Json) -> None:
             wrong = await _shortfalls(harness, step["then"])
             assert not wrong, wrong
         case "create":
-            await harness.create(KINDS[_resource(step["object"])], await _resolved(harness, step["object"]))
+            await harness.create(KINDS[_resource(step["object"])], await resolved(harness, step["object"]))
         case "delete":
-            kind, name, namespace = _place(step["ref"])
+            kind, name, namespace = place(step["ref"])
             await harness.delete(kind, name, namespace, grace=step.get("gracePeriodSeconds"))
         case "patch":
-            kind, name, namespace = _place(step["ref"])
+            kind, name, namespace = place(step["ref"])
             await harness.patch(kind, name, step["merge"], namespace, subresource=step.get("subresource", ""))
         case "deliver":
             await _deliver(harness, step)

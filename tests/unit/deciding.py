@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from unit.binding.objects import claim
 from volplane.assets import AccessMode, VolumeMode, VolumeSource
+from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
 from volplane.controller.actions import LiveReads, Wait
 from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.objects import Claim, KubeObject, Node, Pod, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.reconcile.claims import decide_claim
 from volplane.schemas import DriverInfo
 from volplane.state.cluster_state import ClusterState, Settings
@@ -47,6 +48,9 @@ class Views:
     def broken(self, name: str) -> str:
         return self._broken.get(name, "")
 
+    def attachers(self, csi_driver: str) -> tuple[str, ...]:
+        return tuple(name for name, view in self._views.items() if view.info.csi_driver_name == csi_driver)
+
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         return SourceOwner(driver=next(iter(self._views.values()), None))
 
@@ -58,9 +62,9 @@ def empty_state(
     return ClusterState(
         settings=Settings(cluster_id="test", **settings),
         claims=Cache(CLAIMS, CLAIM_INDEXES),
-        volumes=Cache(VOLUMES),
+        volumes=Cache(VOLUMES, VOLUME_INDEXES),
         classes=Cache(STORAGE_CLASSES),
-        pods=Cache(PODS, POD_INDEXES),
+        pods=Cache(PODS, {**POD_INDEXES, **NODE_INDEX}),
         nodes=Cache(NODES),
         drivers=Views(drivers, broken or {}),
         sealer=Sealer(b"k" * 32),
@@ -91,6 +95,10 @@ def put(state: ClusterState, *objects: KubeObject) -> None:
                 state.pods.observe(item)
             case Node():
                 state.nodes.observe(item)
+            case VolumeAttachment():
+                state.attachments.observe(item)
+            case CsiDriver():
+                state.csi_drivers.observe(item)
             case _:
                 raise TypeError(item)
 

@@ -22,7 +22,8 @@ DELAYS: list[tuple[Backoff, list[float], float]] = [
     (backoff.SCRUB_FAILED, [2, 4, 8, 16, 32, 64, 64], 64),
     (backoff.WATCH_ENDED, [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30], 30),
     (backoff.CIRCUIT_OPEN, [0] * 9 + [0.15, 0.225, 0.3375, 0.50625, 0.759375, 1, 1], 1),
-    (backoff.EVENT_NOT_WRITTEN, [2, 4, 6, 8, 10], 2000),
+    (backoff.EVENT_NOT_WRITTEN, [1, 2, 4, 8, 16, 32, 60], 60),
+    (backoff.EVENT_REFUSED, [1, 4, 16, 16], 16),
     (backoff.LEASE_NOT_HELD, [2, 2], 2),
     (backoff.LEASE_NOT_RENEWED, [1, 1], 1),
     (backoff.PREPARE_FAILED, [1, 1], 1),
@@ -60,7 +61,7 @@ ASKED: list[tuple[Backoff, float, float]] = [
     (backoff.WATCH_ENDED, 7, 7),
     (backoff.WATCH_ENDED, 0.1, 0.8),
     (backoff.EVENT_NOT_WRITTEN, 7, 7),
-    (backoff.EVENT_NOT_WRITTEN, 1, 2),
+    (backoff.EVENT_NOT_WRITTEN, 0.5, 1),
     (backoff.PREPARE_FAILED, 7, 7),
 ]
 

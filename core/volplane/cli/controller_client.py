@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import aiohttp
 import typer
 
+from volplane.controller.action_token import read_token
+from volplane.controller.http import HttpAddress
 from volplane.errors import ApiNotFound, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
@@ -40,7 +42,7 @@ async def get_answer(address: str, path: str, query: Mapping[str, str] | None = 
 
 
 async def post_action(address: str, path: str, query: Mapping[str, str] | None = None) -> Any | None:
-    """POST to the path, which starts something; returns and raises as `get_answer`."""
+    """POST to the path, which starts something, with the controller's token; returns and raises as `get_answer`."""
     return await _exchange("POST", address, path, query or {}, POST_SECONDS)
 
 
@@ -80,10 +82,19 @@ def _is_fresh(renewed: str | None, seconds: int) -> bool:
     return abs(datetime.now(UTC) - when) < timedelta(seconds=seconds)
 
 
+def _credential(address: str) -> tuple[dict[str, str], str]:
+    """The header with the token of the controller at the address, and why there is none."""
+    port = HttpAddress.parse("--http", address).port
+    try:
+        return {"Authorization": f"Bearer {read_token(port)}"}, ""
+    except VolplaneError as error:
+        return {}, str(error)
+
+
 async def _exchange(method: str, address: str, path: str, query: Mapping[str, str], seconds: float) -> Any | None:
     url = f"http://{address}{path}"
     timeout = aiohttp.ClientTimeout(total=seconds)
-    headers = {"content-type": "application/json"}
+    headers, without = _credential(address) if method == "POST" else ({}, "")
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
@@ -96,5 +107,5 @@ async def _exchange(method: str, address: str, path: str, query: Mapping[str, st
         raise VolplaneError(f"{url} is no controller of volplane: {error}") from error
     if response.status != 200:
         reason = content.get("error") if isinstance(content, dict) else None
-        raise VolplaneError(reason or f"{url} answered {response.status}")
+        raise VolplaneError(without or reason or f"{url} answered {response.status}")
     return content

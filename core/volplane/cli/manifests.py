@@ -24,6 +24,8 @@ from volplane.errors import ConfigurationError
 __all__ = ["documents", "register"]
 
 NAME = "volplane"
+SCRUBBER = "volplane-scrub"
+"""The label of scrubber pods (see `volplane.reclaim.scrub_pod`)."""
 PORT = 9809
 USER = 65532
 LABELS = {"app.kubernetes.io/name": NAME}
@@ -59,7 +61,7 @@ def manifests(
         Path | None, typer.Option("--config", metavar="FILE", help="Configuration file to put into the ConfigMap.")
     ] = None,
 ) -> None:
-    """Print the namespace, service account, roles, configuration and Deployment of the controllers.
+    """Print the namespace, service account, roles, configuration, network policies and Deployment of the controllers.
 
     The account gets the least rights that the controllers need; of Secrets it may read those that options of the
     configuration file name, also in other namespaces. Add yourself what pods must mount, such as a hostpath root.
@@ -105,6 +107,7 @@ def documents(
     for other, names in sorted(secrets.items()):
         yield from _role("Role", {**here, "namespace": other}, [secret_rule(names)], subjects)
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": here, "data": {"volplane.yaml": configuration}}
+    yield from _network_policies(namespace)
     yield {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -113,6 +116,31 @@ def documents(
             "replicas": 2,
             "selector": {"matchLabels": LABELS},
             "template": {"metadata": {"labels": LABELS}, "spec": _pod(namespace, option, image)},
+        },
+    }
+
+
+def _network_policies(namespace: str) -> Iterator[Json]:
+    """The controllers are reached on their one port alone; scrubber pods reach nothing, and nothing reaches them.
+
+    Where the controllers go to (API server, storage systems) depends on the cluster and the backends.
+    """
+    head = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
+    yield {
+        **head,
+        "metadata": {"name": NAME, "namespace": namespace, "labels": LABELS},
+        "spec": {
+            "podSelector": {"matchLabels": LABELS},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"ports": [{"protocol": "TCP", "port": PORT}]}],
+        },
+    }
+    yield {
+        **head,
+        "metadata": {"name": SCRUBBER, "namespace": namespace, "labels": LABELS},
+        "spec": {
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}},
+            "policyTypes": ["Ingress", "Egress"],
         },
     }
 

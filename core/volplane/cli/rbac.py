@@ -57,15 +57,32 @@ _OF_CONTROLLER = {
         Rule("", "persistentvolumes", ("create",)),
         Rule("", "nodes", ("get",)),
         Rule("storage.k8s.io", "storageclasses", ("get",)),
+        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
     ),
     "reclaimer": (
         Rule("", "persistentvolumes", ("patch", "delete")),
         Rule("", "pods", ("list",)),
     ),
+    "expander": (
+        Rule("", "persistentvolumes", ("patch",)),
+        Rule("", "persistentvolumeclaims/status", ("patch",)),
+        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
+    ),
     "protection": (
         Rule("", "pods", FOLLOW),
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
+    ),
+    "attacher": (
+        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "patch")),
+        Rule("storage.k8s.io", "volumeattachments/status", ("patch",)),
+        Rule("storage.k8s.io", "csidrivers", ("get", "list", "watch", "create")),
+    ),
+    "attach-detach": (
+        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "create", "delete")),
+        Rule("storage.k8s.io", "csidrivers", FOLLOW),
+        Rule("", "nodes", ("get",)),
+        Rule("", "nodes/status", ("patch",)),
     ),
 }
 _SCRUBBING = (

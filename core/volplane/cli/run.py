@@ -60,21 +60,31 @@ def run(
     resync: Annotated[
         str, typer.Option(metavar="TIME", help="Pause between safety passes over all objects; 0s = never.")
     ] = "10m",
+    disable_force_detach: Annotated[
+        bool,
+        typer.Option(
+            "--disable-force-detach-on-timeout",
+            help="Never detach by the 6 minute timer what an unhealthy node has not unmounted; only the taint"
+            " node.kubernetes.io/out-of-service allows it then.",
+        ),
+    ] = False,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How logs are written.")] = LogFormat.TEXT,
     verbose: Verbose = 0,
 ) -> None:
     """Run the controllers until SIGTERM or Ctrl-C.
 
-    Beside a stock kube-controller-manager the default controllers provision and reclaim the volumes of our drivers;
-    with `--controllers all` nothing else may bind and protect claims.
+    Beside a stock kube-controller-manager the default controllers provision, reclaim and attach the volumes of our
+    drivers; with `--controllers all` nothing else may bind and protect claims or decide what is attached.
     """
     logs.configure(log_format.value, verbosity=verbose)
+    logs.log_stray_errors()
     options = Options(
         controllers=parse_controllers(controllers),
         namespace=namespace,
         leader_elect=leader_elect,
         node_name=node_name,
         resync=duration("--resync", resync),
+        force_detach=not disable_force_detach,
     )
     configuration = _configuration(config, scrubber_image)
     address = HttpAddress.parse("--http", http)

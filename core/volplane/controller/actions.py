@@ -33,13 +33,18 @@ __all__ = [
 
 
 class EventRecord(msgspec.Struct, frozen=True):
-    """An Event to record on an object; type is "Normal" or "Warning"."""
+    """An Event to record on an object; type is "Normal" or "Warning".
+
+    same_as: what of the message makes it the same event as an earlier one, without what changes from try to try, such
+    as the time of the next; "": the whole message.
+    """
 
     kind: Kind[Any]
     about: KubeObject
     type: str
     reason: str
     message: str
+    same_as: str = ""
 
 
 class Recorder(Protocol):
@@ -49,9 +54,9 @@ class Recorder(Protocol):
         """Queue an event; never blocks."""
 
 
-def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str) -> EventRecord:
+def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str, *, same_as: str = "") -> EventRecord:
     """An `EventRecord` of type Warning."""
-    return EventRecord(kind, about, "Warning", reason, message)
+    return EventRecord(kind, about, "Warning", reason, message, same_as)
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,9 +46,17 @@ __all__ = [
     "scrubs",
 ]
 
-ALL_CONTROLLERS: Final = ("binder", "provisioner", "reclaimer", "protection")
-DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer"
-"""Value of `--controllers`, for a cluster whose kube-controller-manager binds and protects claims."""
+ALL_CONTROLLERS: Final = (
+    "binder",
+    "provisioner",
+    "reclaimer",
+    "expander",
+    "protection",
+    "attach-detach",
+    "attacher",
+)
+DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer,expander,attacher"
+"""Value of `--controllers` where a kube-controller-manager binds, protects, and decides what is attached."""
 
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
 _DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout")

@@ -1,14 +1,16 @@
 """The HTTP endpoints of a controller process: health, metrics, and answers for the commands.
 
 /healthz answers while the event loop runs. /readyz answers 200 if work can be done, else 503 with the reasons. /metrics
-is in the text format of Prometheus. Everything else is JSON from a function that was passed in. GET is answered to
-every client that reaches the address; POST, which changes something, only to clients on this machine.
+is in the text format of Prometheus. These are for every client that reaches the address. Everything else is JSON from a
+function that was passed in: GET for clients on this machine, POST, which changes something, for those among them that
+have the token of `volplane.controller.action_token`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,9 +19,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from volplane.controller.action_token import ActionToken
 from volplane.errors import ConfigurationError, VolplaneError
 
 __all__ = ["HttpAddress", "Pages", "serve_pages"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ Answer = Callable[[Mapping[str, str]], Awaitable[Any]]
 class Pages:
     """unready: reasons why not ready. details: what /readyz adds in either case, a line each. metrics: the exposition.
 
-    answers: path -> function, for GET. actions: the same for POST, from this machine only (see `_acting`).
+    answers: path -> function, for GET, from this machine only. actions: the same for POST, with the token.
     """
 
     unready: Callable[[], Sequence[str]]
@@ -64,10 +69,11 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
     app.router.add_get("/livez", _healthy)
     app.router.add_get("/readyz", _ready(pages))
     app.router.add_get("/metrics", _metrics(pages))
+    tokens: list[ActionToken] = []
     for path, answer in pages.answers.items():
         app.router.add_get(path, _answering(answer))
     for path, action in pages.actions.items():
-        app.router.add_post(path, _acting(action))
+        app.router.add_post(path, _acting(action, tokens))
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -80,10 +86,21 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
                 "another address"
             ) from error
         host, port = runner.addresses[0][:2]
+        if pages.actions:
+            tokens.append(_token(port))
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
     finally:
         with contextlib.suppress(TimeoutError):
             await runner.cleanup()
+        for token in tokens:
+            token.remove()
+
+
+def _token(port: int) -> ActionToken:
+    token = ActionToken(port)
+    if token.path is None:
+        _LOG.warning("commands cannot change anything here: no file can be made for their token (%s)", token.why)
+    return token
 
 
 async def _healthy(_: web.Request) -> web.Response:
@@ -107,7 +124,14 @@ def _metrics(pages: Pages) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 
 def _answering(answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Refuse clients that are not on this machine; in a pod, those who may exec or port-forward are."""
+
     async def respond(request: web.Request) -> web.Response:
+        # The name counts too: a web page in a browser can have this address under a name of its own.
+        if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
+            return _refused(
+                403, "only processes on the machine of the controller may ask for this, by its loopback address"
+            )
         try:
             content = await answer(request.query)
         except VolplaneError as error:
@@ -117,21 +141,15 @@ def _answering(answer: Answer) -> Callable[[web.Request], Awaitable[web.Response
     return respond
 
 
-def _acting(action: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Refuse clients that are not on this machine; in a pod, those who may exec or port-forward are.
-
-    No token: who reaches a loopback address of this machine can read the credentials of this process anyway, but for a
-    web page in a browser, which cannot send this content type to another site, nor this host by a name of its own.
-    """
+def _acting(action: Answer, tokens: Sequence[ActionToken]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Refuse also clients without the token. tokens: the one of this address, once it listens."""
     respond = _answering(action)
 
     async def act(request: web.Request) -> web.Response:
-        if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
+        if not any(token.allows(request.headers.get("Authorization", "")) for token in tokens):
             return _refused(
-                403, "only processes on the machine of the controller may ask for this, by its loopback address"
+                401, "this changes something: it needs the token that the controller keeps in a file of its user"
             )
-        if request.content_type != "application/json":
-            return _refused(415, "the content type must be application/json")
         return await respond(request)
 
     return act

@@ -148,7 +148,11 @@ class Metrics:
             "operation",
         )
         self._operations_now = make.gauge(
-            "volplane_operations", "Operations now, by phase: queued, running, overrun, waiting", "driver", "phase"
+            "volplane_operations",
+            "Operations now, by phase: queued, running, overrun, waiting",
+            "driver",
+            "operation",
+            "phase",
         )
         self._operation_errors = make.counter(
             "volume_operation_errors_total", "Operations that failed", "plugin_name", "operation_name"
@@ -204,6 +208,25 @@ class Metrics:
             "bound_pvc": make.gauge("pv_collector_bound_pvc_count", "Bound claims", *CLAIM_LABELS),
             "unbound_pvc": make.gauge("pv_collector_unbound_pvc_count", "Claims that are not bound", *CLAIM_LABELS),
         }
+        self._forced_detaches = make.gauge(
+            "attach_detach_controller_attachdetach_controller_forced_detaches",
+            "Volumes detached though their node may use them, since the start; reason: timeout, out-of-service",
+            "reason",
+        )
+        self._attached_volumes = make.gauge(
+            "attachdetach_controller_total_volumes",
+            "Volumes on nodes, by what wants them (desired_state_of_world) and what has them (actual_state_of_world)",
+            "plugin_name",
+            "state",
+        )
+        self._attachable_in_use = make.gauge(
+            "storage_count_attachable_volumes_in_use",
+            "Volumes of pods that need attaching, by node",
+            "node",
+            "volume_plugin",
+        )
+        for reason in ("timeout", "out-of-service"):
+            self._forced_detaches[(reason,)].set(0)
         self._leading = make.gauge("volplane_leading", "1: this process holds the lease and works", "lease")
 
     def exposition(self) -> bytes:
@@ -273,8 +296,8 @@ class Metrics:
             status = "success" if result == "ok" else "fail-unknown"
             self._operations[driver, f"volume_{hook}", status, "false"].observe(seconds)
 
-    def operations_running(self, counts: Mapping[tuple[str, str], int]) -> None:
-        """How many operations there are, by driver and phase; others than these there are none."""
+    def operations_running(self, counts: Mapping[tuple[str, str, str], int]) -> None:
+        """How many operations there are, by driver, verb and phase; others than these there are none."""
         self._operations_now.forget()
         for labels, count in counts.items():
             self._operations_now[labels].set(count)
@@ -302,6 +325,21 @@ class Metrics:
     def class_given_later(self, *, refused: bool = False) -> None:
         """A claim without a class got the default one, or the server refused it."""
         (self._retroactive_errors if refused else self._retroactive)[()].inc()
+
+    def detach_forced(self, reason: str) -> None:
+        """A volume was detached though its node may use it. reason: "timeout" or "out-of-service"."""
+        self._forced_detaches[(reason,)].inc()
+
+    def volume_attached(self, plugin: str, seconds: float) -> None:
+        """From the creation of the attachment until it was attached."""
+        self._operations[plugin, "volume_attach", "success", "false"].observe(seconds)
+
+    def volumes_on_nodes(self, worlds: Mapping[tuple[str, str], int], in_use: Mapping[tuple[str, str], int]) -> None:
+        """Present numbers, by plugin and state, and by node and plugin; others than these there are none."""
+        for gauge, counts in ((self._attached_volumes, worlds), (self._attachable_in_use, in_use)):
+            gauge.forget()
+            for labels, count in counts.items():
+                gauge[labels].set(count)
 
     def drivers_healthy(self, health: Mapping[str, bool]) -> None:
         """Every driver of this process by name; others than these there are none."""

@@ -23,7 +23,7 @@ from volplane.operations import Again, DriverLimits
 from volplane.requests import Context, HookRequest, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
-__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "Refresh", "call_hook", "no_secrets"]
+__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "Refresh", "call_hook", "no_secrets", "serves_attachments"]
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +147,15 @@ class DriverRegistry:
     def ready(self) -> tuple[DriverView, ...]:
         """The drivers that can be used now, by name."""
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
+
+    def attachers(self, csi_driver: str) -> tuple[str, ...]:
+        """Names of the configured drivers, usable or not, that serve the attachments of this CSI driver name.
+
+        Those with the hooks, and the one that has this name itself: what it makes needs no attaching.
+        """
+        views = (entry.driver.view for entry in self._entries.values())
+        served = (v.name for v in views if v.info.csi_driver_name == csi_driver and serves_attachments(v))
+        return tuple(sorted(served))
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         """The owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
@@ -380,3 +389,8 @@ class DriverRegistry:
         if was is not state:
             log.info("driver %s is %s", entry.driver.name, state)
             self._changed(entry.driver.name)
+
+
+def serves_attachments(driver: DriverView) -> bool:
+    """Whether attachments of its CSI driver name are its own to serve, with hooks or by saying that none is needed."""
+    return driver.info.attach_required or driver.info.csi_driver_name == driver.name

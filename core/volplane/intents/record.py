@@ -98,9 +98,9 @@ def presumed_intent(claim: Claim, driver: DriverView, cluster: ClusterState) -> 
 # --- writing and ending -------------------------------------------------------------------------------------------
 
 
-def provisioning_failed(claim: Claim, message: str) -> EventRecord:
-    """The event that tells why provisioning does not go on."""
-    return warning(CLAIMS, claim, "ProvisioningFailed", message)
+def provisioning_failed(claim: Claim, message: str, *, same_as: str = "") -> EventRecord:
+    """The event that tells why provisioning does not go on. same_as: see `EventRecord`."""
+    return warning(CLAIMS, claim, "ProvisioningFailed", message, same_as=same_as)
 
 
 def not_provisioned(claim: Claim, message: str) -> Wait:

@@ -21,6 +21,7 @@ from volplane.state.records import ClaimIntent
 __all__ = [
     "asset_identity",
     "context_of",
+    "node_identity",
     "owner_of_claim",
     "provision_request",
     "segments_of",
@@ -101,12 +102,13 @@ def provision_request(
         parameters=driver.typed_parameters(parameters),
         segment=intent.segment or None,
         allowed_segments=allowed_segments(storage_class),
-        selected_node=_node_identity(node),
+        selected_node=node_identity(node),
         mount_options=tuple(storage_class.mount_options or ()),
     )
 
 
-def _node_identity(node: Node | None) -> NodeIdentity | None:
+def node_identity(node: Node | None) -> NodeIdentity | None:
+    """The node as hooks see it."""
     if node is None:
         return None
     labels = dict(node.metadata.labels or {})

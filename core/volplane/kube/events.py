@@ -1,43 +1,36 @@
 """Events on objects, written in the background.
 
-`record` never waits. The same event again only raises a count, which is written at most every 5 minutes. One object
-gets 25 event writes and then one per 5 minutes. A full queue drops events. The name of an Event is a digest of its
-content, so that a controller that restarts, or another replica, continues its count.
-Source: core/v1 Event; the limits are those of client-go's event correlator.
+`record` never waits. What is equal is one Event with a count (see `volplane.kube.event_series`), which is written again
+ever less often, at last every 5 minutes. Events wait while the API server has other work or is away, and are dropped
+only above 100,000.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import itertools
 import logging
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
-from volplane.backoff import EVENT_NOT_WRITTEN
+from volplane.backoff import EVENT_NOT_WRITTEN, EVENT_REFUSED
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
+from volplane.kube.event_series import Budgets, Correlator, Notification, Series
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
-from volplane.messages import sanitize
 
-__all__ = ["EVENTS", "Event", "EventRecorder", "Notification"]
+__all__ = ["EVENTS", "MOST_WAITING", "Event", "EventRecorder", "Notification"]
 
 _LOG = logging.getLogger(__name__)
 
-_REWRITE_SECONDS = 300.0
-_BURST = 25
-_REFILL_SECONDS = 300.0
-_REMEMBERED = 4096
-_QUEUE = 1000
+MOST_WAITING = 100_000
+_FIRST_REWRITE = 2.0
+_LAST_REWRITE = 300.0
+"""Seconds until a count is written again: at first, doubled by each write, and at most."""
 _WRITERS = 2
-_LONGEST_MESSAGE = 1024
-_LONGEST_NAME = 253
 
 
 class Event(KubeObject):
@@ -47,52 +40,6 @@ class Event(KubeObject):
 
 
 EVENTS: Kind[Event] = Kind("v1", "Event", "events", True, Event)
-
-
-class Notification(Protocol):
-    """Something to tell about an object; `volplane.controller.actions.EventRecord` is one."""
-
-    @property
-    def kind(self) -> Kind[Any]: ...
-
-    @property
-    def about(self) -> KubeObject: ...
-
-    @property
-    def type(self) -> str:
-        """Either "Normal" or "Warning"."""
-        ...
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def message(self) -> str: ...
-
-
-@dataclass(slots=True, eq=False)
-class _Series:
-    """Equal events about one object: one Event."""
-
-    kind: Kind[Any]
-    about: KubeObject
-    type: str
-    reason: str
-    message: str
-    name: str
-    first: str
-    last: str
-    count: int = 0
-    earlier: int = 0
-    """The count of the Event when this process found it."""
-    written: int = 0
-    wrote_at: float = float("-inf")
-    queued: bool = False
-    timer: asyncio.TimerHandle | None = None
-
-    @property
-    def namespace(self) -> str:
-        return self.about.namespace or "default"
 
 
 class EventRecorder:
@@ -113,10 +60,15 @@ class EventRecorder:
         self._instance = instance
         self._now = now
         self._metrics = metrics
-        self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
-        self._budgets: OrderedDict[str, _Budget] = OrderedDict()
-        self._queue: asyncio.Queue[_Series] = asyncio.Queue(_QUEUE)
+        self._correlator = Correlator()
+        self._budgets = Budgets()
+        self._ready: deque[Series] = deque()
+        self._arrived = asyncio.Event()
+        self._timers: dict[Series, asyncio.TimerHandle] = {}
         self._writing = 0
+        self._calm = asyncio.Event()
+        self._calm.set()
+        self._closing = False
         self._closed = asyncio.Event()
         self.dropped = 0
         """Events that were neither written nor counted in a written one."""
@@ -125,22 +77,20 @@ class EventRecorder:
         """Write an Event on an object, soon. Never waits, and never raises for what the API server does."""
         if self._closed.is_set():
             return
-        series = self._series_of(event)
-        series.count += 1
-        series.last = self._timestamp()
-        if series.queued or series.timer is not None:
+        now = asyncio.get_running_loop().time()
+        series = self._correlator.take(event, self._timestamp(), now)
+        if series.waiting:
             return
-        due = series.wrote_at + _REWRITE_SECONDS
-        loop = asyncio.get_running_loop()
-        if due > loop.time():
-            series.timer = loop.call_at(due, self._enqueue, series)
-        else:
-            self._enqueue(series)
+        if len(self._correlator) >= MOST_WAITING:
+            self._drop("queue")
+            return
+        self._correlator.begin(series)
+        self._schedule(series, max(0.0, series.due_at - now))
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be written now."""
-        return self._queue.empty() and not self._writing
+        return not self._ready and not self._writing
 
     async def run(self) -> None:
         """Write events until `close`."""
@@ -152,101 +102,88 @@ class EventRecorder:
 
     async def close(self, seconds: float = 3.0) -> None:
         """Write what is not written yet, counts included, within `seconds`; then `run` returns."""
-        for series in self._series.values():
-            if series.timer is not None:
-                series.timer.cancel()
-                self._enqueue(series)
+        self._closing = True
+        for series in list(self._timers):
+            self._schedule(series, 0.0)
         try:
             async with asyncio.timeout(seconds):
-                await self._queue.join()
+                await self._calm.wait()
         except TimeoutError:
-            _LOG.warning("%d events were not written in time", self._queue.qsize() + self._writing)
+            _LOG.warning("%d events were not written in time", len(self._correlator))
         finally:
             self._closed.set()
 
-    def _series_of(self, event: Notification) -> _Series:
-        about = event.about
-        message = _shortened(sanitize(event.message))
-        key = (event.kind.plural, about.key, about.uid, event.type, event.reason, message)
-        series = self._series.get(key)
-        if series is None:
-            when = self._timestamp()
-            name = _name(about.name, (self._component, *key))
-            series = _Series(event.kind, about, event.type, event.reason, message, name, when, when)
-            self._series[key] = series
-            if len(self._series) > _REMEMBERED:
-                _, oldest = self._series.popitem(last=False)
-                if oldest.timer is not None:
-                    oldest.timer.cancel()
-        else:
-            self._series.move_to_end(key)
-        return series
-
-    def _enqueue(self, series: _Series) -> None:
-        series.timer = None
-        if not self._may_write(series.about.uid or series.about.key):
-            self._drop("rate")
+    def _schedule(self, series: Series, seconds: float) -> None:
+        """Write it after so many seconds; never later than `close`."""
+        if (timer := self._timers.pop(series, None)) is not None:
+            timer.cancel()
+        if seconds > 0 and not self._closing:
+            self._timers[series] = asyncio.get_running_loop().call_later(seconds, self._schedule, series, 0.0)
             return
-        try:
-            self._queue.put_nowait(series)
-        except asyncio.QueueFull:
-            self._drop("queue")
-        else:
-            series.queued = True
-
-    def _may_write(self, uid: str) -> bool:
-        now = asyncio.get_running_loop().time()
-        budget = self._budgets.get(uid)
-        if budget is None:
-            budget = self._budgets[uid] = _Budget(now)
-            if len(self._budgets) > _REMEMBERED:
-                self._budgets.popitem(last=False)
-        else:
-            self._budgets.move_to_end(uid)
-        return budget.take(now)
+        self._calm.clear()
+        self._ready.append(series)
+        self._arrived.set()
 
     async def _write_all(self) -> None:
         while True:
-            series = await self._queue.get()
+            while not self._ready:
+                self._arrived.clear()
+                await self._arrived.wait()
+            series = self._ready.popleft()
             self._writing += 1
             try:
-                await self._write_patiently(series)
+                await self._attempt(series)
             except Exception:  # noqa: BLE001 -- no event is worth the end of the writer, and with it of the process
-                self._drop("refused")
+                self._give_up(series, "refused")
                 _LOG.exception("an event on %s could not be written", series.about.key)
             finally:
                 self._writing -= 1
-                self._queue.task_done()
+                if self.idle:
+                    self._calm.set()
 
-    async def _write_patiently(self, series: _Series) -> None:
-        for attempt in itertools.count(1):
-            series.queued = False
-            count = series.count
-            try:
-                await self._write(series)
-            except ApiUnavailable as error:
-                if attempt == EVENT_NOT_WRITTEN.tries:
-                    self._drop("unavailable")
-                    _LOG.info("an event on %s was given up: %s", series.about.key, error)
-                    return
-                series.queued = True
-                await asyncio.sleep(EVENT_NOT_WRITTEN.delay(attempt, asked=error.retry_after))
-            except ApiError as error:
-                self._drop("refused")
-                _LOG.info("an event on %s was refused: %s", series.about.key, error)
+    async def _attempt(self, series: Series) -> None:
+        """One try. A failure puts it behind the others: they may fare better."""
+        clock = asyncio.get_running_loop().time
+        if not series.tries and not self._closing:
+            pause = self._budgets.take(series.about.uid or series.about.key, clock())
+            if pause:
+                self._schedule(series, pause)
                 return
+        count = series.count
+        try:
+            await self._write(series)
+        except ApiUnavailable as error:
+            series.tries += 1
+            if self._closing:
+                self._give_up(series, "unavailable")
             else:
-                self._wrote(series, count)
-                return
+                self._schedule(series, EVENT_NOT_WRITTEN.delay(series.tries, asked=error.retry_after))
+        except ApiError as error:
+            series.tries += 1
+            if not self._closing and _may_pass(error) and series.tries < (EVENT_REFUSED.tries or 0):
+                self._schedule(series, EVENT_REFUSED.delay(series.tries))
+            else:
+                self._give_up(series, "refused")
+                _LOG.info("an event on %s was refused: %s", series.about.key, error)
+        else:
+            self._wrote(series, count)
 
-    def _wrote(self, series: _Series, count: int) -> None:
-        loop = asyncio.get_running_loop()
-        series.written = count
-        series.wrote_at = loop.time()
-        if series.count > count and series.timer is None and not series.queued and not self._closed.is_set():
-            series.timer = loop.call_at(series.wrote_at + _REWRITE_SECONDS, self._enqueue, series)
+    def _wrote(self, series: Series, count: int) -> None:
+        series.written, series.tries = count, 0
+        pause = min(_LAST_REWRITE, _FIRST_REWRITE * 2.0 ** min(series.writes, 10))
+        series.writes += 1
+        series.due_at = asyncio.get_running_loop().time() + pause
+        if series.count > count:
+            self._schedule(series, pause)
+        else:
+            self._correlator.end(series)
 
-    async def _write(self, series: _Series) -> None:
+    def _give_up(self, series: Series, why: str) -> None:
+        self._correlator.end(series)
+        series.tries = 0
+        self._drop(why)
+
+    async def _write(self, series: Series) -> None:
         if series.written:
             try:
                 await self._count(series)
@@ -259,15 +196,16 @@ class EventRecorder:
         except ApiError as error:
             if not error.already_exists:
                 raise
-            found = await self._client.get(EVENTS, f"{series.namespace}/{series.name}")
+            found = await self._client.get(EVENTS, f"{series.namespace}/{series.name(self._component)}")
             series.earlier = found.count or 0
             await self._count(series)
 
-    async def _count(self, series: _Series) -> None:
-        body = {"count": series.earlier + series.count, "lastTimestamp": series.last}
-        await self._client.patch(EVENTS, f"{series.namespace}/{series.name}", body, low_priority=True)
+    async def _count(self, series: Series) -> None:
+        body = {"count": series.earlier + series.count, "lastTimestamp": series.last, "message": series.message}
+        key = f"{series.namespace}/{series.name(self._component)}"
+        await self._client.patch(EVENTS, key, body, low_priority=True)
 
-    def _body(self, series: _Series) -> dict[str, Any]:
+    def _body(self, series: Series) -> dict[str, Any]:
         about = series.about
         involved = {
             "apiVersion": series.kind.api_version,
@@ -278,7 +216,7 @@ class EventRecorder:
             "resourceVersion": about.metadata.resource_version,
         }
         return EVENTS.body(
-            metadata={"name": series.name, "namespace": series.namespace},
+            metadata={"name": series.name(self._component), "namespace": series.namespace},
             involvedObject={name: value for name, value in involved.items() if value},
             type=series.type,
             reason=series.reason,
@@ -300,32 +238,6 @@ class EventRecorder:
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class _Budget:
-    """Event writes that one object has left."""
-
-    __slots__ = ("_filled", "_left")
-
-    def __init__(self, now: float) -> None:
-        self._left = float(_BURST)
-        self._filled = now
-
-    def take(self, now: float) -> bool:
-        self._left = min(_BURST, self._left + (now - self._filled) / _REFILL_SECONDS)
-        self._filled = now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
-
-
-def _name(name: str, content: tuple[str, ...]) -> str:
-    digest = hashlib.sha256("\0".join(content).encode()).hexdigest()[:16]
-    return f"{name[: _LONGEST_NAME - 17].rstrip('-.')}.{digest}"
-
-
-def _shortened(message: str) -> str:
-    """At most so many bytes: the API server counts those."""
-    encoded = message.encode()
-    if len(encoded) <= _LONGEST_MESSAGE:
-        return message
-    return encoded[: _LONGEST_MESSAGE - 3].decode(errors="ignore") + "…"
+def _may_pass(error: ApiError) -> bool:
+    """Whether a refusal may be one of a moment: rights that spread, a webhook that restarts, no namespace that goes."""
+    return error.status == 403 and "being terminated" not in error.message

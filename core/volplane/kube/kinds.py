@@ -8,7 +8,9 @@ from typing import Any, Generic, TypeVar
 from volplane.kube import objects
 
 __all__ = [
+    "ATTACHMENTS",
     "CLAIMS",
+    "CSI_DRIVERS",
     "CSI_NODES",
     "LEASES",
     "NAMESPACES",
@@ -17,6 +19,7 @@ __all__ = [
     "SECRETS",
     "STORAGE_CLASSES",
     "VOLUMES",
+    "VOLUME_ATTRIBUTES_CLASSES",
     "WHOLE_PODS",
     "Kind",
 ]
@@ -64,5 +67,10 @@ NODES = Kind("v1", "Node", "nodes", False, objects.Node)
 NAMESPACES = Kind("v1", "Namespace", "namespaces", False, objects.Namespace)
 SECRETS = Kind("v1", "Secret", "secrets", True, objects.Secret)
 STORAGE_CLASSES = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", False, objects.StorageClass)
+VOLUME_ATTRIBUTES_CLASSES = Kind(
+    "storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", False, objects.VolumeAttributesClass
+)
 CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.CsiNode)
+CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, objects.CsiDriver)
+ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)

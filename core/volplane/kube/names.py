@@ -7,6 +7,7 @@ with `volplane.dev/`.
 from __future__ import annotations
 
 __all__ = [
+    "ATTACH_BY_CONTROLLER",
     "ATTRIBUTES",
     "BETA_STORAGE_CLASS",
     "BETA_STORAGE_PROVISIONER",
@@ -16,6 +17,7 @@ __all__ = [
     "DEFAULT_CLASS",
     "DEFAULT_CLASS_BETA",
     "DRIVER",
+    "EXPANSION",
     "EXTERNAL_PROVISIONER_FINALIZER",
     "GENERATION",
     "GID",
@@ -24,7 +26,11 @@ __all__ = [
     "IN_TREE_FINALIZER",
     "MIGRATED_PLUGINS",
     "MIGRATED_TO",
+    "MODIFICATION",
+    "NODE_ID",
+    "NODE_UID",
     "ON_RELEASE",
+    "OUT_OF_SERVICE",
     "PRE_RESIZE_CAPACITY",
     "PROVISIONED_BY",
     "PROVISIONING_FINALIZER",
@@ -61,6 +67,15 @@ VOLUME_PROTECTION = "kubernetes.io/pv-protection"
 IN_TREE_FINALIZER = "kubernetes.io/pv-controller"
 EXTERNAL_PROVISIONER_FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 
+ATTACH_BY_CONTROLLER = "volumes.kubernetes.io/controller-managed-attach-detach"
+"""On a node, by its kubelet, with any value: the attach-detach controller attaches and detaches there."""
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+"""A taint, by a person: the machine is off, so that its volumes may be detached though they were not unmounted."""
+NODE_ID = "csi.alpha.kubernetes.io/node-id"
+"""On an attachment, by its attacher: the node as the backend knows it, kept for the time when the node is gone."""
+NODE_UID = "volplane.dev/node-uid"
+"""On an attachment, by the attach-detach controller: uid of the Node that it was made for."""
+
 PROVISIONING_FINALIZER = "volplane.dev/provisioning"
 """On a claim: an asset may be in the making; the claim may not vanish before that is settled."""
 RECLAIM_FINALIZER = "volplane.dev/reclaim"
@@ -73,8 +88,12 @@ HANDLE = "volplane.dev/handle"
 """On a volume: the backend's id of its asset."""
 DRIVER = "volplane.dev/driver"
 """On a volume: the driver that works on its asset."""
+EXPANSION = "volplane.dev/expansion"
+"""On a volume: the state that a long `expand` of its asset returned, and the size it is for."""
 GENERATION = "volplane.dev/generation"
 """On a volume: which asset of the claim's intent it points at."""
+MODIFICATION = "volplane.dev/modification"
+"""On a volume: the state that a long `modify` of its asset returned, and the class it is for."""
 ON_RELEASE = "volplane.dev/on-release"
 """On a volume, and as a class parameter: "delete" or "recycle"."""
 SCHEMA_VERSION = "volplane.dev/schema-version"

@@ -96,5 +96,5 @@ class ApiMetrics(Protocol):
         ...
 
     def event_dropped(self, why: str) -> None:
-        """why: "queue" (full), "rate" (too many about one object), "refused" or "unavailable"."""
+        """why: "queue" (full), "refused", or "unavailable" (when the process ended)."""
         ...

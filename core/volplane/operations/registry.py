@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -118,10 +118,10 @@ class OperationRegistry:
         states += [pause.state() for pause in self._pauses.waiting()]
         return tuple(sorted(states, key=lambda s: (s.since, s.name)))
 
-    def counts(self) -> Counter[tuple[str, str]]:
-        """How many there are by driver and phase; costs less than a snapshot."""
-        counted = Counter((o.run.driver, o.phase.value) for o in self._operations.values())
-        counted.update((p.run.driver, Phase.WAITING.value) for p in self._pauses.waiting())
+    def counts(self) -> Counter[tuple[str, str, str]]:
+        """How many there are by driver, verb and phase; costs less than a snapshot."""
+        counted = Counter((o.run.driver, o.run.verb, o.phase.value) for o in self._operations.values())
+        counted.update((p.run.driver, p.run.verb, Phase.WAITING.value) for p in self._pauses.waiting())
         return counted
 
     async def drain(self, timeout: float) -> tuple[str, ...]:  # noqa: ASYNC109 - not an error
@@ -242,7 +242,11 @@ async def _drive(operation: Operation) -> None:
 
 
 class DriverQueue:
-    """Operations of one driver that wait for its limits: first come, first served, independent of other drivers."""
+    """Operations of one driver that wait for its limits, independent of other drivers.
+
+    Verbs take turns, and within a verb it is first come, first served: a hundred detaches that wait delay an attach by
+    no more than the one that is about to begin.
+    """
 
     def __init__(self, limits: DriverLimits, begin: Callable[[Operation], None]) -> None:
         """begin: starts an operation, whose end is reported by `ended`."""
@@ -250,18 +254,22 @@ class DriverQueue:
         self._limits = limits
         self._begin = begin
         self._bucket = None if limits.rate is None else TokenBucket(limits.rate, self._loop.time())
-        self._waiting: deque[Operation] = deque()
+        self._waiting: OrderedDict[str, deque[Operation]] = OrderedDict()
+        """By verb, the one whose turn it is first; none is empty."""
         self._running = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, operation: Operation) -> None:
         """Begin the operation now or later."""
-        self._waiting.append(operation)
+        self._waiting.setdefault(operation.run.verb, deque()).append(operation)
         self._pump()
 
     def remove(self, operation: Operation) -> None:
         """Forget an operation that has not begun."""
-        self._waiting.remove(operation)
+        same = self._waiting[operation.run.verb]
+        same.remove(operation)
+        if not same:
+            del self._waiting[operation.run.verb]
 
     def ended(self) -> None:
         """An operation that had begun is over."""
@@ -278,7 +286,14 @@ class DriverQueue:
                     return
                 self._bucket.take(now)
             self._running += 1
-            self._begin(self._waiting.popleft())
+            self._begin(self._next())
+
+    def _next(self) -> Operation:
+        verb, same = self._waiting.popitem(last=False)
+        operation = same.popleft()
+        if same:
+            self._waiting[verb] = same
+        return operation
 
     def _refilled(self) -> None:
         self._timer = None

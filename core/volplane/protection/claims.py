@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from volplane.controller.actions import Action, Patch, Run, Settled, Wait
+from volplane.controller.actions import Action, EventRecord, Patch, Run, Settled, Wait, warning
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import CLAIM_PROTECTION
@@ -117,9 +117,9 @@ def decide_claim_protection(key: str, state: ProtectionState) -> Action:
         return Settled() if held else _add(claim)
     if not held:
         return Settled()
-    users = sorted(pod.name for pod in state.pods.by_index("claim", key) if uses(pod, claim))
+    users = sorted((pod for pod in state.pods.by_index("claim", key) if uses(pod, claim)), key=lambda pod: pod.name)
     if users:
-        return Wait(reason=f"used by pods {', '.join(users)}")
+        return Wait(reason=f"used by pods {', '.join(pod.name for pod in users)}", events=_deadlocks(claim, users))
     if state.promised(claim):
         return Wait(reason="the volume that was chosen for it is being taken back")
     if state.live.proves_unused(claim):
@@ -130,6 +130,29 @@ def decide_claim_protection(key: str, state: ProtectionState) -> Action:
         # list.
         return Wait(reason="a pod that is not in the cache uses it", seconds=left)
     return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
+
+
+def _deadlocks(claim: Claim, users: Iterable[Pod]) -> tuple[EventRecord, ...]:
+    """An event for each pod that keeps the claim and may never start on it: then only a person can end that."""
+    return tuple(
+        warning(
+            CLAIMS,
+            claim,
+            "ClaimInUse",
+            f"pod {pod.name} on node {pod.spec.node_name} keeps the claim and has not started; a claim that is being "
+            f"deleted starts no pod: if it stays Pending, delete the pod",
+        )
+        for pod in users
+        if not pod.terminating and _not_started(pod)
+    )
+
+
+def _not_started(pod: Pod) -> bool:
+    if pod.status.phase not in ("", "Pending"):
+        return False
+    containers = [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]
+    states = [each.state for each in containers if each.state is not None]
+    return not any(state.running or state.terminated for state in states)
 
 
 def _add(claim: Claim) -> Patch:

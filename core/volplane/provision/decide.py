@@ -157,7 +157,7 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
             "spec.selector matches no available volume and cannot be met by provisioning a new one; "
             "remove the selector or add a volume with these labels"
         )
-    if claim.spec.volume_attributes_class_name and not driver.supports("modify"):
+    if claim.spec.volume_attributes_class_name and not (driver.supports("modify") and driver.info.csi_driver_name):
         return f'driver "{driver.name}" knows no VolumeAttributesClass; remove spec.volumeAttributesClassName'
     return ""
 

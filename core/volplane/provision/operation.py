@@ -13,6 +13,7 @@ from volplane.intents.requests import provision_request
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass
 from volplane.operations import Work
+from volplane.provision.attributes import apply_attributes, read_attributes
 from volplane.requests import ProvisionRequest, ValidateRequest
 from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import ClaimProgress
@@ -57,10 +58,16 @@ class ProvisionOperation:
         try:
             request = provision_request(claim, storage_class, driver, intent, context, node=node)
             await self._validate(driver, request)
+            named = claim.spec.volume_attributes_class_name
+            attributes = await read_attributes(named, driver, self._deps) if named else None
             result = await self._deps.hooks.call(driver, request)
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
                 raise OutcomeUnknown(
                     f"made {result.capacity_bytes} bytes where {request.capacity_bytes} were asked for"
+                )
+            if isinstance(result, Asset) and attributes is not None:
+                result = await apply_attributes(
+                    attributes, result, claim, driver=driver, request=request, deps=self._deps
                 )
         except BackendError as error:
             progress.provision_failed(self._cluster.monotonic(), unknown=isinstance(error, OutcomeUnknown))
@@ -88,11 +95,9 @@ class ProvisionOperation:
 
     def _record_failure(self, run: Run, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
         delay = self._deps.registry.next_delay(run, error)
-        message = (
-            f'Failed to provision volume with StorageClass "{storage_class.name}": {error}; next attempt in '
-            f"{delay:.3g} s"
-        )
-        self._deps.recorder.record(provisioning_failed(claim, message))
+        failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
+        event = provisioning_failed(claim, f"{failure}; next attempt in {delay:.3g} s", same_as=failure)
+        self._deps.recorder.record(event)
 
     async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         """Whether the scheduler shall choose another node: the place is full; for in-tree plugins after every failure.

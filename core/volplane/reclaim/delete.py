@@ -17,7 +17,7 @@ from volplane.kube.objects import Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import reclaim_finalizer
 from volplane.state.progress import Deleted, Deleting
-from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_intent
 
 __all__ = ["decide_delete"]
 
@@ -45,10 +45,17 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
         case Deleted():
             pass
         case _:
-            return run_on_asset("delete", volume, driver)
+            return _begin(volume, driver, cluster)
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
     return without_finalizer(volume, why="the asset is gone")
+
+
+def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
+    """Call the hook once nothing is attached any more."""
+    if nodes := cluster.attached_to(volume):
+        return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
+    return run_on_asset("delete", volume, driver)
 
 
 def _kept(volume: Volume, why: str, cluster: ClusterState) -> Action:
@@ -73,7 +80,7 @@ def _go_on(volume: Volume, driver: DriverView, pending: Deleting, cluster: Clust
     """A long deletion: the state that the driver returned is kept on the volume, then the hook is called again."""
     known = read_delete_intent(volume.annotation(names.INTENT))
     if pending.state and (known is None or known.delete_state != pending.state):
-        kept = write_volume_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
+        kept = write_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
         body = {"metadata": {"annotations": {names.INTENT: kept}}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
     left = pending.due - cluster.monotonic()

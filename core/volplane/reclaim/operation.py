@@ -63,7 +63,7 @@ class _VolumeOperation:
         shown = volume.status.phase == "Failed" and volume.status.message == message
         if shown or not deps.cluster.settings.binder:
             text = f"{message}; next attempt in {deps.registry.next_delay(run, error):.3g} s"
-            deps.recorder.record(warning(VOLUMES, volume, reason, text))
+            deps.recorder.record(warning(VOLUMES, volume, reason, text, same_as=message))
         if volume.name in deps.cluster.volumes:
             progress.failed(message)
             self._wake(volume.key)

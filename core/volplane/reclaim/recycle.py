@@ -28,7 +28,7 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
 
 __all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod", "used_by"]
 
@@ -42,6 +42,8 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
     if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
         message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
+    if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
+        return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
     driver = _recycler(volume, cluster)
     if not isinstance(driver, DriverView):
         return driver
@@ -159,7 +161,7 @@ def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
 
 
 def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[EventRecord, ...] = ()) -> Patch:
-    body = {"metadata": {"annotations": {names.INTENT: write_volume_intent(intent)}}}
+    body = {"metadata": {"annotations": {names.INTENT: write_intent(intent)}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 

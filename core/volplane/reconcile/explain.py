@@ -55,6 +55,7 @@ def _situation(claim: Claim, cluster: ClusterState) -> Iterable[str]:
     yield _class_sentence(claim, cluster)
     if claim.spec.volume_name:
         yield _volume_sentence(claim, cluster)
+        yield from _attachment_sentences(claim.spec.volume_name, cluster)
     elif volume := cluster.volumes.get(volume_name_of(claim)):
         yield f"volume {volume.name} was made for it and is {volume.status.phase}"
     if node := claim.annotation(names.SELECTED_NODE):
@@ -90,6 +91,17 @@ def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
     reference = volume.spec.claim_ref
     other = f"at {reference.namespace}/{reference.name}" if reference is not None else "at no claim"
     return f"it points at volume {name} ({volume.status.phase}), which points {other}"
+
+
+def _attachment_sentences(volume: str, cluster: ClusterState) -> Iterable[str]:
+    for attachment in cluster.attachments.by_index("volume", volume):
+        status, error = attachment.status, attachment.status.attach_error
+        if attachment.terminating:
+            state, error = "is being detached", status.detach_error
+        else:
+            state = "is attached" if status.attached else f"waits for attacher {attachment.spec.attacher}"
+        failed = f"; the last try failed at {error.time}: {error.message}" if error is not None else ""
+        yield f"attachment {attachment.name} to node {attachment.spec.node_name} {state}{failed}"
 
 
 def _tried(running: Iterable[OperationState], now: float) -> Iterable[str]:

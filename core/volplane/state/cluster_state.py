@@ -15,7 +15,9 @@ from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
+from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS
+from volplane.kube.objects import Claim, CsiDriver, Node, Pod, StorageClass, Volume, VolumeAttachment
+from volplane.state.indexes import ATTACHMENT_INDEXES
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.records import ClaimIntent, Sealer
@@ -38,13 +40,18 @@ class Drivers(Protocol):
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         """The one driver that owns a static volume's source, as far as it is known. Calls no hook."""
 
+    def attachers(self, csi_driver: str) -> tuple[str, ...]:
+        """Names of the configured drivers, usable or not, that serve the attachments of this CSI driver name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Which duties this process has, and where it lives.
 
-    binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer: for our drivers. protection:
-    we keep the in-use finalizers.
+    binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer, expander: for our drivers.
+    protection: we keep the in-use finalizers. attacher: we serve the attachments of our drivers. attach_detach: we
+    decide what is attached where. force_detach: a volume that its unhealthy node never unmounts is detached after
+    `force_detach_after` seconds.
     namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
     lease: key of the Lease under which this process leads, "" if nobody is elected.
     """
@@ -55,16 +62,21 @@ class Settings:
     binder: bool = True
     provisioner: bool = True
     reclaimer: bool = True
+    expander: bool = True
     protection: bool = True
+    attacher: bool = True
+    attach_detach: bool = True
+    force_detach: bool = True
+    force_detach_after: float = 360.0
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
 
     @property
     def follows_pods(self) -> bool:
-        """Whether decisions look at pods of all namespaces: of the binder, for consumers, or of the protection.
+        """Whether decisions look at pods of all namespaces: of the binder, the protection, or attach-detach.
 
         The reclaimer alone needs its scrubber pods, and asks live who else uses a volume.
         """
-        return self.binder or self.protection
+        return self.binder or self.protection or self.attach_detach
 
     @classmethod
     def of(
@@ -74,6 +86,7 @@ class Settings:
         cluster_id: str,
         namespace: str,
         scrub: ScrubberSettings,
+        force_detach: bool = True,
         lease: str = "",
     ) -> Settings:
         """Of a process that runs these controllers."""
@@ -84,7 +97,11 @@ class Settings:
             binder="binder" in controllers,
             provisioner="provisioner" in controllers,
             reclaimer="reclaimer" in controllers,
+            expander="expander" in controllers,
             protection="protection" in controllers,
+            attacher="attacher" in controllers,
+            attach_detach="attach-detach" in controllers,
+            force_detach=force_detach,
             scrub=scrub,
         )
 
@@ -93,6 +110,7 @@ class Settings:
 class ClusterState:
     """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else.
 
+    attachments, csi_drivers: empty where no controller of this process attaches.
     now: wall time; monotonic: loop time; fence: text of our term's `Fence`, "" if nobody is elected. Decisions read;
     event handlers and operations change the caches and the progress.
     """
@@ -108,6 +126,8 @@ class ClusterState:
     now: Callable[[], datetime]
     monotonic: Callable[[], float]
     fence: Callable[[], str] = lambda: ""
+    attachments: Cache[VolumeAttachment] = field(default_factory=lambda: Cache(ATTACHMENTS, ATTACHMENT_INDEXES))
+    csi_drivers: Cache[CsiDriver] = field(default_factory=lambda: Cache(CSI_DRIVERS))
     progress: Progress = field(default_factory=Progress)
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
@@ -129,6 +149,10 @@ class ClusterState:
         written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
         return written if written is not None else self.progress.claim(claim.uid).intent
 
+    def attached_to(self, volume: Volume) -> list[str]:
+        """Names of the nodes for which an attachment of the volume exists."""
+        return [each.spec.node_name for each in self.attachments.by_index("volume", volume.name)]
+
     def has_driver(self, name: str) -> bool:
         """Whether a driver of this name is configured here, working or not."""
         return self.drivers.get(name) is not None or bool(self.drivers.broken(name))
@@ -142,6 +166,13 @@ class ClusterState:
         """The flow of the volume's key in its queue: its class."""
         volume = self.volumes.get(key)
         return class_of_volume(volume) if volume is not None else ""
+
+    def flow_of_attachment(self, key: str) -> str:
+        """The flow of the attachment's key in its queue: many that are to be detached delay none that is to be
+        attached.
+        """
+        attachment = self.attachments.get(key)
+        return "detach" if attachment is None or attachment.terminating else "attach"
 
     def default_class(self) -> StorageClass | None:
         """The newest class marked as default; of equally new ones the smallest name."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from volplane.binding.matching import class_of_claim
 from volplane.kube import names
-from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume
+from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
 from volplane.state.naming import volume_name_of
@@ -66,6 +66,7 @@ class EventHandlers:
         self._cluster.classes.subscribe(self.class_changed)
         self._cluster.pods.subscribe(self.pod_changed)
         self._cluster.nodes.subscribe(self.node_changed)
+        self._cluster.attachments.subscribe(self.attachment_changed)
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         present = new or old
@@ -137,6 +138,11 @@ class EventHandlers:
                 if class_name or class_of_claim(claim) is None:
                     self._forget("provision", claim.key, claim.uid)
                     self._claims.enqueue(claim.key)
+
+    def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
+        """A released volume waits with its deletion until nothing is attached any more."""
+        if new is None and old is not None and (name := old.spec.source.persistent_volume_name):
+            self._volumes.enqueue(name)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         """An asset is placed by the labels of the node. Heartbeats change none of them."""

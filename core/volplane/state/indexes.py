@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from volplane.binding.matching import class_of_claim
 from volplane.kube import names
-from volplane.kube.objects import Claim, Pod
+from volplane.kube.objects import Claim, Pod, VolumeAttachment
 from volplane.state.naming import volume_name_of
 
-__all__ = ["CLAIM_INDEXES", "POD_INDEXES", "SCRUB_VOLUME", "claims_of_pod", "finished", "scrubbed_volume"]
+__all__ = [
+    "ATTACHMENT_INDEXES",
+    "CLAIM_INDEXES",
+    "POD_INDEXES",
+    "SCRUB_VOLUME",
+    "claims_of_pod",
+    "finished",
+    "scrubbed_volume",
+]
 
 SCRUB_VOLUME = "volplane.dev/scrub-volume"
 """Annotation of a scrubber pod: name of the volume that it scrubs."""
@@ -66,6 +74,17 @@ def _volume_to_scrub(pod: Pod) -> list[str]:
     return [volume] if volume else []
 
 
+def _volume_of_attachment(attachment: VolumeAttachment) -> list[str]:
+    name = attachment.spec.source.persistent_volume_name
+    return [name] if name else []
+
+
+def _node_of_attachment(attachment: VolumeAttachment) -> list[str]:
+    return [attachment.spec.node_name]
+
+
+ATTACHMENT_INDEXES = {"volume": _volume_of_attachment, "node": _node_of_attachment}
+"""volume: by the volume, node: by the node that an attachment names."""
 POD_INDEXES = {"claim": claims_of_pod, "scrubs": _volume_to_scrub}
 """claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod names."""
 CLAIM_INDEXES = {

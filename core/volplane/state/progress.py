@@ -17,10 +17,19 @@ from volplane.assets import Asset
 from volplane.state.records import ClaimIntent
 
 __all__ = [
+    "Attached",
+    "Attaching",
+    "AttachmentFailure",
+    "AttachmentProgress",
     "BackendErased",
+    "ChangeProgress",
+    "Changed",
+    "Changing",
     "ClaimProgress",
     "Deleted",
     "Deleting",
+    "Detached",
+    "Detaching",
     "Discarded",
     "Discarding",
     "Erasing",
@@ -28,6 +37,7 @@ __all__ = [
     "Made",
     "Pending",
     "Progress",
+    "Refused",
     "ScrubPlan",
     "VolumeProgress",
 ]
@@ -186,15 +196,111 @@ class VolumeProgress(msgspec.Struct):
             self.unreported = False
 
 
+class Changing(msgspec.Struct, frozen=True):
+    """`expand` or `modify` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    target: str
+    state: Mapping[str, Any]
+    due: float
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """`expand` or `modify` is done. capacity_bytes: the size of the asset, after `expand`."""
+
+    target: str
+    capacity_bytes: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The backend refused the target and did nothing: a person may ask for another one. message: why."""
+
+    target: str
+    message: str
+
+
+class ChangeProgress(msgspec.Struct):
+    """Of one `expand` or `modify` of one volume. step: how far it is; its target says for what."""
+
+    step: Changing | Changed | Refused | None = None
+
+    def for_target(self, target: str) -> Changing | Changed | Refused | None:
+        """The step, unless it is about another target."""
+        return self.step if self.step is not None and self.step.target == target else None
+
+
+class Attaching(msgspec.Struct, frozen=True):
+    """`attach` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    state: Mapping[str, Any]
+    due: float
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """`attach` is done; the status of the attachment may not show it yet."""
+
+    metadata: Mapping[str, str]
+
+
+class Detaching(msgspec.Struct, frozen=True):
+    """`detach` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+
+    state: Mapping[str, Any]
+    due: float
+
+
+class Detached(msgspec.Struct, frozen=True):
+    """`detach` is done: nothing of this attachment is left on the backend."""
+
+
+class AttachmentFailure(msgspec.Struct, frozen=True):
+    """Why the last call failed. hook: "attach" or "detach". code: of gRPC, as a number."""
+
+    hook: str
+    message: str
+    code: int | None = None
+
+
+class AttachmentProgress(msgspec.Struct):
+    """Of one attachment.
+
+    step: how far it is. unreported: the failure that its status does not show yet. lost: the backend does not show what
+    the status shows, so `attach` is called again.
+    """
+
+    step: Attaching | Attached | Detaching | Detached | None = None
+    unreported: AttachmentFailure | None = None
+    lost: bool = False
+
+    def succeeded(self, step: Attaching | Attached | Detaching | Detached) -> None:
+        """The hook answered."""
+        self.step, self.unreported = step, None
+        if isinstance(step, Attached):
+            self.lost = False
+
+    def failed(self, failure: AttachmentFailure) -> None:
+        self.unreported = failure
+
+    def missed(self) -> None:
+        """The backend does not show it as attached, though the status does."""
+        self.step, self.lost = None, True
+
+    def reported(self) -> None:
+        """The status shows what happened last."""
+        self.unreported = None
+
+
 class Progress:
     """The records of all claims and volumes, by uid."""
 
     def __init__(self) -> None:
         self._claims: dict[str, ClaimProgress] = {}
         self._volumes: dict[str, VolumeProgress] = {}
+        self._attachments: dict[str, AttachmentProgress] = {}
+        self._changes: dict[tuple[str, str], ChangeProgress] = {}
+        """By uid of the volume and verb."""
 
     def __len__(self) -> int:
-        return len(self._claims) + len(self._volumes)
+        return len(self._claims) + len(self._volumes) + len(self._changes) + len(self._attachments)
 
     def claim(self, uid: str) -> ClaimProgress:
         """What is known; an empty record, which is not kept, if that is nothing."""
@@ -204,6 +310,14 @@ class Progress:
         """What is known; an empty record, which is not kept, if that is nothing."""
         return self._volumes.get(uid) or VolumeProgress()
 
+    def change(self, uid: str, verb: str) -> ChangeProgress:
+        """What is known of this `expand` or `modify` of the volume; an empty record, not kept, if that is nothing."""
+        return self._changes.get((uid, verb)) or ChangeProgress()
+
+    def track_change(self, uid: str, verb: str) -> ChangeProgress:
+        """The record, made if there is none. The volume must be in the cache: its deletion drops the record."""
+        return self._changes.setdefault((uid, verb), ChangeProgress())
+
     def track_claim(self, uid: str) -> ClaimProgress:
         """The record, made if there is none. The claim must be in the cache: its deletion drops the record."""
         return self._claims.setdefault(uid, ClaimProgress())
@@ -211,6 +325,22 @@ class Progress:
     def track_volume(self, uid: str) -> VolumeProgress:
         """The record, made if there is none. The volume must be in the cache: its deletion drops the record."""
         return self._volumes.setdefault(uid, VolumeProgress())
+
+    def forget_change(self, uid: str, verb: str) -> None:
+        """The volume is gone, or its objects show the change."""
+        self._changes.pop((uid, verb), None)
+
+    def attachment(self, uid: str) -> AttachmentProgress:
+        """What is known; an empty record, which is not kept, if that is nothing."""
+        return self._attachments.get(uid) or AttachmentProgress()
+
+    def track_attachment(self, uid: str) -> AttachmentProgress:
+        """The record, made if there is none. The attachment must be in the cache: its deletion drops the record."""
+        return self._attachments.setdefault(uid, AttachmentProgress())
+
+    def forget_attachment(self, uid: str) -> None:
+        """The attachment is gone."""
+        self._attachments.pop(uid, None)
 
     def forget_claim(self, uid: str) -> None:
         """The claim is gone, or its intent has ended."""

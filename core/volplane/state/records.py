@@ -15,13 +15,17 @@ import msgspec
 
 __all__ = [
     "INTENT_VERSION",
+    "AttachmentIntent",
+    "ChangeIntent",
     "ClaimIntent",
     "DeleteIntent",
     "RecycleIntent",
     "Sealer",
+    "read_attachment_intent",
+    "read_change_intent",
     "read_delete_intent",
     "read_recycle_intent",
-    "write_volume_intent",
+    "write_intent",
 ]
 
 INTENT_VERSION = 1
@@ -131,7 +135,46 @@ class DeleteIntent(msgspec.Struct, frozen=True, rename="camel"):
     delete_state: dict[str, Any]
 
 
-_IntentT = TypeVar("_IntentT", RecycleIntent, DeleteIntent)
+class ChangeIntent(msgspec.Struct, frozen=True):
+    """The state that a long `expand` or `modify` returned, kept on the volume.
+
+    target: what the call is for: the size in bytes as a number, or the name of the VolumeAttributesClass.
+    """
+
+    v: int
+    target: str
+    state: dict[str, Any]
+
+
+class AttachmentIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """On an attachment: what its driver was asked to attach and where, enough to detach it without volume and node.
+
+    driver: name of ours. asset: what operations exclude each other by. volume, uid, handle, source, fields, capacity,
+    access_modes, volume_mode: of the volume. generation: of the asset, 0 for one that is not marked as ours.
+    attributes: as hooks get them. node_uid: of the Node; its id for the backend is the annotation `names.NODE_ID`.
+    shared: it may be on several nodes at once. state: what the last `InProgress` of `hook` returned.
+    """
+
+    v: int
+    driver: str
+    asset: str
+    volume: str
+    uid: str
+    handle: str
+    source: str
+    fields: dict[str, Any]
+    capacity: int
+    generation: int = 0
+    access_modes: list[str] = []
+    volume_mode: str = "Filesystem"
+    attributes: dict[str, str] = {}
+    node_uid: str = ""
+    shared: bool = False
+    hook: str = ""
+    state: dict[str, Any] | None = None
+
+
+_IntentT = TypeVar("_IntentT", RecycleIntent, DeleteIntent, ChangeIntent, AttachmentIntent)
 
 
 def _read(text: str | None, kind: type[_IntentT]) -> _IntentT | None:
@@ -153,6 +196,16 @@ def read_delete_intent(text: str | None) -> DeleteIntent | None:
     return _read(text, DeleteIntent)
 
 
-def write_volume_intent(intent: RecycleIntent | DeleteIntent) -> str:
+def read_change_intent(text: str | None) -> ChangeIntent | None:
+    """The intent, or None if absent or unreadable (then the backend is called without a state: it is idempotent)."""
+    return _read(text, ChangeIntent)
+
+
+def read_attachment_intent(text: str | None) -> AttachmentIntent | None:
+    """The intent, or None if absent or unreadable (then it is made anew from the volume)."""
+    return _read(text, AttachmentIntent)
+
+
+def write_intent(intent: RecycleIntent | DeleteIntent | ChangeIntent | AttachmentIntent) -> str:
     """The annotation value."""
     return msgspec.json.encode(intent, order="sorted").decode()

@@ -1,4 +1,6 @@
-"""The nodes of `volplane dev`: scheduler, node registration and kubelet, run together beside an API server."""
+"""The nodes of `volplane dev`: scheduler, node registration, kubelet and the controller of ephemeral volumes, run
+together beside an API server.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,18 @@ from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.objects import Node
 from volplane_embedded.apiserver.errors import bad_request, not_found
+from volplane_embedded.ephemeral_volumes import EphemeralVolumes
 from volplane_embedded.informers import Informers
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.kubelet import Kubelet
 from volplane_embedded.kubelet.logs import LogQuery, read_log_options, read_logs
-from volplane_embedded.kubelet.mounts import remove_tree
+from volplane_embedded.kubelet.mounts import MountError, remove_tree
 from volplane_embedded.kubelet.node_status import NodeRegistration, node_names
-from volplane_embedded.kubelet.pod_directory import PodDirectory
+from volplane_embedded.kubelet.pod_directory import PodDirectory, attempt_of
 from volplane_embedded.kubelet.sandboxes import Sandboxes
 from volplane_embedded.kubelet.volume_manager import ClaimUse, VolumeManager
 from volplane_embedded.objects import Now, Pod
+from volplane_embedded.sandbox.limits import why_no_cgroup
 from volplane_embedded.scheduler.scheduler import Scheduler
 
 __all__ = ["LocalNodes"]
@@ -77,11 +81,13 @@ class LocalNodes:
         await asyncio.to_thread(self._state_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
+        controlled = EventRecorder(self._client, "ephemeral_volume", instance=self.names[0], now=self._now)
         nodes = NodeRegistration(self._client, self.names, exists=self._exists, now=self._now)
         async with Sandboxes() as sandboxes, asyncio.TaskGroup() as tasks:
             self._agent = Kubelet(self._dependencies(sandboxes, ran), self.names)
+            ephemeral = EphemeralVolumes(self._client, self._informers, recorder=controlled)
             scheduler = Scheduler(self._client, self._informers, recorder=scheduled, now=self._now)
-            for recorder in (scheduled, ran):
+            for recorder in (scheduled, ran, controlled):
                 tasks.create_task(recorder.run(), name="node-events")
             await self._check(sandboxes)
             await self._register(nodes)
@@ -90,14 +96,21 @@ class LocalNodes:
             tasks.create_task(nodes.run(), name="node-leases")
             tasks.create_task(self._agent.run(), name="node-agent")
             tasks.create_task(scheduler.run(), name="node-scheduler")
+            tasks.create_task(ephemeral.run(), name="node-ephemeral")
             self._ready.set()
 
     async def _check(self, sandboxes: Sandboxes) -> None:
         directory = self._state_dir / "check"
-        await asyncio.to_thread(remove_tree, directory)
-        if message := await sandboxes.check(directory):
+        try:
+            await asyncio.to_thread(remove_tree, directory)
+            message = await sandboxes.check(directory)
+            await asyncio.to_thread(remove_tree, directory)
+        except (MountError, OSError) as error:
+            message = f"{directory} cannot be used: {error}"
+        if message:
             _LOG.warning("pods will fail: %s", message)
-        await asyncio.to_thread(remove_tree, directory)
+        elif why := why_no_cgroup():
+            _LOG.info("memory is limited for each process of a container, not for all together: %s", why)
 
     async def _register(self, nodes: NodeRegistration) -> None:
         while True:
@@ -157,7 +170,7 @@ class LocalNodes:
         if worker is not None:
             return worker.record.container(container).attempt
         logs = PodDirectory(self.root, pod.uid).places(container, 0).log.parent.glob("*.log")
-        return max((int(path.stem) for path in logs if path.stem.isdigit()), default=-1)
+        return max(map(attempt_of, logs), default=-1)
 
     def _runs(self, pod: Pod, container: str, attempt: int) -> bool:
         worker = self._agent.worker(pod) if self._agent is not None else None

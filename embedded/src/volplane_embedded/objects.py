@@ -87,6 +87,10 @@ class PodSecurityContext(Fields):
     supplemental_groups: list[int] | None = None
 
 
+class Resources(Fields):
+    limits: dict[str, str] | None = None
+
+
 class Container(Fields):
     name: str
     image: str = ""
@@ -98,6 +102,7 @@ class Container(Fields):
     volume_mounts: list[VolumeMount] | None = None
     volume_devices: list[VolumeDevice] | None = None
     security_context: SecurityContext | None = None
+    resources: Resources | None = None
     restart_policy: str | None = None
     termination_message_path: str = "/dev/termination-log"
     termination_message_policy: str = "File"
@@ -145,6 +150,7 @@ class PodSpec(Fields):
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
     hostname: str = ""
+    host_network: bool = False
     restart_policy: str = "Always"
     termination_grace_period_seconds: int = 30
     active_deadline_seconds: int | None = None

@@ -92,6 +92,7 @@ class MemoryBackend(BackendSpec):
             access_modes=frozenset(AccessMode),
             volume_modes=frozenset(VolumeMode),
             csi_driver_name=DRIVER,
+            attach_required=True,
             max_attached_per_node=self.storage.most_attached,
         )
 

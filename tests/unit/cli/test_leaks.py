@@ -7,12 +7,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ports import free_port
 from volplane.cli.main import main
+from volplane.controller.action_token import DIRECTORY_VARIABLE
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
 
@@ -159,6 +161,19 @@ def test_a_process_that_does_not_lead_is_an_error(capsys: pytest.CaptureFixture[
     with controller({"/leaks": refuse}) as address:
         assert main(["leaks", "--http", address]) == 1
     assert capsys.readouterr().err == "error: this process waits for the lease\n"
+
+
+@pytest.mark.parametrize("command", [["leaks", "--fix"], ["adopt", "--from", "old"]])
+def test_without_the_controllers_token_it_says_where_to_run(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    actions: Answers = {"/leaks/fix": lambda _: report(), "/adopt/plan": lambda _: []}
+    with controller({"/leaks": lambda _: report()}, actions) as address:
+        monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+        assert main([*command, "--http", address]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/http-{address.rpartition(':')[2]}.token" in said
+    assert "as the user that it runs as" in said
 
 
 @pytest.mark.parametrize("command", [["leaks"], ["leaks", "--fix"], ["adopt", "--from", "old"]])

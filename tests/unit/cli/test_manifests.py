@@ -7,27 +7,34 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from volplane.cli.main import main
 from volplane.cli.rbac import cluster_rules, namespace_rules
-from volplane.controller.config import ALL_CONTROLLERS, parse_configuration
+from volplane.controller.config import ALL_CONTROLLERS, ScrubberSettings, parse_configuration
+from volplane.kube.objects import Volume
+from volplane.reclaim.scrub_pod import pod_body
+from volplane.state.progress import ScrubPlan
+from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """The objects by kind."""
     assert main(["manifests", *arguments]) == 0
     objects = list(yaml.safe_load_all(capsys.readouterr().out))
-    kinds = {each["kind"]: each for each in objects}
-    assert len(kinds) == len(objects)
-    return kinds
+    policies = {each["metadata"]["name"]: each for each in objects if each["kind"] == "NetworkPolicy"}
+    kinds = {each["kind"]: each for each in objects if each["kind"] != "NetworkPolicy"}
+    assert len(kinds) + len(policies) == len(objects)
+    return {**kinds, "NetworkPolicy": policies}
 
 
 def test_everything_lies_in_the_namespace_and_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
     objects = printed(capsys, "--namespace", "storage", "--image", "registry.example.com/v:1", "--controllers", "all")
     namespaced = {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment"}
-    assert set(objects) == namespaced | {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+    assert set(objects) == namespaced | {"Namespace", "ClusterRole", "ClusterRoleBinding", "NetworkPolicy"}
+    assert {each["metadata"]["namespace"] for each in objects["NetworkPolicy"].values()} == {"storage"}
     assert objects["Namespace"]["metadata"]["name"] == "storage"
     assert {objects[kind]["metadata"]["namespace"] for kind in namespaced} == {"storage"}
     for kind in ("ClusterRoleBinding", "RoleBinding"):
@@ -52,6 +59,26 @@ def test_the_pod_may_do_little_and_is_probed(capsys: pytest.CaptureFixture[str])
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
     assert container["ports"] == [{"name": "http", "containerPort": 9809}]
     assert container["image"].startswith("volplane:0.")
+
+
+def test_the_network_reaches_one_port_of_the_controllers_and_nothing_of_scrubber_pods(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    objects = printed(capsys)
+    template = objects["Deployment"]["spec"]["template"]
+    ours, scrubs = objects["NetworkPolicy"]["volplane"]["spec"], objects["NetworkPolicy"]["volplane-scrub"]["spec"]
+    assert ours["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert ours["policyTypes"] == ["Ingress"]
+    [port] = template["spec"]["containers"][0]["ports"]
+    assert ours["ingress"] == [{"ports": [{"protocol": "TCP", "port": port["containerPort"]}]}]
+    intent = RecycleIntent(v=INTENT_VERSION, claim="c")
+    item = msgspec.convert({"metadata": {"name": "v", "uid": "u"}, "spec": {"hostPath": {"path": "/x"}}}, Volume)
+    pod = pod_body(
+        item, intent, ScrubPlan(None), ScrubberSettings(), namespace="volplane-system", sealer=Sealer(b"k" * 32)
+    )
+    assert scrubs["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert scrubs["policyTypes"] == ["Ingress", "Egress"]
+    assert not scrubs.keys() & {"ingress", "egress"}, "none is allowed"
 
 
 def test_the_command_of_the_pod_is_one_that_volplane_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

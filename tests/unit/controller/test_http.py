@@ -2,14 +2,17 @@
 
 import asyncio
 import socket
+import stat
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from volplane.controller.action_token import DIRECTORY_VARIABLE, ActionToken, read_token
 from volplane.controller.http import HttpAddress, Pages, serve_pages
-from volplane.errors import ConfigurationError, InvalidArgument
+from volplane.errors import ConfigurationError, InvalidArgument, VolplaneError
 
 ANYWHERE = HttpAddress("127.0.0.1", 0)
 
@@ -97,34 +100,39 @@ async def acted(query: Mapping[str, str]) -> Any:
 
 
 def post(
-    address: HttpAddress = ANYWHERE, *, query: str = "?what=it", to: str = "127.0.0.1", **options: Any
+    address: HttpAddress = ANYWHERE, *, query: str = "?what=it", to: str = "127.0.0.1", **headers: str
 ) -> tuple[int, Any]:
     """POST /act, by default as the commands do it."""
 
     async def main() -> tuple[int, Any]:
         shown = Pages(unready=tuple, metrics=bytes, actions={"/act": acted})
-        options.setdefault("headers", {"content-type": "application/json"})
         async with serve_pages(address, shown) as url, aiohttp.ClientSession() as session:
-            port = url.rpartition(":")[2]
-            async with session.post(f"http://{to}:{port}/act{query}", **options) as answer:
+            port = int(url.rpartition(":")[2])
+            sent = {"Authorization": f"Bearer {read_token(port)}", **headers}
+            async with session.post(f"http://{to}:{port}/act{query}", headers=sent) as answer:
                 return answer.status, await answer.json()
 
     return asyncio.run(main())
 
 
-def test_a_process_on_this_machine_may_act() -> None:
+def test_a_process_of_the_same_user_on_this_machine_may_act() -> None:
     assert post() == (200, {"did": {"what": "it"}})
     assert post(query="") == (400, {"error": "say what"})
 
 
-def test_a_page_in_a_browser_may_not_act() -> None:
-    assert post(headers={"content-type": "text/plain"})[0] == 415
-    rebound = {"content-type": "application/json", "host": "attacker.example.com"}
-    status, answer = post(headers=rebound)
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer x", "Bearer \u00e4", "Basic eDp5"])
+def test_a_process_without_the_token_may_not_act(given: str) -> None:
+    status, answer = post(Authorization=given)
+    assert (status, "needs the token" in answer["error"]) == (401, True)
+
+
+def test_a_page_in_a_browser_may_not_act_even_with_the_token() -> None:
+    status, answer = post(host="attacker.example.com")
     assert (status, "only processes on the machine" in answer["error"]) == (403, True)
 
 
-def test_another_machine_may_not_act() -> None:
+def own_address() -> str:
+    """An address of this machine that is not the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the address of ours that would
@@ -133,7 +141,76 @@ def test_another_machine_may_not_act() -> None:
         own = probe.getsockname()[0]
     if own.startswith("127."):
         pytest.skip("this machine has no address but the loopback")
-    assert post(HttpAddress("0.0.0.0", 0), to=own)[0] == 403
+    return str(own)
+
+
+def test_another_machine_may_not_act_even_with_the_token() -> None:
+    assert post(HttpAddress("0.0.0.0", 0), to=own_address())[0] == 403
+
+
+@pytest.mark.parametrize(("path", "status"), [("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/say", 403)])
+def test_another_machine_gets_health_and_metrics_and_nothing_else(path: str, status: int) -> None:
+    own = own_address()
+
+    async def main() -> int:
+        shown = Pages(unready=tuple, metrics=bytes, answers={"/say": acted})
+        async with (
+            serve_pages(HttpAddress("0.0.0.0", 0), shown) as url,
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{own}:{url.rpartition(':')[2]}{path}?what=it") as answer,
+        ):
+            return answer.status
+
+    assert asyncio.run(main()) == status
+
+
+def test_the_token_lies_in_a_file_of_the_user_and_goes_with_the_listener(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "run"
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(directory))
+
+    async def main() -> Path:
+        shown = Pages(unready=tuple, metrics=bytes, actions={"/act": acted})
+        async with serve_pages(ANYWHERE, shown):
+            [path] = directory.glob("*.token")
+            assert path is not None
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            return path
+
+    assert not asyncio.run(main()).exists()
+
+
+def test_a_directory_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("open", "link"):
+        monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / name))
+        token = ActionToken(1)
+        assert token.path is None
+        assert "is not a directory that this user owns" in token.why
+        assert not token.allows("Bearer ")
+        with pytest.raises(VolplaneError, match="as the user that it runs as"):
+            read_token(1)
+
+
+def test_where_no_file_can_be_made_nothing_can_be_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "absent" / "deeper"))
+
+    async def main() -> int:
+        shown = Pages(unready=tuple, metrics=bytes, actions={"/act": acted})
+        async with (
+            serve_pages(ANYWHERE, shown) as url,
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/act?what=it", headers={"Authorization": "Bearer "}) as answer,
+        ):
+            return answer.status
+
+    assert asyncio.run(main()) == 401
+    assert "no file can be made for their token" in caplog.text
 
 
 @pytest.mark.real_time

@@ -74,15 +74,15 @@ def test_what_is_now_replaces_what_was() -> None:
     metrics = Metrics()
     metrics.drivers_healthy({"a": True, "b": False})
     metrics.drivers_healthy({"b": True})
-    metrics.operations_running({("b", "running"): 3})
-    metrics.operations_running({("b", "queued"): 2})
+    metrics.operations_running({("b", "attach", "running"): 3})
+    metrics.operations_running({("b", "detach", "queued"): 2})
     metrics.leak_checked("b", 1000.0)
     metrics.leak_checked("b", None)
     metrics.leak_findings("b", "orphan", 4)
     text = metrics.exposition().decode()
     assert 'volplane_driver_healthy{driver="b"} 1.0' in text
     assert 'driver="a"' not in text
-    assert 'volplane_operations{driver="b",phase="queued"} 2.0' in text
+    assert 'volplane_operations{driver="b",operation="detach",phase="queued"} 2.0' in text
     assert "running" not in text.partition("volplane_operations{")[2].splitlines()[0]
     assert 'volplane_leak_checks_total{driver="b",result="failed"} 1.0' in text
     assert 'volplane_leak_check_last_success_timestamp_seconds{driver="b"} 1000.0' in text

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from volplane.controller.actions import EventRecord
-from volplane.kube.events import EventRecorder
+from volplane.kube.events import MOST_WAITING, EventRecorder
 from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
 from volplane.kube.objects import Claim, Metadata, Volume
 from volplane.kube.transport import Response
@@ -71,7 +71,7 @@ async def test_an_event_says_who_tells_what_about_which_object(wire: Callable[[]
     assert "namespace" not in about_volume["involvedObject"]
 
 
-async def test_the_same_notice_again_is_counted_and_written_every_five_minutes(wire: Callable[[], Any]) -> None:
+async def test_the_same_notice_again_is_counted_and_written_ever_less_often(wire: Callable[[], Any]) -> None:
     line = wire()
     async with recording(line) as recorder:
         for _ in range(600):
@@ -82,7 +82,50 @@ async def test_the_same_notice_again_is_counted_and_written_every_five_minutes(w
         assert event["count"] == 600
         assert event["firstTimestamp"] == "2026-01-01T00:00:00Z"
         assert event["lastTimestamp"] == "2026-01-01T00:09:59Z"
-        assert 3 <= len(line.writes()) <= 4
+        assert len(line.writes()) <= 11
+
+
+async def test_a_count_is_seen_soon_while_it_is_small(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        for _ in range(3):
+            recorder.record(failed())
+            await quiet(recorder)
+        await asyncio.sleep(2.1)
+        (event,) = await events(line)
+        assert event["count"] == 3
+
+
+async def test_what_changes_from_try_to_try_makes_no_new_event_and_the_last_is_told(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        for seconds in (1, 2, 4, 8, 16):
+            again = f"no space; next attempt in {seconds} s"
+            recorder.record(EventRecord(CLAIMS, CLAIM, "Warning", "ProvisioningFailed", again, same_as="no space"))
+            await asyncio.sleep(seconds)
+        await asyncio.sleep(301)
+        (event,) = await events(line)
+        assert event["count"] == 5
+        assert event["message"] == "no space; next attempt in 16 s"
+
+
+async def test_from_the_tenth_text_for_one_reason_on_there_is_one_event_for_all_further_ones(
+    wire: Callable[[], Any],
+) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        for number in range(100):
+            recorder.record(failed(f"request {number} failed"))
+        recorder.record(failed("request 3 failed"))
+        await asyncio.sleep(1200)
+        told = {event["message"]: event["count"] for event in await events(line)}
+        assert len(told) == 10
+        assert told["(combined from similar events): request 99 failed"] == 91
+        assert told["request 3 failed"] == 2
+        for number in range(3):
+            recorder.record(failed(f"another day, request {number}"))
+        await quiet(recorder)
+        assert len(await events(line)) == 13
 
 
 async def test_what_is_not_counted_yet_is_written_at_the_end(wire: Callable[[], Any]) -> None:
@@ -118,31 +161,53 @@ async def test_an_event_that_expired_is_made_anew(wire: Callable[[], Any]) -> No
         assert again["count"] == 2
 
 
-async def test_one_object_cannot_flood_the_server(wire: Callable[[], Any]) -> None:
+def reason(number: int) -> EventRecord:
+    return EventRecord(CLAIMS, CLAIM, "Warning", f"Reason{number}", "it failed")
+
+
+async def test_one_object_cannot_flood_the_server_and_what_is_too_much_waits(wire: Callable[[], Any]) -> None:
     line = wire()
     async with recording(line) as recorder:
-        for number in range(100):
-            recorder.record(failed(f"error {number}"))
-            await quiet(recorder)
+        for number in range(30):
+            recorder.record(reason(number))
+        await quiet(recorder)
         assert len(await events(line)) == 25
-        assert recorder.dropped == 75
         other = Claim(metadata=Metadata(name="other", namespace="default", uid="u3"))
         recorder.record(failed(about=other))
         await quiet(recorder)
         assert len(await events(line)) == 26
         await asyncio.sleep(301)
-        recorder.record(failed("another"))
-        recorder.record(failed("and another"))
-        await quiet(recorder)
         assert len(await events(line)) == 27
+        await asyncio.sleep(1201)
+        assert len(await events(line)) == 31
+        assert recorder.dropped == 0
 
 
-async def test_a_full_queue_drops_and_counts(wire: Callable[[], Any]) -> None:
+def crowd(number: int) -> EventRecord:
+    about = Claim(metadata=Metadata(name=f"c{number}", namespace="default", uid=f"u{number}"))
+    return EventRecord(CLAIMS, about, "Normal", "ProvisioningSucceeded", "made")
+
+
+async def test_a_burst_of_thousands_loses_none(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        for number in range(3000):
+            recorder.record(crowd(number))
+        await recorder.close(3600.0)
+        assert recorder.dropped == 0
+    assert len(line.writes()) == 3000
+
+
+async def test_only_above_a_hundred_thousand_waiting_are_any_dropped_and_those_are_counted(
+    wire: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert MOST_WAITING == 100_000
+    monkeypatch.setattr("volplane.kube.events.MOST_WAITING", 1000)
     line = wire()
     recorder = EventRecorder(line.client, instance="volplane-0", now=now)
     for number in range(1010):
-        about = Claim(metadata=Metadata(name=f"c{number}", namespace="default", uid=f"u{number}"))
-        recorder.record(failed(about=about))
+        recorder.record(crowd(number))
+    recorder.record(crowd(7))
     assert recorder.dropped == 10
     task = asyncio.create_task(recorder.run())
     await quiet(recorder)
@@ -151,18 +216,42 @@ async def test_a_full_queue_drops_and_counts(wire: Callable[[], Any]) -> None:
     await task
 
 
-async def test_a_server_that_is_away_for_a_while_gets_the_event_later(wire: Callable[[], Any]) -> None:
+async def test_a_server_that_is_away_for_an_hour_gets_all_events_later(wire: Callable[[], Any]) -> None:
     line = wire()
     async with recording(line) as recorder:
-        line.fail(("POST", "/"), times=3)
+        line.fail(("POST", "/"), times=100_000)
+        for number in range(100):
+            recorder.record(crowd(number))
+        await asyncio.sleep(3600)
+        line.before = lambda _method, _path: None
+        await asyncio.sleep(61)
+        assert len(await events(line)) == 100
+        assert recorder.dropped == 0
+
+
+async def test_an_event_that_the_server_cannot_take_delays_no_other(wire: Callable[[], Any]) -> None:
+    line = wire()
+    poison = "/api/v1/namespaces/poison/events"
+    line.before = lambda _method, path: Response(500, {}, b"{}") if path == poison else None
+    async with recording(line) as recorder:
+        for number in range(10):
+            about = Claim(metadata=Metadata(name=f"p{number}", namespace="poison", uid=f"p{number}"))
+            recorder.record(failed(about=about))
         recorder.record(failed())
-        await asyncio.sleep(20)
+        await asyncio.sleep(0.5)
         assert len(await events(line)) == 1
-        line.fail(("POST", "/"), times=1000)
-        recorder.record(failed("two"))
-        await asyncio.sleep(60)
-        assert recorder.dropped == 1
-        assert recorder.idle
+
+
+async def test_rights_that_take_a_moment_to_spread_lose_no_event(wire: Callable[[], Any]) -> None:
+    line = wire()
+    line.before = lambda method, _path: Response(403, {}, b'{"message":"you may not"}') if method == "POST" else None
+    async with recording(line) as recorder:
+        recorder.record(failed())
+        await asyncio.sleep(3)
+        line.before = lambda _method, _path: None
+        await asyncio.sleep(5)
+        assert len(await events(line)) == 1
+        assert recorder.dropped == 0
 
 
 async def test_a_create_whose_answer_was_lost_is_not_repeated(wire: Callable[[], Any]) -> None:

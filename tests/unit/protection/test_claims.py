@@ -120,6 +120,16 @@ def test_every_pod_on_a_node_keeps_the_claim_whatever_its_phase_and_costs_no_lis
     assert bench.lists == 0
 
 
+def test_a_pod_that_never_started_is_named_because_it_keeps_the_claim_and_cannot_start_on_it() -> None:
+    """The deadlock of the original proposal: the kubelet refuses a claim that is being deleted."""
+    waits = Bench(dying(), pod("stuck", phase="Pending"), pod("works")).until_settled()
+    assert isinstance(waits, Wait)
+    [event] = waits.events
+    assert (event.type, event.reason) == ("Warning", "ClaimInUse")
+    assert event.message.startswith("pod stuck on node n keeps the claim and has not started")
+    assert event.message.endswith("delete the pod")
+
+
 @pytest.mark.parametrize(
     "user",
     [

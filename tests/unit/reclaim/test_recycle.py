@@ -20,7 +20,7 @@ from volplane.reconcile.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.progress import Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer, read_recycle_intent, write_volume_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer, read_recycle_intent, write_intent
 
 INTENT = "volplane.dev/intent"
 GONE = claim("gone")
@@ -31,7 +31,7 @@ SEALER = Sealer(b"k" * 32)
 
 def dirty(**intent: Any) -> Volume:
     """A released volume with this intent."""
-    text = write_volume_intent(RecycleIntent(v=INTENT_VERSION, **{"claim": GONE.uid, **intent}))
+    text = write_intent(RecycleIntent(v=INTENT_VERSION, **{"claim": GONE.uid, **intent}))
     return _with(text)
 
 

@@ -16,7 +16,7 @@ from volplane.state.records import (
     Sealer,
     read_delete_intent,
     read_recycle_intent,
-    write_volume_intent,
+    write_intent,
 )
 
 SEALER = Sealer(b"k" * 32)
@@ -80,14 +80,14 @@ def test_no_text_on_a_claim_or_volume_does_harm(text: str) -> None:
 
 def test_intents_of_volumes_are_read_back_and_keep_what_is_not_the_default() -> None:
     scrub = RecycleIntent(v=1, claim="uid", attempt=2, pod="p", failed="disk error", given_up=True)
-    assert read_recycle_intent(write_volume_intent(scrub)) == scrub
-    assert json.loads(write_volume_intent(RecycleIntent(v=1, claim="uid"))) == {"v": 1, "claim": "uid"}
+    assert read_recycle_intent(write_intent(scrub)) == scrub
+    assert json.loads(write_intent(RecycleIntent(v=1, claim="uid"))) == {"v": 1, "claim": "uid"}
     delete = DeleteIntent(v=1, delete_state={"job": 3})
-    assert read_delete_intent(write_volume_intent(delete)) == delete
+    assert read_delete_intent(write_intent(delete)) == delete
 
 
 def test_the_intent_of_another_operation_is_not_taken_for_this_one() -> None:
-    scrub = write_volume_intent(RecycleIntent(v=1, claim="uid"))
-    delete = write_volume_intent(DeleteIntent(v=1, delete_state={}))
+    scrub = write_intent(RecycleIntent(v=1, claim="uid"))
+    delete = write_intent(DeleteIntent(v=1, delete_state={}))
     assert read_delete_intent(scrub) is None
     assert read_recycle_intent(delete) is None

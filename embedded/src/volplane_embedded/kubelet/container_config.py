@@ -1,7 +1,7 @@
 """Derives the specification of a sandbox from a container. Pure. Refuses fields that it cannot honour.
 
 Source: pkg/kubelet/kuberuntime/kuberuntime_container.go (generateContainerConfig), security_context.go; the default
-capabilities are those of containerd.
+capabilities are those of containerd without SETFCAP: a file capability would hold on the host too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from volplane.kube.quantity import parse
 from volplane_embedded.kubelet.environment import expand
 from volplane_embedded.objects import Container, Pod, SecurityContext, VolumeMount
 from volplane_embedded.sandbox.libc import CAPABILITIES
@@ -35,7 +36,6 @@ DEFAULT_CAPABILITIES: Final = frozenset(
         "NET_RAW",
         "SETGID",
         "SETUID",
-        "SETFCAP",
         "SETPCAP",
         "NET_BIND_SERVICE",
         "SYS_CHROOT",
@@ -148,8 +148,12 @@ def sandbox_spec(
     sources: Mapping[str, MountedVolume],
     places: ContainerPaths,
     hidden: Sequence[Path] = (),
+    memory: int = 2 * 2**30,
 ) -> Spec:
-    """The sandbox of a container. sources: its mounted volumes, by name. Raises Refused."""
+    """The sandbox of a container. sources: its mounted volumes, by name. memory: bytes, if it names no limit.
+
+    Raises ContainerConfigError.
+    """
     _check(container)
     context = container.security_context or SecurityContext()
     uid, gid = _user(pod, context)
@@ -175,7 +179,15 @@ def sandbox_spec(
         binds=[*binds, message],
         hidden=[str(path) for path in hidden],
         scratch=not context.read_only_root_filesystem,
+        host_network=pod.spec.host_network,
+        memory_bytes=_memory(container) or memory,
     )
+
+
+def _memory(container: Container) -> int:
+    """The limit in bytes; 0 if there is none."""
+    text = ((container.resources.limits if container.resources is not None else None) or {}).get("memory")
+    return 0 if text is None else parse(text).as_bytes()
 
 
 def _user(pod: Pod, context: SecurityContext) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from volplane_embedded.kubelet.pod_state import ContainerRecord, PodRecord, Term
 from volplane_embedded.kubelet.sandboxes import Sandbox, Sandboxes
 from volplane_embedded.kubelet.volume_manager import VolumeManager
 from volplane_embedded.objects import PODS, Container, Now, Pod, timestamp
+from volplane_embedded.sandbox.limits import default_memory
 from volplane_embedded.sandbox.spec import Report, Spec
 
 __all__ = ["ContainerRuntime", "Dependencies"]
@@ -108,7 +109,15 @@ class ContainerRuntime:
         configuration = await self._deps.volumes.configuration(pod, *config_references(container))
         env = make_environment(pod, container, configuration)
         places = await asyncio.to_thread(self._files.make, container.name, record.attempt)
-        spec = sandbox_spec(pod, container, env=env, sources=sources, places=places, hidden=self._deps.hidden)
+        spec = sandbox_spec(
+            pod,
+            container,
+            env=env,
+            sources=sources,
+            places=places,
+            hidden=self._deps.hidden,
+            memory=default_memory(),
+        )
         await self._run(pod, container, record, spec, places)
 
     async def _run(

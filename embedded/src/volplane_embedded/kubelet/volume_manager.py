@@ -54,7 +54,7 @@ class ClaimUse:
 def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
     """Why the pod may not use the claim, or "". ran: its containers ran before a restart of the kubelet.
 
-    A terminating claim can be used only by pods that used it before.
+    A claim or volume that is being deleted can be used only by pods that used it before.
     """
     if claim.terminating and not (ran and claim.has_finalizer(names.CLAIM_PROTECTION)):
         return "PVC is being deleted"
@@ -62,6 +62,8 @@ def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
         return "PVC is not bound"
     if volume is None:
         return f'persistentvolume "{claim.spec.volume_name}" not found'
+    if volume.terminating and not ran:
+        return f"PV {volume.name} is being deleted"
     if volume.spec.claim_ref is None:
         return f"PV {volume.name} is not bound to any claim"
     if volume.spec.claim_ref.uid != claim.uid:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 from volplane_embedded.sandbox import libc
+from volplane_embedded.sandbox.seccomp import filter_system_calls
 from volplane_embedded.sandbox.spec import Spec
 
-__all__ = ["assume", "enter_user_namespace"]
+__all__ = ["assume", "enter_user_namespace", "forbid_user_namespaces"]
 
 
 def enter_user_namespace(spec: Spec, flags: int) -> None:
@@ -67,8 +69,14 @@ def _every_id(name: str) -> str:
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
 
 
+def forbid_user_namespaces() -> None:
+    """Let no further user namespace be made within this one. The filter of system calls says the same."""
+    with contextlib.suppress(OSError):  # inside a container /proc/sys may be read-only
+        Path("/proc/sys/user/max_user_namespaces").write_text("0")
+
+
 def assume(spec: Spec) -> None:
-    """Take the ids and capabilities of `spec`, with no way to gain more."""
+    """Take the ids and capabilities of `spec`, with no way to gain more, and the filter of system calls."""
     allowed = {libc.CAPABILITIES[name] for name in spec.capabilities}
     libc.limit_capabilities(allowed)
     if Path("/proc/self/setgroups").read_text().strip() == "allow":
@@ -77,3 +85,4 @@ def assume(spec: Spec) -> None:
     os.setresuid(spec.uid, spec.uid, spec.uid)
     libc.hold_capabilities(allowed if spec.uid == 0 else set())
     libc.forbid_new_privileges()
+    filter_system_calls()

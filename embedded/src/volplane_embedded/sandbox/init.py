@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import select
 import signal
 import socket
@@ -14,7 +13,8 @@ from typing import Final, NoReturn
 import msgspec
 
 from volplane_embedded.sandbox import libc
-from volplane_embedded.sandbox.credentials import assume
+from volplane_embedded.sandbox.credentials import assume, forbid_user_namespaces
+from volplane_embedded.sandbox.limits import limit_process, limit_process_ids
 from volplane_embedded.sandbox.rootfs import MountFailure, build
 from volplane_embedded.sandbox.spec import Spec, Stage
 
@@ -64,7 +64,11 @@ def run(spec: Spec, *, output: int, messages: int) -> NoReturn:
         os._exit(1)
     try:
         libc.forbid_inspection()
-        libc.unshare(libc.NEW_MOUNTS)
+        libc.unshare(libc.NEW_MOUNTS | libc.NEW_CGROUP)
+        forbid_user_namespaces()
+        limit_process_ids(spec)
+        if not spec.host_network:
+            libc.bring_up_loopback()
         socket.sethostname(spec.hostname or "localhost")
         build(spec)
     except MountFailure as failure:
@@ -114,7 +118,7 @@ def _execute(spec: Spec, output: int, failed: int) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        limit_process(spec)
         assume(spec)
         os.chdir(spec.cwd)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
+import socket
+import struct
 from typing import Final
 
 __all__ = [
@@ -21,29 +24,35 @@ __all__ = [
     "MS_PRIVATE",
     "MS_RDONLY",
     "MS_REC",
+    "NEW_CGROUP",
     "NEW_IPC",
     "NEW_MOUNTS",
+    "NEW_NETWORK",
     "NEW_PIDS",
     "NEW_USER",
     "NEW_UTS",
+    "bring_up_loopback",
     "die_with_parent",
     "forbid_inspection",
     "forbid_new_privileges",
     "hold_capabilities",
+    "install_filter",
     "limit_capabilities",
     "mount",
     "open_in_root",
     "pivot_root",
-    "set_read_only",
+    "restrict_mount",
     "unmount_detached",
     "unshare",
 ]
 
 NEW_MOUNTS: Final = 0x00020000
+NEW_CGROUP: Final = 0x02000000
 NEW_UTS: Final = 0x04000000
 NEW_IPC: Final = 0x08000000
 NEW_USER: Final = 0x10000000
 NEW_PIDS: Final = 0x20000000
+NEW_NETWORK: Final = 0x40000000
 
 MS_RDONLY: Final = 0x1
 MS_NOSUID: Final = 0x2
@@ -57,14 +66,21 @@ AT_RECURSIVE: Final = 0x8000
 _AT_FDCWD: Final = -100
 _MNT_DETACH: Final = 0x2
 _MOUNT_ATTR_RDONLY: Final = 0x1
+_MOUNT_ATTR_NOSUID: Final = 0x2
+_MOUNT_ATTR_NODEV: Final = 0x4
 _RESOLVE_NO_MAGICLINKS: Final = 0x02
 _RESOLVE_IN_ROOT: Final = 0x10
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
+_PR_SET_SECCOMP: Final = 22
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _CAPABILITY_VERSION_3: Final = 0x20080522
+_SECCOMP_MODE_FILTER: Final = 2
 _SIGKILL: Final = 9
+_SIOCGIFFLAGS: Final = 0x8913
+_SIOCSIFFLAGS: Final = 0x8914
+_IFF_UP: Final = 0x1
 
 _SYS_OPENAT2: Final = 437
 _SYS_MOUNT_SETATTR: Final = 442
@@ -95,6 +111,10 @@ class _MountAttr(ctypes.Structure):
 
 class _OpenHow(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("flags", "mode", "resolve"))
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
 
 
 class _CapHeader(ctypes.Structure):
@@ -139,9 +159,14 @@ def pivot_root(new: str, old: str) -> None:
     _syscall(number, new, new.encode(), old.encode())
 
 
-def set_read_only(path: str, *, recursive: bool = False) -> None:
-    """Forbid writing through the mount at `path` (and all below it)."""
-    attributes = _MountAttr(_MOUNT_ATTR_RDONLY, 0, 0, 0)
+def restrict_mount(path: str, *, read_only: bool = True, devices: bool = False, recursive: bool = False) -> None:
+    """Take rights from the mount at `path` (and all below it).
+
+    No program there gains anything by its set-user-id bit, no device there can be opened unless `devices`, and nothing
+    can be written if `read_only`.
+    """
+    taken = _MOUNT_ATTR_NOSUID | (_MOUNT_ATTR_RDONLY if read_only else 0) | (0 if devices else _MOUNT_ATTR_NODEV)
+    attributes = _MountAttr(taken, 0, 0, 0)
     flags = AT_RECURSIVE if recursive else 0
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     _syscall(
@@ -181,6 +206,23 @@ def forbid_inspection() -> None:
 def forbid_new_privileges() -> None:
     """No program started from here on gains anything by its set-user-id bit or file capabilities."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def install_filter(length: int, steps: int) -> None:
+    """Filter system calls from here on. steps: address of so many `struct sock_filter`."""
+    program = _FilterProgram(length, steps)
+    zero = ctypes.c_ulong(0)
+    result = _libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(program), zero, zero)
+    _checked(result, "seccomp")
+
+
+def bring_up_loopback() -> None:
+    """Make 127.0.0.1 of a new network namespace work."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = bytearray(struct.pack("16sh22x", b"lo", 0))
+        fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request)
+        (flags,) = struct.unpack_from("h", request, 16)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", flags | _IFF_UP))
 
 
 def limit_capabilities(kept: set[int]) -> None:

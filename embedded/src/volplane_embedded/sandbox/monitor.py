@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 
 from volplane_embedded.sandbox import init, libc
 from volplane_embedded.sandbox.credentials import enter_user_namespace
+from volplane_embedded.sandbox.limits import Cgroup
 from volplane_embedded.sandbox.log_writer import ContainerLog
 from volplane_embedded.sandbox.spec import Report, Spec, Stage, decode_spec, encode
 
@@ -23,6 +24,7 @@ TERMINATE: Final = b"T"
 KILL: Final = b"K"
 
 _NAMESPACES: Final = libc.NEW_PIDS | libc.NEW_IPC | libc.NEW_UTS
+"""And a network one, unless the command uses the host's; the rest is made by the first process within."""
 _SWITCHES: Final = (
     ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces is 0"),
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone is 0"),
@@ -66,6 +68,7 @@ class _Monitor:
         self._started = 0.0
         self._failed = False
         self._status: int | None = None
+        self._cgroup: Cgroup | None = None
 
     def run(self, orders: bytes) -> None:
         """Start the command and follow it to its end. orders: those received together with the spec."""
@@ -77,9 +80,12 @@ class _Monitor:
             self._fail("mounts", f"the log cannot be opened: {failure.filename or ''}: {failure.strerror}")
             return
         try:
-            enter_user_namespace(self._spec, _NAMESPACES)
-            self._pid = os.fork()
+            network = 0 if self._spec.host_network else libc.NEW_NETWORK
+            self._cgroup = Cgroup.make(self._spec)
+            enter_user_namespace(self._spec, _NAMESPACES | network)
+            self._pid = self._fork()
         except OSError as failure:
+            self._remove_cgroup()
             self._fail("namespaces", f"{failure.filename or ''}: {failure.strerror or failure}".lstrip(": "))
             return
         if self._pid == 0:
@@ -92,6 +98,20 @@ class _Monitor:
         if orders:
             self._carry_out(orders)
         self._follow(output, messages, log)
+
+    def _fork(self) -> int:
+        """Fork the first process of the sandbox, in the command's cgroup if it has one."""
+        if self._cgroup is None:
+            return os.fork()
+        self._cgroup.enter()
+        pid = os.fork()
+        if pid:
+            self._cgroup.leave()
+        return pid
+
+    def _remove_cgroup(self) -> None:
+        if self._cgroup is not None:
+            self._cgroup.remove()
 
     def _follow(self, output: int, messages: int, log: ContainerLog) -> None:
         """Serve pipes and orders until the sandbox has ended, which closes both pipes."""
@@ -143,6 +163,7 @@ class _Monitor:
 
     def _finish(self) -> None:
         _, first = os.waitpid(self._pid, 0)
+        self._remove_cgroup()
         if self._failed:
             return
         if not self._started:

@@ -1,7 +1,7 @@
-"""The file system of a sandboxed command: the host's tree, read-only, with the volumes mounted in it.
+"""The file system of a sandboxed command: the host's programs, read-only, with the volumes mounted in it.
 
 Built in a fresh mount namespace, in this order: a tmpfs becomes the root and the host's tree moves to /old below it;
-the new root is a second tmpfs at /new with the host's top-level directories bound read-only; volumes are bound on top;
+the new root is a second tmpfs at /new in which parts of the host's tree are bound read-only; volumes are bound on top;
 the host's tree is unmounted. Paths that belong to the command are resolved with /new as their root and never through
 magic links, so that no symlink in a volume reaches the host.
 """
@@ -16,12 +16,13 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from volplane_embedded.sandbox import libc
+from volplane_embedded.sandbox.host_tree import mask_proc, show_host
 from volplane_embedded.sandbox.spec import Bind, Spec
 
 __all__ = ["MountFailure", "build"]
 
-_PRIVATE: Final = frozenset({"dev", "proc", "run", "tmp"})
-"""Top-level directories that each command has of its own: the host's contain sockets, devices and other processes."""
+_SIZES: Final = {"run": "size=16m,nr_inodes=10k", "dev": "size=1m,nr_inodes=1k", "shm": "size=64m,nr_inodes=10k"}
+"""Of the small file systems in memory that each command has of its own."""
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
 _DEVICE_LINKS: Final = {
     "fd": "/proc/self/fd",
@@ -44,25 +45,27 @@ def build(spec: Spec) -> None:
     """
     libc.mount(None, "/", None, libc.MS_REC | libc.MS_PRIVATE)
     sources = [_open_source(bind) for bind in spec.binds]
-    libc.mount("tmpfs", spec.base, "tmpfs", _PLAIN, "mode=755")
+    libc.mount("tmpfs", spec.base, "tmpfs", _PLAIN, "mode=755,size=16m,nr_inodes=10k")
     os.chdir(spec.base)
     for name in ("old", "new", "skeletons"):
         Path(name).mkdir()
     libc.pivot_root(".", "old")
     os.chdir("/")
-    libc.mount("tmpfs", "/new", "tmpfs", _PLAIN, "mode=755")
-    _bind_host()
-    _mount_private()
+    libc.mount("tmpfs", "/new", "tmpfs", _PLAIN, "mode=755,size=16m,nr_inodes=10k")
+    show_host(Path("/new"))
+    _mount_private(spec)
     root = os.open("/new", os.O_PATH | os.O_DIRECTORY)
     _hide(root, spec.hidden)
     _make_mount_points(root, [(bind, _is_directory(fd)) for bind, fd in zip(spec.binds, sources, strict=True)])
     for bind, fd in _by_depth(spec.binds, sources):
         _bind_volume(root, bind, fd)
-    for path in ("/new/dev", "/new/run", "/new/proc", "/new"):
-        libc.set_read_only(path)
+    mask_proc(Path("/new/proc"))
+    for path in ("/new/run", "/new/proc", "/new"):
+        libc.restrict_mount(path)
+    libc.restrict_mount("/new/dev", devices=True)
     if not spec.scratch:
-        libc.set_read_only("/new/tmp")
-        libc.set_read_only("/new/dev/shm")
+        libc.restrict_mount("/new/tmp")
+        libc.restrict_mount("/new/dev/shm")
     os.chdir("/new")
     libc.pivot_root(".", ".")
     libc.unmount_detached(".")
@@ -112,46 +115,21 @@ def _step_into(parent: int, part: str, bind: Bind) -> int:
     return fd
 
 
-# --- the host's tree and private directories -----------------------------------------------------------------
+# --- private directories ------------------------------------------------------------------------------------------
 
 
-def _bind_host() -> None:
-    with os.scandir("/old") as entries:
-        for entry in sorted(entries, key=lambda item: item.name):
-            if entry.name not in _PRIVATE:
-                _bind_entry(entry)
-
-
-def _bind_entry(entry: os.DirEntry[str]) -> None:
-    target = Path("/new", entry.name)
-    if entry.is_symlink():
-        target.symlink_to(Path(entry.path).readlink())
-        return
-    if entry.is_dir(follow_symlinks=False):
-        target.mkdir()
-    elif entry.is_file(follow_symlinks=False):
-        target.touch()
-    else:
-        return
-    # A directory that cannot be bound (another user's FUSE mount) stays empty.
-    try:
-        libc.mount(entry.path, str(target), None, libc.MS_BIND | libc.MS_REC)
-    except PermissionError:
-        return
-    libc.set_read_only(str(target), recursive=True)
-
-
-def _mount_private() -> None:
+def _mount_private(spec: Spec) -> None:
     Path("/new/proc").mkdir()
     try:
         libc.mount("proc", "/new/proc", "proc", _PLAIN | libc.MS_NOEXEC)
     except PermissionError:
         # Inside a container that covers parts of /proc the kernel forbids a new one; the covered one serves as well.
         libc.mount("/old/proc", "/new/proc", None, libc.MS_BIND | libc.MS_REC)
-        libc.set_read_only("/new/proc", recursive=True)
-    for name, mode in (("run", "755"), ("tmp", "1777"), ("dev", "755")):
+        libc.restrict_mount("/new/proc", recursive=True)
+    tmp = f"mode=1777,size={spec.tmp_bytes},nr_inodes=100k"
+    for name, options in (("run", f"mode=755,{_SIZES['run']}"), ("tmp", tmp), ("dev", f"mode=755,{_SIZES['dev']}")):
         Path("/new", name).mkdir()
-        libc.mount("tmpfs", f"/new/{name}", "tmpfs", _PLAIN, f"mode={mode}")
+        libc.mount("tmpfs", f"/new/{name}", "tmpfs", _PLAIN, options)
     _mount_devices()
 
 
@@ -161,11 +139,11 @@ def _mount_devices() -> None:
         with contextlib.suppress(FileNotFoundError):
             libc.mount(f"/old/dev/{name}", f"/new/dev/{name}", None, libc.MS_BIND)
             # Devices can still be written; this keeps user 0 from changing the mode of the host's.
-            libc.set_read_only(f"/new/dev/{name}")
+            libc.restrict_mount(f"/new/dev/{name}", devices=True)
     for name, target in _DEVICE_LINKS.items():
         Path("/new/dev", name).symlink_to(target)
     Path("/new/dev/shm").mkdir()
-    libc.mount("tmpfs", "/new/dev/shm", "tmpfs", _PLAIN, "mode=1777")
+    libc.mount("tmpfs", "/new/dev/shm", "tmpfs", _PLAIN, f"mode=1777,{_SIZES['shm']}")
     Path("/new/dev/pts").mkdir()
     # Without devpts only commands that open a terminal fail.
     with contextlib.suppress(OSError):
@@ -182,14 +160,14 @@ def _hide(root: int, hidden: list[str]) -> None:
             libc.mount("tmpfs", _fd_path(fd), "tmpfs", _PLAIN | libc.MS_RDONLY, "mode=555")
         else:
             libc.mount("/old/dev/null", _fd_path(fd), None, libc.MS_BIND)
-            _forbid_writing(root, path)
+            _restrict(root, path, read_only=True, devices=True)
         os.close(fd)
 
 
-def _forbid_writing(root: int, path: str, *, recursive: bool = False) -> None:
-    """Make the mount at `path` read-only. Opens it anew: a descriptor from before the mount leads below it."""
+def _restrict(root: int, path: str, *, read_only: bool, devices: bool, recursive: bool = False) -> None:
+    """As `libc.restrict_mount`. Opens the path anew: a descriptor from before the mount leads below it."""
     top = libc.open_in_root(root, path)
-    libc.set_read_only(_fd_path(top), recursive=recursive)
+    libc.restrict_mount(_fd_path(top), read_only=read_only, devices=devices, recursive=recursive)
     os.close(top)
 
 
@@ -284,10 +262,10 @@ def _bind_volume(root: int, bind: Bind, source: int) -> None:
         libc.mount(_fd_path(source), _fd_path(target), None, libc.MS_BIND | libc.MS_REC)
     except OSError as failure:
         raise MountFailure(f"cannot mount {bind.source} at {bind.target}: {failure.strerror}") from failure
+    device = stat.S_ISBLK(os.fstat(source).st_mode) or stat.S_ISCHR(os.fstat(source).st_mode)
     os.close(target)
     os.close(source)
-    if bind.read_only:
-        _forbid_writing(root, bind.target, recursive=True)
+    _restrict(root, bind.target, read_only=bind.read_only, devices=device, recursive=True)
 
 
 def _ensure(root: int, bind: Bind, *, is_directory: bool) -> int:

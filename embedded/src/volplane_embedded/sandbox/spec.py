@@ -30,6 +30,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     base: an empty directory of the host on which the new root is built (nothing remains there).
     hidden: directories and files of the host that are shown empty. scratch: whether /tmp and /dev/shm may be written.
     capabilities: names without `CAP_`, held within the command's own user namespace, and only by user 0.
+    host_network: use this machine's network; without that the command has a loopback interface of its own, and nothing
+    else. memory_bytes, processes: see `volplane_embedded.sandbox.limits`. tmp_bytes: size of /tmp; /dev/shm and /run
+    have fixed ones.
     log: file that receives the output as `<time> stdout <F|P> <text>` lines, moved to `<log>.1` at `log_bytes`.
     result: file that receives the last report.
     """
@@ -48,6 +51,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     binds: list[Bind] = []
     hidden: list[str] = []
     scratch: bool = True
+    host_network: bool = False
+    memory_bytes: int = 2 * 2**30
+    processes: int = 1024
+    tmp_bytes: int = 256 * 2**20
     log_bytes: int = 10 * 1024 * 1024
 
 

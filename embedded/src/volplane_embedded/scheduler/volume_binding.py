@@ -130,7 +130,7 @@ def conflict(bound: Iterable[Claim], node: Node, storage: StorageState) -> str:
     """Why the volumes of bound claims cannot be used on this node, or ""."""
     for claim in bound:
         volume = storage.volumes(claim.spec.volume_name)
-        if volume is None:
+        if volume is None or volume.terminating:
             return _GONE
         if not volume_allows(volume, node):
             return _ELSEWHERE

@@ -1,4 +1,4 @@
-"""`volplane check`: judge a backend by the rules that every backend promises to keep."""
+"""`volplane check`: judge a backend by the rules that every backend promises to keep, or volplane on a cluster."""
 
 from __future__ import annotations
 
@@ -8,11 +8,27 @@ from typing import Annotated
 import typer
 
 from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import Controllers, Kubeconfig, Output
+from volplane.controller.config import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.errors import ConfigurationError
 from volplane.messages import nearest
+from volplane_testing.cli.check_cluster import (
+    DEFAULT_IMAGE,
+    Churn,
+    Format,
+    Image,
+    Kills,
+    OnCluster,
+    PrintRbac,
+    Sections,
+    Work,
+    check_cluster,
+    chosen_sections,
+)
 from volplane_testing.cli.subjects import Capacity, Chosen, Nodes, Options, Parameters, Segments, changes_of, options_of
 from volplane_testing.conformance import RULES, Report, Rule, RuleResult, RuleStatus, Subject, run_rules
 from volplane_testing.conformance.subject import MakeSubject
+from volplane_testing.qualification import Plan
 
 __all__ = ["register"]
 
@@ -25,7 +41,9 @@ Backend = Annotated[
     ),
 ]
 Rules = Annotated[list[str] | None, typer.Option("--rule", metavar="NAME", help="Judge only this rule. Repeatable.")]
-ListRules = Annotated[bool, typer.Option("--list", help="List the rules, and judge nothing.")]
+ListRules = Annotated[
+    bool, typer.Option("--list", help="List the rules (with --cluster: the sections), and judge nothing.")
+]
 InProcess = Annotated[
     bool, typer.Option("--in-process", help="The storage is in memory: crash by exceptions, not by killing a process.")
 ]
@@ -51,13 +69,45 @@ def check(
     in_process: InProcess = False,
     verbose: Everything = False,
     list_rules: ListRules = False,
+    cluster: OnCluster = False,
+    kubeconfig: Kubeconfig = None,
+    controllers: Controllers = DEFAULT_CONTROLLERS,
+    section: Sections = None,
+    work: Work = None,
+    image: Image = DEFAULT_IMAGE,
+    churn: Churn = 120.0,
+    kills: Kills = 30,
+    output: Format = Output.TEXT,
+    print_rbac: PrintRbac = False,
 ) -> None:
     """Judge a backend by the rules that every backend keeps; exit code 1 if one is violated.
 
     This makes and deletes assets on the storage that the options name, dozens of them, and kills processes in the
     middle of that: use a storage for tests.
+
+    With --cluster: run volplane on the cluster of the kubeconfig, with a driver, classes and namespaces of its own,
+    go through the life of volumes section by section, and remove everything. Exit code 1 if a section fails. The
+    driver is of BACKEND, or of hostpath in a directory of this machine, which pods must see to be part of it.
     """
     console = Console()
+    if cluster or print_rbac:
+        if rule or in_process or segment or node:
+            raise typer.BadParameter("--rule, --in-process, --segment and --node judge a backend: leave --cluster out")
+        plan = Plan(
+            kubeconfig=kubeconfig,
+            sections=chosen_sections(section or []),
+            controllers=",".join(sorted(parse_controllers(controllers))),
+            backend=backend or "hostpath",
+            options=options_of(options),
+            parameters=changes_of(parameters=parameters).get("parameters", {}),
+            capacity=capacity or "1Mi",
+            work=work,
+            image=image,
+            churn_seconds=churn,
+            kills=kills,
+        )
+        check_cluster(console, plan, list_only=list_rules, print_rbac=print_rbac, output=output)
+        return
     rules = _chosen(rule or [])
     if list_rules:
         for each in rules:

@@ -168,7 +168,7 @@ class Nodes:
         disks: list[tuple[Disk, str]] = []
         for volume in pod["spec"].get("volumes") or ():
             if "persistentVolumeClaim" not in volume:
-                inline = self._disks.of(volume)
+                inline = self._disks.of(_part_of(volume, pod))
                 disks += [(inline, "")] if inline is not None else []
         for claim in self._claims(pod):
             if claim is None or "deletionTimestamp" in claim["metadata"]:
@@ -275,6 +275,17 @@ class Nodes:
             path += f"/{subresource}"
         headers = _MERGE if method == "PATCH" else _JSON
         self._view.send(_ME, method, path, json.dumps(body).encode(), headers=headers)
+
+
+def _part_of(volume: Json, pod: Json) -> Json:
+    """What the pod's containers see of an inline volume: the part that their mounts name."""
+    mounts = [mount for container in pod["spec"]["containers"] for mount in container.get("volumeMounts") or ()]
+    part = next((mount.get("subPath", "") for mount in mounts if mount["name"] == volume["name"]), "")
+    return {
+        key: {**fields, "path": f"{fields['path']}/{part}"} if part and "path" in fields else fields
+        for key, fields in volume.items()
+        if isinstance(fields, dict)
+    }
 
 
 def _places_of(volume: Json) -> list[Json]:

@@ -118,3 +118,13 @@ def test_run_as_non_root_needs_a_user() -> None:
 def test_a_mount_of_an_unknown_volume_is_refused() -> None:
     with pytest.raises(ContainerConfigError, match="no volume other"):
         spec(pod({"volumeMounts": [{"name": "other", "mountPath": "/x"}]}))
+
+
+@pytest.mark.parametrize(("text", "size"), [("64Mi", 64 * 2**20), ("1500m", 2), ("1e3", 1000)])
+def test_a_memory_limit_is_kept(text: str, size: int) -> None:
+    assert spec(pod({"resources": {"limits": {"memory": text}}})).memory_bytes == size
+
+
+def test_the_machines_network_is_for_those_who_ask() -> None:
+    assert not spec(pod()).host_network
+    assert spec(pod(hostNetwork=True)).host_network

@@ -19,9 +19,9 @@ def claim(*, phase: str = "Bound", name: str = "data", modes: tuple[str, ...] = 
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, Claim)
 
 
-def volume(uid: str | None = "uid-data") -> Volume:
+def volume(uid: str | None = "uid-data", **metadata: Any) -> Volume:
     reference = {"namespace": "default", "name": "data", "uid": uid} if uid is not None else None
-    return msgspec.convert({"metadata": {"name": "disk"}, "spec": {"claimRef": reference}}, Volume)
+    return msgspec.convert({"metadata": {"name": "disk", **metadata}, "spec": {"claimRef": reference}}, Volume)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,8 @@ def volume(uid: str | None = "uid-data") -> Volume:
         (claim(**GUARDED), volume(), False, "PVC is being deleted"),
         (claim(**GUARDED), volume(), True, ""),
         (claim(**GOING), volume(), True, "PVC is being deleted"),
+        (claim(), volume(**GOING), False, "PV disk is being deleted"),
+        (claim(), volume(**GOING), True, ""),
     ],
 )
 def test_a_claim_and_its_volume_must_agree_and_stay(one: Claim, found: Volume | None, ran: bool, reason: str) -> None:

@@ -64,7 +64,7 @@ def volume(name: str, *, host: str = "", size: str = "1Gi", phase: str = "Availa
         **({"nodeAffinity": on(host)} if host else {}),
         **fields,
     }
-    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": "7"}
+    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": "7", **spec.pop("metadata", {})}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, Volume)
 
 
@@ -198,6 +198,10 @@ def test_a_preferred_node_wins_over_an_emptier_one() -> None:
         ([claim()], "pod has unbound immediate PersistentVolumeClaims"),
         (
             [claim(volume="disk")],
+            "1 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+        ),
+        (
+            [claim(volume="disk"), volume("disk", metadata={"deletionTimestamp": NOW})],
             "1 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
         ),
         (

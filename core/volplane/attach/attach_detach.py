@@ -1,0 +1,331 @@
+"""The next step for a volume on a node, and for the report of a node: what attach-detach decides. Pure.
+
+A volume is attached by creating its VolumeAttachment, and reported in `volumesAttached` of the node once that is
+attached. It is detached in the opposite order: the report is withdrawn, the node is read live, and only if its kubelet
+does not use the volume then is the attachment deleted. The kubelet writes `volumesInUse` before it reads
+`volumesAttached`, both on one object, so that at least one of the two sees the other.
+Source: reconciler.go and node_status_updater.go of pkg/controller/volume/attachdetach of Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from volplane.attach.desired import (
+    elsewhere,
+    is_managed,
+    is_ready,
+    listed_volumes,
+    out_of_service,
+    pair_of_attachment,
+    pairs_of_node,
+    users_of,
+    volume_wanted,
+    volumes_in_use,
+)
+from volplane.attach.identity import CSI_PREFIX, Pair, csi_parts, named_by_controller
+from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Settled, Wait
+from volplane.kube import names
+from volplane.kube.kinds import ATTACHMENTS, NODES, PODS, VOLUMES
+from volplane.kube.objects import Node, Pod, Volume, VolumeAttachment
+from volplane.state.cluster_state import ClusterState
+
+__all__ = ["AttachDetachState", "Decision", "decide_node", "decide_pair", "report_differs"]
+
+ATTACH_TIMEOUT: Final = 120.0
+"""Seconds after which pods are told that no attacher answers; and again after each further such time."""
+
+
+@dataclass(slots=True)
+class AttachDetachState:
+    """What the decisions see: the cluster, and what a restart may forget.
+
+    unwanted: key of a pair -> loop time since which nobody wants the volume on the node, while it is attached.
+    last_in_use: name of a node that is gone -> what its kubelet used when it went. creating: unique name of a volume
+    that may be on one node at a time -> key of the pair whose attachment is being created.
+    """
+
+    cluster: ClusterState
+    unwanted: dict[str, float] = field(default_factory=dict)
+    last_in_use: dict[str, frozenset[str]] = field(default_factory=dict)
+    creating: dict[str, str] = field(default_factory=dict)
+
+
+class Decision(NamedTuple):
+    """action: the next step. about: what its events tell; they are recorded once for each such text, while the
+    volume is wanted on the node. wanted: whether it is. forced: why the volume is detached though its node may use it:
+    "timeout", "out-of-service".
+    """
+
+    action: Action
+    about: str = ""
+    wanted: bool = False
+    forced: str = ""
+
+
+def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decision:
+    """The next step for the volume on the node."""
+    attachment = state.cluster.attachments.get(pair.attachment)
+    users = users_of(pair, state.cluster)
+    volume = volume_wanted(pair, state.cluster)
+    if volume is not None:
+        return _wanted(pair, attachment, volume, users, state)._replace(wanted=True)
+    if attachment is None or not named_by_controller(attachment):
+        return Decision(Settled())
+    if not csi_parts(pair.volume)[0]:
+        name = attachment.spec.source.persistent_volume_name or ""
+        if pair_of_attachment(attachment, state.cluster) != pair:
+            return Decision(Settled())  # Its volume is known by now, under whose name it is decided.
+        if not reads.has(VOLUMES, name):
+            return Decision(Read(VOLUMES, name, why="is its volume really gone?"))
+    return _unwanted(pair, attachment, state, reads)
+
+
+# --- wanted -------------------------------------------------------------------------------------------------------
+
+
+def _wanted(
+    pair: Pair,
+    attachment: VolumeAttachment | None,
+    volume: Volume,
+    users: Sequence[Pod],
+    state: AttachDetachState,
+) -> Decision:
+    if attachment is None:
+        return _create(pair, volume, users, state)
+    if attachment.terminating:
+        text = "volume attachment is being deleted"
+        return _attach_failed(volume, users, text, about=f"deleted {attachment.uid}")
+    node = state.cluster.nodes.get(pair.node)
+    if attachment.status.attached:
+        if node is not None and _outlived(attachment, node) and pair.volume not in volumes_in_use(node):
+            # The node's name went to another machine, which does not have the volume.
+            return Decision(Delete(kind=ATTACHMENTS, target=attachment, why="it is of a former node", exact=False))
+        if node is None or not is_managed(node) or pair.volume in listed_volumes(node):
+            return Decision(Settled())
+        text = f'AttachVolume.Attach succeeded for volume "{volume.name}" '
+        events = tuple(EventRecord(PODS, pod, "Normal", "SuccessfulAttachVolume", text) for pod in users)
+        reason = f"it is attached; node {node.name} is told so"
+        return Decision(Wait(reason=reason, events=events), about=f"attached {attachment.uid}")
+    if node is not None and _outlived(attachment, node):
+        return Decision(Delete(kind=ATTACHMENTS, target=attachment, why="it is of a former node", exact=False))
+    return _awaited(attachment, volume, users, state.cluster)
+
+
+def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetachState) -> Decision:
+    node = state.cluster.nodes.get(pair.node)
+    if node is None:
+        return Decision(Wait(reason=f"node {pair.node} does not exist"))
+    if not is_managed(node):
+        return Decision(Settled())
+    if others := elsewhere(pair, state.cluster):
+        return _blocked(pair, volume, users, others, state)
+    if state.creating.get(pair.volume, pair.key) != pair.key:
+        return Decision(Wait(reason="it is about to be attached to another node"))
+    driver, _ = csi_parts(pair.volume)
+    body = ATTACHMENTS.body(
+        metadata={"name": pair.attachment, "annotations": {names.NODE_UID: node.uid}},
+        spec={"attacher": driver, "nodeName": pair.node, "source": {"persistentVolumeName": volume.name}},
+    )
+    failure = EventRecord(PODS, users[0], "Warning", "FailedAttachVolume", _failed_text(volume, "").rstrip(": "))
+    why = f"pod {users[0].key} needs it on {pair.node}"
+    return Decision(Create(kind=ATTACHMENTS, body=body, why=why, failure_event=failure))
+
+
+def _blocked(
+    pair: Pair,
+    volume: Volume,
+    users: Sequence[Pod],
+    others: Sequence[VolumeAttachment],
+    state: AttachDetachState,
+) -> Decision:
+    """Another node has it. Pods are told if it is attached there and will stay so for a while."""
+    nodes = ", ".join(sorted({each.spec.node_name for each in others}))
+    reason = f"it is attached to {nodes}, and may be on one node at a time"
+    theirs = [pod for other in others for pod in users_of(Pair(other.spec.node_name, pair.volume), state.cluster)]
+    if not any(_holds(pair.volume, each, theirs, state) for each in others):
+        return Decision(Wait(reason=reason))
+    events = tuple(
+        EventRecord(PODS, pod, "Warning", "FailedAttachVolume", _multi_attach_text(volume, pod, theirs))
+        for pod in users
+    )
+    return Decision(Wait(reason=reason, events=events), about="multi-attach")
+
+
+def _holds(unique: str, attachment: VolumeAttachment, users: Sequence[Pod], state: AttachDetachState) -> bool:
+    """Whether it is attached there, and a pod or the node keeps it from being detached now."""
+    if not attachment.status.attached or attachment.terminating:
+        return False
+    other = Pair(attachment.spec.node_name, unique)
+    return bool(users) or _mounted(other, state.cluster.nodes.get(other.node), state)
+
+
+def _multi_attach_text(volume: Volume, pod: Pod, others: Iterable[Pod]) -> str:
+    """Names of pods in other namespaces are not disclosed."""
+    same, foreign = [], 0
+    for other in others:
+        if other.namespace == pod.namespace:
+            same.append(other.name)
+        else:
+            foreign += 1
+    text = f'Multi-Attach error for volume "{volume.name}" '
+    if not same and not foreign:
+        return f"{text}Volume is already exclusively attached to one node and can't be attached to another"
+    if not same:
+        return f"{text}Volume is already used by {foreign} pod(s) in different namespaces"
+    text = f"{text}Volume is already used by pod(s) {', '.join(same)}"
+    return f"{text} and {foreign} pod(s) in different namespaces" if foreign else text
+
+
+def _awaited(attachment: VolumeAttachment, volume: Volume, users: Sequence[Pod], cluster: ClusterState) -> Decision:
+    """Its attacher has not attached it yet."""
+    error = attachment.status.attach_error
+    if error is not None:
+        return _attach_failed(volume, users, error.message, about=f"error {attachment.uid} {error.time}")
+    waited = (cluster.now() - _time(attachment.metadata.creation_timestamp, cluster)).total_seconds()
+    attacher = attachment.spec.attacher
+    times = int(max(waited, 0.0) // ATTACH_TIMEOUT)
+    left = (times + 1) * ATTACH_TIMEOUT - waited
+    reason = f"waiting for attacher {attacher}"
+    if times == 0:
+        return Decision(Wait(reason=reason, seconds=left))
+    _, handle = csi_parts(f"{CSI_PREFIX}{attacher}^{(volume.spec.csi or {}).get('volumeHandle', '')}")
+    text = f"timed out waiting for external-attacher of {attacher} CSI driver to attach volume {handle}"
+    return _attach_failed(volume, users, text, about=f"timeout {attachment.uid} {times}", seconds=left)
+
+
+def _attach_failed(
+    volume: Volume, users: Sequence[Pod], why: str, *, about: str, seconds: float | None = None
+) -> Decision:
+    text = _failed_text(volume, why)
+    events = tuple(EventRecord(PODS, pod, "Warning", "FailedAttachVolume", text) for pod in users)
+    return Decision(Wait(reason=why, seconds=seconds, events=events), about=about)
+
+
+def _failed_text(volume: Volume, why: str) -> str:
+    return f'AttachVolume.Attach failed for volume "{volume.name}" : {why}'
+
+
+def _outlived(attachment: VolumeAttachment, node: Node) -> bool:
+    """Whether it was made for an earlier node of this name."""
+    made_for = attachment.annotation(names.NODE_UID)
+    return bool(made_for) and made_for != node.uid
+
+
+def _time(text: str | None, cluster: ClusterState) -> datetime:
+    return datetime.fromisoformat(text) if text else cluster.now()
+
+
+# --- unwanted -----------------------------------------------------------------------------------------------------
+
+
+def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState, reads: LiveReads) -> Decision:
+    if attachment.terminating:
+        reason = f"attacher {attachment.spec.attacher} is detaching it"
+        error = attachment.status.detach_error
+        return Decision(Wait(reason=f"{reason}: {error.message}" if error is not None else reason))
+    node = state.cluster.nodes.get(pair.node)
+    mounted = _mounted(pair, node, state)
+    forced, left = _force(pair, node, state) if mounted else ("", None)
+    if mounted and not forced:
+        return Decision(Wait(reason=f"node {pair.node} still uses it", seconds=left))
+    if node is not None and is_managed(node) and _lists(pair, node):
+        return Decision(Wait(reason=f"node {pair.node} is told that it is no longer attached"))
+    if not forced and not reads.has(NODES, pair.node):
+        return Decision(Read(NODES, pair.node, why="does its kubelet use the volume?"))
+    why = f"no pod needs it on {pair.node}" + (f"; forced: {forced}" if forced else "")
+    return Decision(Delete(kind=ATTACHMENTS, target=attachment, why=why, exact=False), forced=forced)
+
+
+def _mounted(pair: Pair, node: Node | None, state: AttachDetachState) -> bool:
+    """Whether its kubelet may use it. Of a node that is gone, what it last reported counts, and doubt means yes."""
+    if node is not None:
+        return _among(pair, volumes_in_use(node))
+    known = state.last_in_use.get(pair.node)
+    return known is None or _among(pair, known)
+
+
+def _lists(pair: Pair, node: Node) -> bool:
+    return _among(pair, listed_volumes(node))
+
+
+def _among(pair: Pair, volumes: Iterable[str]) -> bool:
+    if csi_parts(pair.volume)[0]:
+        return pair.volume in volumes
+    return any(Pair(pair.node, each).attachment == pair.volume for each in volumes)
+
+
+def _force(pair: Pair, node: Node | None, state: AttachDetachState) -> tuple[str, float | None]:
+    """Why it may be detached all the same; or how long that still takes, None for as long as nothing changes."""
+    settings = state.cluster.settings
+    since = state.unwanted.get(pair.key, state.cluster.monotonic())
+    left = since + settings.force_detach_after - state.cluster.monotonic()
+    expired = settings.force_detach and left <= 0
+    if out_of_service(node):
+        return ("timeout" if expired else "out-of-service"), None
+    if is_ready(node) or not settings.force_detach:
+        return "", None
+    return ("timeout", None) if expired else ("", left)
+
+
+# --- the report of a node -----------------------------------------------------------------------------------------
+
+
+def decide_node(name: str, state: AttachDetachState) -> Action:
+    """Write `volumesAttached` of the node: what is attached and not about to be detached.
+
+    One write for all volumes. It carries the version of the node it was computed from: a list is replaced as a whole.
+    """
+    node = state.cluster.nodes.get(name)
+    if node is None or not is_managed(node):
+        return Settled()
+    listed = {each.name: each.device_path for each in node.status.volumes_attached or ()}
+    report = {unique: path for unique, path in listed.items() if _stays(Pair(name, unique), node, state)}
+    for pair in pairs_of_node(name, state.cluster):
+        if pair.volume not in report and _appears(pair, node, state.cluster):
+            report[pair.volume] = ""
+    if report.keys() == listed.keys():
+        return Settled()
+    return _report(node, report, listed)
+
+
+def report_differs(pair: Pair, state: AttachDetachState) -> bool:
+    """Whether what `decide_node` would write about this volume is not what the node lists."""
+    node = state.cluster.nodes.get(pair.node)
+    if node is None or not is_managed(node):
+        return False
+    return not _stays(pair, node, state) if _lists(pair, node) else _appears(pair, node, state.cluster)
+
+
+def _report(node: Node, report: Mapping[str, str], listed: Mapping[str, str]) -> Patch:
+    attached: list[dict[str, Any]] = [{"name": name, "devicePath": report[name]} for name in sorted(report)]
+    more, fewer = len(report.keys() - listed.keys()), len(listed.keys() - report.keys())
+    why = f"{more} volumes are attached, {fewer} are about to be detached"
+    body = {"status": {"volumesAttached": attached or None}}
+    return Patch(kind=NODES, target=node, body=body, subresource="status", why=why)
+
+
+def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
+    """Whether a volume that is reported stays so. What is no CSI volume was not written by us."""
+    if not csi_parts(pair.volume)[0]:
+        return True
+    attachment, users = state.cluster.attachments.get(pair.attachment), users_of(pair, state.cluster)
+    if attachment is None and not users:
+        return _mounted(pair, node, state) and not _force(pair, node, state)[0]
+    if attachment is None or attachment.terminating or not attachment.status.attached:
+        return False
+    if users:
+        return not _outlived(attachment, node) or pair.volume in volumes_in_use(node)
+    return _mounted(pair, node, state) and not _force(pair, node, state)[0]
+
+
+def _appears(pair: Pair, node: Node, cluster: ClusterState) -> bool:
+    """Whether a volume that is not reported is to be: it is attached and wanted, to this very node."""
+    attachment = cluster.attachments.get(pair.attachment)
+    if attachment is None or attachment.terminating or not attachment.status.attached:
+        return False
+    former = _outlived(attachment, node) and pair.volume not in volumes_in_use(node)
+    return not former and bool(users_of(pair, cluster))

@@ -1,0 +1,277 @@
+"""The next step for an attachment of one of our drivers. Pure; the hook calls are in `operation`.
+
+The finalizer and the record of what is attached where are written before `attach` is called for the first time; they go
+when `detach` is done. So an attachment that was deleted still says what to detach, though volume and node may be gone.
+Source: pkg/controller/csi_handler.go of kubernetes-csi/external-attacher.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from volplane.attach.identity import attacher_finalizer
+from volplane.attach.record import intent_of, record_of
+from volplane.controller.actions import Action, Patch, Run, Settled, Wait
+from volplane.drivers.view import DriverView
+from volplane.intents.owner import driver_of
+from volplane.kube import names
+from volplane.kube.kinds import ATTACHMENTS
+from volplane.kube.objects import Node, Volume, VolumeAttachment
+from volplane.state.cluster_state import ClusterState
+from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
+from volplane.state.records import AttachmentIntent, write_intent
+
+__all__ = ["decide_attachment", "rfc3339"]
+
+_MOST_BYTES = 1024
+"""Of an error message in the status; the API server refuses a longer one."""
+FINALIZER_BY_HAND = "remove the finalizer {} to accept that the backend may still have it attached"
+
+
+def decide_attachment(key: str, cluster: ClusterState) -> Action:
+    """The single next action for the VolumeAttachment of this name."""
+    attachment = cluster.attachments.get(key)
+    if attachment is None:
+        return Settled()
+    candidates = cluster.drivers.attachers(attachment.spec.attacher)
+    if not candidates:
+        return Settled()
+    if attachment.terminating:
+        return _leave(attachment, candidates, cluster)
+    if attachment.status.attached and not _doubtful(attachment, cluster):
+        return Settled()
+    return _enter(attachment, candidates, cluster)
+
+
+def _doubtful(attachment: VolumeAttachment, cluster: ClusterState) -> bool:
+    """Whether what the status says may not hold any more: the backend shows otherwise, or the machine is another."""
+    progress = cluster.progress.attachment(attachment.uid)
+    if progress.lost or _moved(attachment, cluster):
+        return True
+    step = progress.step
+    return isinstance(step, Attached) and dict(step.metadata) != (attachment.status.attachment_metadata or {})
+
+
+def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
+    """What is wrong if the node's name is that of another machine now; else ""."""
+    node, was = cluster.nodes.get(attachment.spec.node_name), attachment.annotation(names.NODE_ID)
+    if node is None or was is None or node.spec.provider_id in ("", was) or record_of(attachment) is None:
+        return ""
+    return (
+        f'node "{node.name}" was {was or "a machine without an id"} and is {node.spec.provider_id} now: this '
+        "attachment is about the former one, and must be deleted before the volume can be attached to the new one"
+    )
+
+
+# --- attaching ----------------------------------------------------------------------------------------------------
+
+
+def _enter(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
+    name = attachment.spec.source.persistent_volume_name
+    if not name:
+        return _cannot(attachment, "attach", "it names no PersistentVolume; others are not served", cluster)
+    volume = cluster.volumes.get(name)
+    if volume is None:
+        return _cannot(attachment, "attach", f'PersistentVolume "{name}" does not exist', cluster)
+    driver = _driver_for(volume, candidates, cluster)
+    if not isinstance(driver, DriverView):
+        unsure = attachment.status.attached  # What was attached may well still be.
+        return Wait(reason=driver) if unsure else _cannot(attachment, "attach", driver, cluster)
+    if not driver.info.attach_required:
+        body = {"status": {"attached": True}}
+        why = f"volumes of {driver.name} need no attaching"
+        return Patch(kind=ATTACHMENTS, target=attachment, body=body, subresource="status", why=why)
+    node = cluster.nodes.get(attachment.spec.node_name)
+    if node is None:
+        return _cannot(attachment, "attach", f'node "{attachment.spec.node_name}" does not exist', cluster)
+    if volume.terminating and not attachment.status.attached:
+        return _cannot(attachment, "attach", f'PersistentVolume "{name}" is being deleted', cluster)
+    return _declare(attachment, volume, driver, node, cluster) or _attach(attachment, cluster)
+
+
+def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> DriverView | str:
+    """Who attaches the volume: the only one that serves the name, else the one whose volume it is; or why nobody."""
+    name = candidates[0] if len(candidates) == 1 else ""
+    if not name:
+        owner = driver_of(volume, cluster)
+        if owner.driver is None or owner.driver.name not in candidates:
+            return f'none of the drivers {", ".join(candidates)} owns volume "{volume.name}"' + (
+                f": {owner.reason}" if owner.reason else ""
+            )
+        name = owner.driver.name
+    return cluster.drivers.get(name) or cluster.drivers.broken(name) or f"driver {name} is not usable"
+
+
+def _declare(
+    attachment: VolumeAttachment, volume: Volume, driver: DriverView, node: Node, cluster: ClusterState
+) -> Action | None:
+    """Write finalizer, record and the node's identity before anything is attached; None if they are there."""
+    if moved := _moved(attachment, cluster):
+        return _cannot(attachment, "attach", moved, cluster)
+    finalizer = attacher_finalizer(attachment.spec.attacher)
+    held = attachment.has_finalizer(finalizer)
+    if held and record_of(attachment) is not None and attachment.annotation(names.NODE_ID) is not None:
+        return None
+    fresh = intent_of(volume, driver, node.uid, cluster.settings.cluster_id)
+    metadata: dict[str, Any] = {
+        "annotations": {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(fresh)},
+    }
+    if not held:
+        metadata["finalizers"] = [*(attachment.metadata.finalizers or ()), finalizer]
+    return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": metadata}, why="declare what is attached where")
+
+
+def _attach(attachment: VolumeAttachment, cluster: ClusterState) -> Action:
+    progress = cluster.progress.attachment(attachment.uid)
+    record = record_of(attachment)
+    assert record is not None  # noqa: S101 -- _declare wrote it
+    if (shown := _unreported(attachment, "attach", cluster)) is not None:
+        return shown
+    match progress.step:
+        case Attached(metadata=metadata):
+            return _attached(attachment, dict(metadata))
+        case Attaching() as pending:
+            if (step := _go_on(attachment, record, pending, cluster)) is not None:
+                return step
+    return _run("attach", attachment, record)
+
+
+def _attached(attachment: VolumeAttachment, metadata: dict[str, str]) -> Patch:
+    status: dict[str, Any] = {"attached": True, "attachError": None}
+    former = attachment.status.attachment_metadata or {}
+    status["attachmentMetadata"] = {**{key: None for key in former if key not in metadata}, **metadata} or None
+    why = f"{attachment.spec.attacher} attached it"
+    return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
+
+
+# --- detaching ----------------------------------------------------------------------------------------------------
+
+
+def _leave(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
+    finalizer = attacher_finalizer(attachment.spec.attacher)
+    if not attachment.has_finalizer(finalizer):
+        return Settled()
+    found = _recorded(attachment, candidates, cluster)
+    if isinstance(found, str):
+        text = f"{found}; {FINALIZER_BY_HAND.format(finalizer)}"
+        return _cannot(attachment, "detach", text, cluster)
+    record, driver = found
+    if record_of(attachment) is None:
+        annotations = {names.INTENT: write_intent(record)}
+        why = "record what is detached"
+        return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": {"annotations": annotations}}, why=why)
+    if (shown := _unreported(attachment, "detach", cluster)) is not None:
+        return shown
+    if not driver.info.attach_required:
+        return _detached(attachment, finalizer)
+    match cluster.progress.attachment(attachment.uid).step:
+        case Detached():
+            return _detached(attachment, finalizer)
+        case Detaching() as pending:
+            if (step := _go_on(attachment, record, pending, cluster)) is not None:
+                return step
+    return _run("detach", attachment, record)
+
+
+def _recorded(
+    attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState
+) -> tuple[AttachmentIntent, DriverView] | str:
+    """What to detach and by whom; or why that is not known. One without a record was begun by another attacher."""
+    record = record_of(attachment)
+    if record is not None:
+        driver = cluster.drivers.get(record.driver)
+        if driver is None:
+            return cluster.drivers.broken(record.driver) or f'driver "{record.driver}" is not configured here'
+        return record, driver
+    name = attachment.spec.source.persistent_volume_name or ""
+    volume = cluster.volumes.get(name)
+    if volume is None:
+        return f'PersistentVolume "{name}" is gone, and nothing else says what was attached'
+    found = _driver_for(volume, candidates, cluster)
+    if not isinstance(found, DriverView):
+        return found
+    node = cluster.nodes.get(attachment.spec.node_name)
+    return intent_of(volume, found, node.uid if node is not None else "", cluster.settings.cluster_id), found
+
+
+def _detached(attachment: VolumeAttachment, finalizer: str) -> Patch:
+    """The finalizer goes; the status first where others still hold the object."""
+    rest = [held for held in attachment.metadata.finalizers or () if held != finalizer]
+    if rest and (attachment.status.attached or attachment.status.detach_error is not None):
+        status = {"attached": False, "attachmentMetadata": None, "detachError": None}
+        why = f"{attachment.spec.attacher} detached it"
+        return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
+    body = {"metadata": {"finalizers": rest or None}}
+    return Patch(kind=ATTACHMENTS, target=attachment, body=body, why="nothing of it is attached any more")
+
+
+# --- both ---------------------------------------------------------------------------------------------------------
+
+
+def _run(verb: str, attachment: VolumeAttachment, record: AttachmentIntent) -> Run:
+    """Operations on one asset exclude each other; on different nodes only where it cannot be on several."""
+    return Run(
+        verb=verb,
+        key=attachment.name,
+        uid=attachment.uid,
+        driver=record.driver,
+        asset=record.asset,
+        node=attachment.spec.node_name if record.shared else "",
+        group=f"{verb} {attachment.spec.node_name}",
+    )
+
+
+def _go_on(
+    attachment: VolumeAttachment, record: AttachmentIntent, pending: Attaching | Detaching, cluster: ClusterState
+) -> Action | None:
+    """A long call: keep the state that the driver returned, then wait until the hook is to be called again."""
+    hook = "attach" if isinstance(pending, Attaching) else "detach"
+    if pending.state and (record.hook, record.state) != (hook, pending.state):
+        kept = replace(record, hook=hook, state=dict(pending.state))
+        annotations = {names.INTENT: write_intent(kept)}
+        why = "keep the driver's state"
+        return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": {"annotations": annotations}}, why=why)
+    left = pending.due - cluster.monotonic()
+    if left <= 0:
+        return None
+    return Wait(reason=f'driver "{record.driver}" is {hook}ing it', seconds=left)
+
+
+def _unreported(attachment: VolumeAttachment, hook: str, cluster: ClusterState) -> Patch | None:
+    """Show the failure of the last call; None if there is none, or the status shows it already."""
+    failure = cluster.progress.attachment(attachment.uid).unreported
+    if failure is None or failure.hook != hook:
+        return None
+    shown = attachment.status.attach_error if hook == "attach" else attachment.status.detach_error
+    if shown is not None and (shown.message, shown.time) == (_text(failure), rfc3339(cluster)):
+        return None
+    return _report(attachment, failure, cluster)
+
+
+def _cannot(attachment: VolumeAttachment, hook: str, why: str, cluster: ClusterState) -> Action:
+    """Show why nothing can be done now, once; what it waits for queues the attachment when it changes."""
+    error = attachment.status.attach_error if hook == "attach" else attachment.status.detach_error
+    failure = AttachmentFailure(hook, why)
+    if error is not None and error.message == _text(failure) and not (hook == "attach" and attachment.status.attached):
+        return Wait(reason=why)
+    return _report(attachment, failure, cluster)
+
+
+def _report(attachment: VolumeAttachment, failure: AttachmentFailure, cluster: ClusterState) -> Patch:
+    error = {"time": rfc3339(cluster), "message": _text(failure), "errorCode": failure.code}
+    status: dict[str, Any] = {"attachError" if failure.hook == "attach" else "detachError": error}
+    if failure.hook == "attach" and attachment.status.attached:
+        status["attached"] = False
+    why = f"{failure.hook} failed: {failure.message}"
+    return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
+
+
+def _text(failure: AttachmentFailure) -> str:
+    return failure.message.encode()[:_MOST_BYTES].decode("utf-8", "ignore")
+
+
+def rfc3339(cluster: ClusterState) -> str:
+    """The time now, as the API writes times."""
+    return cluster.now().strftime("%Y-%m-%dT%H:%M:%SZ")

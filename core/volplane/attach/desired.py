@@ -1,0 +1,236 @@
+"""What is wanted where, and what is attached where: lookups in the caches that attach-detach decides by. Pure.
+
+Both states of the world are the caches themselves, so that a restart loses nothing of them. Wanted is a volume on a
+node where a pod that has not ended uses it through a bound claim. Attached is what VolumeAttachments say.
+Source: desired_state_of_world_populator.go and actual_state_of_world.go of pkg/controller/volume/attachdetach.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from volplane.attach.identity import Pair, csi_parts, named_by_controller, plugin_label, shares_nodes, unique_name
+from volplane.kube import names
+from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
+from volplane.state.cluster_state import ClusterState
+from volplane.state.indexes import finished
+
+__all__ = [
+    "NODE_INDEX",
+    "VOLUME_INDEXES",
+    "attachable_name",
+    "claim_keys",
+    "count_volumes",
+    "elsewhere",
+    "is_managed",
+    "is_ready",
+    "listed_volumes",
+    "out_of_service",
+    "pair_of_attachment",
+    "pairs_of_node",
+    "pairs_of_pod",
+    "pairs_wanted",
+    "users_of",
+    "volume_of_claim",
+    "volume_wanted",
+    "volumes_in_use",
+    "wanted_or_attached",
+]
+
+
+def _unique_names(volume: Volume) -> list[str]:
+    name = unique_name(volume)
+    return [name] if name else []
+
+
+VOLUME_INDEXES = {"unique": _unique_names}
+"""unique: by driver and handle."""
+
+
+def _node_of(pod: Pod) -> list[str]:
+    return [pod.spec.node_name] if pod.spec.node_name and any(claim_keys(pod)) else []
+
+
+NODE_INDEX = {"node": _node_of}
+"""node: pods that use claims, by their node."""
+
+
+def attachable_name(volume: Volume, cluster: ClusterState) -> str:
+    """The unique name of a volume that must be attached before it is mounted; "" for others.
+
+    A CSI driver without a CSIDriver object needs attaching, as in the stock controller.
+    """
+    name = unique_name(volume)
+    if not name:
+        return ""
+    driver = cluster.csi_drivers.get(csi_parts(name)[0])
+    return name if driver is None or driver.spec.attach_required else ""
+
+
+def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
+    """The pairs that a pod on a node concerns, ended or not."""
+    if not pod.spec.node_name:
+        return
+    for key in claim_keys(pod):
+        claim = cluster.claims.get(key)
+        volume = volume_of_claim(claim, cluster) if claim is not None else None
+        if volume is not None and (name := unique_name(volume)):
+            yield Pair(pod.spec.node_name, name)
+
+
+def users_of(pair: Pair, cluster: ClusterState) -> list[Pod]:
+    """The pods for which the volume must be attached to the node, by name; empty: nobody wants it there."""
+    return [pod for pod, _ in _users(pair.volume, cluster) if pod.spec.node_name == pair.node]
+
+
+def volume_wanted(pair: Pair, cluster: ClusterState) -> Volume | None:
+    """The PersistentVolume through which a pod wants it on the node; None: nobody wants it there."""
+    found = (volume for pod, volume in _users(pair.volume, cluster) if pod.spec.node_name == pair.node)
+    return next(found, None)
+
+
+def pairs_wanted(unique: str, cluster: ClusterState) -> set[Pair]:
+    """Where the volume is wanted."""
+    return {Pair(pod.spec.node_name, unique) for pod, _ in _users(unique, cluster)}
+
+
+def _users(unique: str, cluster: ClusterState) -> Iterator[tuple[Pod, Volume]]:
+    for volume in cluster.volumes.by_index("unique", unique):
+        if not attachable_name(volume, cluster):
+            continue
+        reference = volume.spec.claim_ref
+        claim = cluster.claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+        if claim is None or volume_of_claim(claim, cluster) is not volume:
+            continue
+        for pod in cluster.pods.by_index("claim", claim.key):
+            if pod.spec.node_name and not finished(pod) and _mounts(pod, claim):
+                yield pod, volume
+
+
+def claim_keys(pod: Pod) -> Iterator[str]:
+    for volume in pod.spec.volumes or ():
+        if volume.persistent_volume_claim is not None:
+            yield f"{pod.namespace}/{volume.persistent_volume_claim.claim_name}"
+        elif volume.ephemeral is not None:
+            yield f"{pod.namespace}/{pod.name}-{volume.name}"
+
+
+def _mounts(pod: Pod, claim: Claim) -> bool:
+    """Whether the claim is the pod's: one of the name of an ephemeral volume must have been made for this pod."""
+    for volume in pod.spec.volumes or ():
+        mounted = volume.persistent_volume_claim
+        if mounted is not None and mounted.claim_name == claim.name:
+            return True
+        if volume.ephemeral is not None and f"{pod.name}-{volume.name}" == claim.name:
+            owners = claim.metadata.owner_references or ()
+            return any(owner.controller and owner.uid == pod.uid for owner in owners)
+    return False
+
+
+def volume_of_claim(claim: Claim, cluster: ClusterState) -> Volume | None:
+    """The volume of a bound claim, if that refers to this claim."""
+    if claim.status.phase != "Bound" or not claim.spec.volume_name:
+        return None
+    volume = cluster.volumes.get(claim.spec.volume_name)
+    reference = volume.spec.claim_ref if volume is not None else None
+    return volume if reference is not None and reference.uid == claim.uid else None
+
+
+# --- attachments --------------------------------------------------------------------------------------------------
+
+
+def pair_of_attachment(attachment: VolumeAttachment, cluster: ClusterState) -> Pair | None:
+    """The pair it stands for, by its volume, else by what its node reports; None for one with another's name.
+
+    The pair of an attachment whose volume nobody knows any more has the attachment's name in place of the volume's.
+    """
+    node = attachment.spec.node_name
+    volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
+    if volume is not None:
+        pair = Pair(node, unique_name(volume))
+        return pair if pair.volume and pair.attachment == attachment.name else None
+    if attachment.spec.source.persistent_volume_name is None or not named_by_controller(attachment):
+        return None
+    reported = cluster.nodes.get(node)
+    for unique in (*listed_volumes(reported), *volumes_in_use(reported)) if reported is not None else ():
+        pair = Pair(node, unique)
+        if pair.attachment == attachment.name:
+            return pair
+    return Pair(node, attachment.name)
+
+
+def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
+    """Attachments of the volume to other nodes, if it may be on one node at a time only."""
+    others: list[VolumeAttachment] = []
+    for volume in cluster.volumes.by_index("unique", pair.volume):
+        if shares_nodes(volume):
+            return []
+        attached = cluster.attachments.by_index("volume", volume.name)
+        others += [each for each in attached if each.spec.node_name != pair.node]
+    return others
+
+
+def pairs_of_node(name: str, cluster: ClusterState) -> Iterator[Pair]:
+    """The pairs of attachments to this node."""
+    for attachment in cluster.attachments.by_index("node", name):
+        pair = pair_of_attachment(attachment, cluster)
+        if pair is not None:
+            yield pair
+
+
+def wanted_or_attached(cluster: ClusterState) -> list[str]:
+    """Keys of all pairs that there is something to decide about."""
+    found = {pair.key for pod in cluster.pods.values() for pair in pairs_of_pod(pod, cluster)}
+    for attachment in cluster.attachments.values():
+        pair = pair_of_attachment(attachment, cluster)
+        if pair is not None:
+            found.add(pair.key)
+    return sorted(found)
+
+
+def count_volumes(cluster: ClusterState) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+    """For metrics: pairs by plugin and state of the world; volumes of pods by node and plugin."""
+    wanted: set[Pair] = set()
+    in_use: Counter[tuple[str, str]] = Counter()
+    for pod in cluster.pods.values():
+        for pair in pairs_of_pod(pod, cluster):
+            in_use[pair.node, plugin_label(csi_parts(pair.volume)[0])] += 1
+            if not finished(pod):
+                wanted.add(pair)
+    worlds = Counter((plugin_label(csi_parts(pair.volume)[0]), "desired_state_of_world") for pair in wanted)
+    worlds.update(
+        (plugin_label(each.spec.attacher), "actual_state_of_world")
+        for each in cluster.attachments.values()
+        if named_by_controller(each)
+    )
+    return worlds, in_use
+
+
+# --- nodes --------------------------------------------------------------------------------------------------------
+
+
+def is_managed(node: Node) -> bool:
+    """Whether its kubelet leaves attaching to the controller."""
+    return names.ATTACH_BY_CONTROLLER in (node.metadata.annotations or {})
+
+
+def is_ready(node: Node | None) -> bool:
+    """Whether it exists, and its kubelet reports that it works."""
+    conditions = node.status.conditions if node is not None else None
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions or ())
+
+
+def out_of_service(node: Node | None) -> bool:
+    """Whether a person declared that the machine is off. Only the key of the taint counts, whatever its effect."""
+    return node is not None and any(taint.key == names.OUT_OF_SERVICE for taint in node.spec.taints or ())
+
+
+def listed_volumes(node: Node) -> list[str]:
+    """The unique names in `volumesAttached`."""
+    return [each.name for each in node.status.volumes_attached or ()]
+
+
+def volumes_in_use(node: Node) -> list[str]:
+    """The unique names in `volumesInUse`."""
+    return node.status.volumes_in_use or []

@@ -1,0 +1,212 @@
+"""Who wakes the controllers of attachments: listeners of the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from volplane.attach.attach_detach import AttachDetachState
+from volplane.attach.desired import (
+    is_managed,
+    is_ready,
+    listed_volumes,
+    out_of_service,
+    pair_of_attachment,
+    pairs_of_node,
+    pairs_of_pod,
+    pairs_wanted,
+    volumes_in_use,
+)
+from volplane.attach.identity import CSI_PREFIX, Pair, unique_name
+from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, Volume, VolumeAttachment
+from volplane.state.cluster_state import ClusterState
+from volplane.state.indexes import finished
+
+__all__ = ["AttachDetachHandlers", "AttacherHandlers"]
+
+
+class Queue(Protocol):
+    def enqueue(self, key: str, after: float = 0.0) -> None: ...
+
+
+class AttacherHandlers:
+    """Queues attachments for the attacher."""
+
+    def __init__(self, cluster: ClusterState, attachments: Queue) -> None:
+        self._cluster = cluster
+        self._attachments = attachments
+
+    def subscribe(self) -> None:
+        self._cluster.attachments.subscribe(self.attachment_changed)
+        self._cluster.volumes.subscribe(self.volume_changed)
+        self._cluster.nodes.subscribe(self.node_changed)
+
+    def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
+        progress = self._cluster.progress
+        if new is None:
+            if old is not None:
+                progress.forget_attachment(old.uid)
+            return
+        if old is not None and old.status != new.status:
+            known = progress.attachment(new.uid)
+            error = new.status.detach_error if new.terminating else new.status.attach_error
+            if known.unreported is not None and error is not None and error.message:
+                known.reported()
+        self._attachments.enqueue(new.key)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if old is not None and new is not None and old.terminating == new.terminating and old.uid == new.uid:
+            return
+        present = new or old
+        if present is not None:
+            for attachment in self._cluster.attachments.by_index("volume", present.name):
+                self._attachments.enqueue(attachment.key)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        same = old is not None and new is not None and old.spec.provider_id == new.spec.provider_id
+        if not same:
+            for attachment in self._cluster.attachments.by_index("node", (new or old or Node()).name):
+                self._attachments.enqueue(attachment.key)
+
+
+class AttachDetachHandlers:
+    """Queues pairs and nodes for attach-detach."""
+
+    def __init__(self, state: AttachDetachState, *, pairs: Queue, nodes: Queue) -> None:
+        self._state = state
+        self._cluster = state.cluster
+        self._pairs = pairs
+        self._nodes = nodes
+
+    def subscribe(self) -> None:
+        cluster = self._cluster
+        cluster.pods.subscribe(self.pod_changed)
+        cluster.claims.subscribe(self.claim_changed)
+        cluster.volumes.subscribe(self.volume_changed)
+        cluster.nodes.subscribe(self.node_changed)
+        cluster.attachments.subscribe(self.attachment_changed)
+        cluster.csi_drivers.subscribe(self.driver_changed)
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if _same(old, new) and _place(old) == _place(new):
+            return
+        for pod in (old, new):
+            if pod is not None:
+                self._queue_pod(pod)
+
+    def _queue_pod(self, pod: Pod) -> None:
+        for pair in pairs_of_pod(pod, self._cluster):
+            self._queue(pair)
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        if _same(old, new) and _bond(old) == _bond(new):
+            return
+        for name in {each.spec.volume_name for each in (old, new) if each is not None} - {""}:
+            volume = self._cluster.volumes.get(name)
+            if volume is not None:
+                self._queue_volume(volume)
+        self._queue_claim(present.key)
+
+    def _queue_claim(self, key: str) -> None:
+        for pod in self._cluster.pods.by_index("claim", key):
+            self._queue_pod(pod)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if _same(old, new) and _source(old) == _source(new):
+            return
+        for volume in (old, new):
+            if volume is not None:
+                self._queue_volume(volume)
+                reference = volume.spec.claim_ref
+                if reference is not None:
+                    self._queue_claim(f"{reference.namespace}/{reference.name}")
+
+    def _queue_volume(self, volume: Volume) -> None:
+        for attachment in self._cluster.attachments.by_index("volume", volume.name):
+            self._queue(pair_of_attachment(attachment, self._cluster))
+            self._queue(Pair(attachment.spec.node_name, unique_name(volume)))
+
+    def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        pair = pair_of_attachment(present, self._cluster)
+        self._queue(pair)
+        freed = new is None or (old is not None and old.status.attached != new.status.attached)
+        volume = self._cluster.volumes.get(present.spec.source.persistent_volume_name or "")
+        if freed and volume is not None:
+            for waiting in pairs_wanted(unique_name(volume), self._cluster):
+                self._queue(waiting)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        name = present.name
+        if new is None:
+            self._state.last_in_use[name] = frozenset(volumes_in_use(present))
+        else:
+            self._state.last_in_use.pop(name, None)
+        if old is None or new is None or _turned(old, new):
+            self._queue_node(name)
+            return
+        self._queue_named(name, set(volumes_in_use(old)) ^ set(volumes_in_use(new)))
+        if listed_volumes(old) != listed_volumes(new):
+            self._nodes.enqueue(name)
+            self._queue_named(name, set(listed_volumes(old)) ^ set(listed_volumes(new)))
+
+    def _queue_node(self, name: str) -> None:
+        self._nodes.enqueue(name)
+        for pair in pairs_of_node(name, self._cluster):
+            self._queue(pair)
+        for pod in self._cluster.pods.by_index("node", name):
+            self._queue_pod(pod)
+
+    def _queue_named(self, node: str, volumes: Iterable[str]) -> None:
+        for volume in volumes:
+            if volume.startswith(CSI_PREFIX):
+                self._queue(Pair(node, volume))
+
+    def driver_changed(self, old: CsiDriver | None, new: CsiDriver | None) -> None:
+        """Whether its volumes need attaching may have changed."""
+        if old is not None and new is not None and old.spec == new.spec:
+            return
+        prefix = f"{CSI_PREFIX}{(new or old or CsiDriver()).name}^"
+        for volume in self._cluster.volumes.values():
+            if unique_name(volume).startswith(prefix):
+                self._queue_volume(volume)
+                if volume.spec.claim_ref is not None:
+                    self._queue_claim(f"{volume.spec.claim_ref.namespace}/{volume.spec.claim_ref.name}")
+
+    def _queue(self, pair: Pair | None) -> None:
+        if pair is not None and pair.volume:
+            self._pairs.enqueue(pair.key)
+
+
+def _same(old: KubeObject | None, new: KubeObject | None) -> bool:
+    return old is not None and new is not None and old.uid == new.uid
+
+
+def _place(pod: Pod | None) -> object:
+    return pod and (pod.spec.node_name, finished(pod))
+
+
+def _bond(claim: Claim | None) -> object:
+    return claim and (claim.status.phase, claim.spec.volume_name)
+
+
+def _source(volume: Volume | None) -> object:
+    return volume and (volume.spec.claim_ref, volume.spec.csi)
+
+
+def _turned(old: Node, new: Node) -> bool:
+    """Whether something changed that concerns every volume of the node."""
+    return (old.uid, is_managed(old), is_ready(old), out_of_service(old)) != (
+        new.uid,
+        is_managed(new),
+        is_ready(new),
+        out_of_service(new),
+    )

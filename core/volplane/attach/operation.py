@@ -1,0 +1,173 @@
+"""The operations of attachments: the live checks, one call of `attach` or `detach`, its result kept.
+
+A detach starts only when the API server shows this very attachment, by its uid, as being deleted. An attachment that
+was made anew for the same volume and node has another uid, and while either is worked on, the registry lets no other
+operation touch the asset: a late detach cannot undo a newer attach of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from volplane.assets import InProgress
+from volplane.attach.record import identity_of_record, node_of_record, record_of, volume_to_attach
+from volplane.controller.actions import Run
+from volplane.drivers.view import DriverView
+from volplane.errors import ApiNotFound, AttachedElsewhere, BackendError, OperationError
+from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import node_identity
+from volplane.kube.kinds import ATTACHMENTS
+from volplane.kube.objects import VolumeAttachment
+from volplane.operations import Work
+from volplane.requests import AttachRequest, DetachRequest
+from volplane.state.progress import Attached, Attaching, AttachmentFailure, AttachmentProgress, Detached, Detaching
+from volplane.state.records import AttachmentIntent
+
+__all__ = ["AttachOperation", "DetachOperation"]
+
+WakeAttachment = Callable[[str], None]
+"""Queues an attachment, so that its failure is written before the next try."""
+
+_GRPC_CODES: Final = {
+    "UNKNOWN": 2,
+    "INVALID_ARGUMENT": 3,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "ABORTED": 10,
+    "UNIMPLEMENTED": 12,
+    "UNAVAILABLE": 14,
+}
+"""google.rpc.Code. A kubelet refuses a pod by code 8 of `attachError`: its node is full."""
+
+
+class _AttachmentOperation:
+    hook: ClassVar[str]
+    pending: ClassVar[type[Attaching | Detaching]]
+
+    def __init__(self, deps: OperationDeps, wake: WakeAttachment) -> None:
+        self._deps = deps
+        self._wake = wake
+
+    def _found(self, run: Run) -> tuple[VolumeAttachment, AttachmentIntent]:
+        attachment = self._deps.cluster.attachments.get(run.key)
+        record = record_of(attachment) if attachment is not None else None
+        if attachment is None or record is None or attachment.uid != run.uid:
+            raise OperationError(f"{run.name} was not started: what it was decided for is gone")
+        return attachment, record
+
+    def _state(self, record: AttachmentIntent, progress: AttachmentProgress) -> Mapping[str, Any]:
+        """What the last `InProgress` of this hook returned."""
+        if isinstance(progress.step, self.pending):
+            return progress.step.state
+        return record.state or {} if record.hook == self.hook else {}
+
+    def _failed(self, run: Run, progress: AttachmentProgress, error: BackendError) -> None:
+        if run.key in self._deps.cluster.attachments:
+            progress.failed(AttachmentFailure(self.hook, str(error), _GRPC_CODES.get(error.grpc_code)))
+            self._wake(run.key)
+
+
+class AttachOperation(_AttachmentOperation):
+    """Handler of the verb `attach`."""
+
+    hook = "attach"
+    pending = Attaching
+
+    def __call__(self, run: Run) -> Work:
+        attachment, record = self._found(run)
+        driver, cluster = self._deps.driver(run), self._deps.cluster
+        volume, node = cluster.volumes.get(record.volume), node_identity(cluster.nodes.get(attachment.spec.node_name))
+        if volume is None or node is None:
+            raise OperationError(f"{run.name} was not started: its volume or node is gone")
+        progress = cluster.progress.track_attachment(run.uid)
+        identity = volume_to_attach(volume, driver, cluster.settings.cluster_id)
+        read_only = bool((volume.spec.csi or {}).get("readOnly"))
+
+        def request() -> AttachRequest:
+            return AttachRequest(
+                context=self._deps.context(driver, max(record.generation, 1), self._state(record, progress)),
+                volume=identity,
+                node=node,
+                read_only=read_only,
+                attachment=run.uid,
+            )
+
+        return lambda: self._attach(run, driver, request, progress)
+
+    async def _attach(
+        self, run: Run, driver: DriverView, request: Callable[[], AttachRequest], progress: AttachmentProgress
+    ) -> None:
+        now = self._deps.cluster.attachments.get(run.key)
+        if now is None or now.uid != run.uid or now.terminating:
+            raise self._deps.not_justified()
+        try:
+            self._refuse_second_node(run, now)
+            result = await self._deps.hooks.call(driver, request())
+        except BackendError as error:
+            self._failed(run, progress, error)
+            raise
+        if isinstance(result, InProgress):
+            progress.succeeded(Attaching(dict(result.state), self._deps.next_due(result.retry_after)))
+        else:
+            progress.succeeded(Attached(dict(result.metadata)))
+
+    def _refuse_second_node(self, run: Run, attachment: VolumeAttachment) -> None:
+        """A volume for one node at a time is attached to no second one, whatever its backend would allow."""
+        if run.node:
+            return
+        volume = attachment.spec.source.persistent_volume_name or ""
+        for other in self._deps.cluster.attachments.by_index("volume", volume):
+            step = self._deps.cluster.progress.attachment(other.uid).step
+            attached = other.status.attached or isinstance(step, Attached | Attaching)
+            if other.spec.node_name != attachment.spec.node_name and attached and not isinstance(step, Detached):
+                node = other.spec.node_name
+                raise AttachedElsewhere(f"{volume} is attached to {node} by {other.name}", node=node)
+
+
+class DetachOperation(_AttachmentOperation):
+    """Handler of the verb `detach`."""
+
+    hook = "detach"
+    pending = Detaching
+
+    def __call__(self, run: Run) -> Work:
+        attachment, record = self._found(run)
+        driver, progress = self._deps.driver(run), self._deps.cluster.progress.track_attachment(run.uid)
+        return lambda: self._detach(run, attachment, record, driver, progress)
+
+    async def _detach(
+        self,
+        run: Run,
+        attachment: VolumeAttachment,
+        record: AttachmentIntent,
+        driver: DriverView,
+        progress: AttachmentProgress,
+    ) -> None:
+        deps = self._deps
+        try:
+            live = await deps.client.get(ATTACHMENTS, run.key)
+        except ApiNotFound:
+            deps.cluster.attachments.observe_deleted(run.key, run.uid)
+            return
+        deps.cluster.attachments.observe(live)
+        if live.uid != run.uid or not live.terminating:
+            raise deps.not_justified()
+        request = DetachRequest(
+            context=deps.context(driver, max(record.generation, 1), self._state(record, progress)),
+            volume=identity_of_record(record, deps.cluster.settings.cluster_id),
+            node=node_of_record(attachment, record, deps.cluster.nodes.get(attachment.spec.node_name)),
+            attachment=run.uid,
+        )
+        try:
+            result = await deps.hooks.call(driver, request)
+        except BackendError as error:
+            self._failed(run, progress, error)
+            raise
+        if isinstance(result, InProgress):
+            progress.succeeded(Detaching(dict(result.state), deps.next_due(result.retry_after)))
+        else:
+            progress.succeeded(Detached())

@@ -1,0 +1,106 @@
+"""Around the pure decisions of attach-detach: what they remember, which events were told, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from volplane.attach.attach_detach import AttachDetachState, Decision, decide_node, decide_pair, report_differs
+from volplane.attach.desired import pairs_wanted
+from volplane.attach.identity import Pair, csi_parts, pair_of_key, plugin_label, shares_nodes
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Settled, Wait
+from volplane.kube.objects import VolumeAttachment
+
+__all__ = ["AttachMetrics", "NodeReconciler", "PairReconciler"]
+
+
+class AttachMetrics(Protocol):
+    """What attach-detach counts."""
+
+    def detach_forced(self, reason: str) -> None: ...
+
+    def volume_attached(self, plugin: str, seconds: float) -> None: ...
+
+
+class PairReconciler:
+    """Decides pairs. Events are told once; the node is queued when its report is to change."""
+
+    def __init__(
+        self,
+        state: AttachDetachState,
+        wake_pair: Callable[[str], None],
+        wake_node: Callable[[str], None],
+        metrics: AttachMetrics | None = None,
+    ) -> None:
+        self._state = state
+        self._cluster = state.cluster
+        self._wake_pair = wake_pair
+        self._wake_node = wake_node
+        self._metrics = metrics
+        self._told: dict[str, str] = {}
+        """Key of a wanted pair -> what its events told last."""
+
+    def __call__(self, key: str, reads: LiveReads) -> Action:
+        pair = pair_of_key(key)
+        released = self._state.creating.get(pair.volume) == key
+        if released:
+            del self._state.creating[pair.volume]
+        decision = decide_pair(pair, self._state, reads)
+        attachment = self._cluster.attachments.get(pair.attachment)
+        self._remember(key, decision, attachment)
+        if isinstance(decision.action, Create) and not self._shared(pair):
+            self._state.creating[pair.volume] = key
+        elif released:
+            self._wake_waiting(pair)
+        if report_differs(pair, self._state):
+            self._wake_node(pair.node)
+        if decision.forced and isinstance(decision.action, Delete) and self._metrics is not None:
+            self._metrics.detach_forced(decision.forced)
+        return self._once(key, pair, decision, attachment)
+
+    def _remember(self, key: str, decision: Decision, attachment: VolumeAttachment | None) -> None:
+        if decision.wanted or attachment is None:
+            self._state.unwanted.pop(key, None)
+        else:
+            self._state.unwanted.setdefault(key, self._cluster.monotonic())
+        if not decision.wanted:
+            self._told.pop(key, None)
+
+    def _shared(self, pair: Pair) -> bool:
+        return any(shares_nodes(volume) for volume in self._cluster.volumes.by_index("unique", pair.volume))
+
+    def _wake_waiting(self, pair: Pair) -> None:
+        """Whether another node may have the volume is known now."""
+        for other in sorted(pairs_wanted(pair.volume, self._cluster) - {pair}):
+            self._wake_pair(other.key)
+
+    def _once(self, key: str, pair: Pair, decision: Decision, attachment: VolumeAttachment | None) -> Action:
+        """The action, without events that were told already."""
+        action = decision.action
+        if not decision.about or not isinstance(action, Wait | Settled):
+            return action
+        if self._told.get(key) == decision.about:
+            return replace(action, events=())
+        self._told[key] = decision.about
+        if decision.about.startswith("attached ") and self._metrics is not None and attachment is not None:
+            self._metrics.volume_attached(plugin_label(csi_parts(pair.volume)[0]), self._age(attachment))
+        return action
+
+    def _age(self, attachment: VolumeAttachment) -> float:
+        made = attachment.metadata.creation_timestamp
+        if made is None:
+            return 0.0
+        return max((self._cluster.now() - datetime.fromisoformat(made)).total_seconds(), 0.0)
+
+
+class NodeReconciler:
+    """Decides the reports of nodes."""
+
+    def __init__(self, state: AttachDetachState) -> None:
+        self._state = state
+
+    def __call__(self, key: str, reads: LiveReads) -> Action:
+        return decide_node(key, self._state)

@@ -1,0 +1,1 @@
+"""Growing the assets of bound claims, and changing their attributes (VolumeAttributesClass)."""

@@ -1,0 +1,49 @@
+"""The conditions of a claim that tell of growth and of changed attributes. Pure.
+
+Source: `PersistentVolumeClaimConditionType` of the Kubernetes API, and `MergeResizeConditionOnPVC` and
+`MergeModifyVolumeConditionsOnPVC` of its volume utilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from volplane.kube.objects import Claim
+
+__all__ = [
+    "CONTROLLER_RESIZE_ERROR",
+    "FILE_SYSTEM_RESIZE_PENDING",
+    "MODIFYING_VOLUME",
+    "MODIFY_CONDITIONS",
+    "MODIFY_VOLUME_ERROR",
+    "RESIZE_CONDITIONS",
+    "RESIZING",
+    "conditions_with",
+]
+
+RESIZING: Final = "Resizing"
+FILE_SYSTEM_RESIZE_PENDING: Final = "FileSystemResizePending"
+CONTROLLER_RESIZE_ERROR: Final = "ControllerResizeError"
+NODE_RESIZE_ERROR: Final = "NodeResizeError"
+RESIZE_CONDITIONS: Final = frozenset({RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR})
+MODIFYING_VOLUME: Final = "ModifyingVolume"
+MODIFY_VOLUME_ERROR: Final = "ModifyVolumeError"
+MODIFY_CONDITIONS: Final = frozenset({MODIFYING_VOLUME, MODIFY_VOLUME_ERROR})
+
+
+def conditions_with(
+    claim: Claim, family: Collection[str], condition: str, now: datetime, *, message: str = ""
+) -> list[dict[str, Any]] | None:
+    """The claim's conditions, in which `condition` replaces all of its family; "" = none of the family is left.
+
+    A condition that was there keeps its time of transition. None instead of an empty list, for a merge patch.
+    """
+    conditions = [each for each in claim.status.conditions or () if each.get("type") not in family]
+    if condition:
+        before = next((each for each in claim.status.conditions or () if each.get("type") == condition), {})
+        when = before.get("lastTransitionTime") or now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made = {"type": condition, "status": "True", "lastTransitionTime": when}
+        conditions.append(made | ({"message": message} if message else {}))
+    return conditions or None

@@ -1,0 +1,78 @@
+"""Who wakes the growth and the change of a claim: listeners of the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from volplane.expand.modify import MODIFY, wants_other_attributes
+from volplane.expand.resize import EXPAND, wants_more
+from volplane.kube.objects import Claim, Volume
+from volplane.state.cluster_state import ClusterState
+
+__all__ = ["ExpandHandlers"]
+
+
+class Queue(Protocol):
+    def enqueue(self, key: str, after: float = 0.0) -> None: ...
+
+
+class ExpandHandlers:
+    """Queues what a change may concern, and drops what is over."""
+
+    def __init__(
+        self, cluster: ClusterState, resizer: Queue, modifier: Queue, forget: Callable[[str, str, str], None]
+    ) -> None:
+        """forget: drops the back-off of an operation, named by verb, key and uid."""
+        self._cluster = cluster
+        self._resizer = resizer
+        self._modifier = modifier
+        self._forget = forget
+
+    def subscribe(self) -> None:
+        self._cluster.claims.subscribe(self.claim_changed)
+        self._cluster.volumes.subscribe(self.volume_changed)
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        if new is None:
+            return
+        if wants_more(new):
+            if old is not None and _asked(old) != _asked(new):
+                self._forget(EXPAND, new.key, new.uid)
+            self._resizer.enqueue(new.key)
+        elif old is not None and wants_more(old):
+            self._over(new, EXPAND)
+        if wants_other_attributes(new):
+            if old is not None and _attributes(old) != _attributes(new):
+                self._forget(MODIFY, new.key, new.uid)
+            self._modifier.enqueue(new.key)
+        elif old is not None and wants_other_attributes(old):
+            self._over(new, MODIFY)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if new is None:
+            if old is not None:
+                self._cluster.progress.forget_change(old.uid, EXPAND)
+                self._cluster.progress.forget_change(old.uid, MODIFY)
+            return
+        reference = new.spec.claim_ref
+        if reference is None or not reference.uid:
+            return
+        claim = self._cluster.claims.get(f"{reference.namespace}/{reference.name}")
+        if claim is not None and wants_more(claim):
+            self._resizer.enqueue(claim.key)
+        if claim is not None and wants_other_attributes(claim):
+            self._modifier.enqueue(claim.key)
+
+    def _over(self, claim: Claim, verb: str) -> None:
+        volume = self._cluster.volumes.get(claim.spec.volume_name)
+        if volume is not None:
+            self._cluster.progress.forget_change(volume.uid, verb)
+
+
+def _asked(claim: Claim) -> dict[str, str] | None:
+    return claim.spec.resources.requests if claim.spec.resources else None
+
+
+def _attributes(claim: Claim) -> str | None:
+    return claim.spec.volume_attributes_class_name

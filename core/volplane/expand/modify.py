@@ -1,0 +1,173 @@
+"""Changing the attributes of a bound claim's asset to those of its VolumeAttributesClass. Pure decisions.
+
+The class that is tried stands in the claim's status before the hook is called; then the volume names the new class,
+then the claim's status does. A class that the backend refuses may be taken back.
+Source: external-resizer, `pkg/modifycontroller`; KEP-3751.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from volplane.binding.matching import refers_to
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait, warning
+from volplane.drivers.view import DriverView
+from volplane.expand.conditions import MODIFY_CONDITIONS, MODIFY_VOLUME_ERROR, MODIFYING_VOLUME, conditions_with
+from volplane.intents.owner import driver_of, identify
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import asset_key
+from volplane.state.progress import Changed, Changing, Refused
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
+
+__all__ = ["MODIFY", "decide_modify", "wants_other_attributes"]
+
+MODIFY: Final = "modify"
+PENDING: Final = "Pending"
+IN_PROGRESS: Final = "InProgress"
+INFEASIBLE: Final = "Infeasible"
+CLASS_MISSING_SECONDS: Final = 30.0
+"""After which a class that does not exist is looked for again. Classes are not watched: few claims name one."""
+
+
+def wants_other_attributes(claim: Claim) -> bool:
+    """Whether the claim is bound and its status does not show the class that it names, or tells of another one."""
+    if claim.status.phase != "Bound" or not claim.spec.volume_name or claim.terminating:
+        return False
+    return claim.status.modify_volume_status is not None or _wanted(claim) not in ("", _current(claim))
+
+
+def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
+    """The next action for the attributes of the claim `namespace/name`."""
+    claim = cluster.claims.get(key)
+    if claim is None or not wants_other_attributes(claim):
+        return Settled()
+    volume = cluster.volumes.get(claim.spec.volume_name)
+    if volume is None or volume.terminating or not refers_to(volume, claim):
+        return Settled()
+    owner = driver_of(volume, cluster)
+    if not owner.known:
+        return identify(volume, owner)
+    driver = owner.driver
+    if driver is None:
+        return Wait(reason=f"its attributes cannot be changed: {owner.reason}") if owner.reason else Settled()
+    wanted = _wanted(claim)
+    if not wanted or (wanted == _current(claim) and _status(claim) != IN_PROGRESS):
+        # Nothing was changed towards the class that was given up, or there is none to go back to.
+        return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, why="another class is not wanted")
+    if not reads.has(VOLUME_ATTRIBUTES_CLASSES, wanted):
+        return Read(VOLUME_ATTRIBUTES_CLASSES, wanted, why="what does the class ask for?")
+    attributes = reads.get(VOLUME_ATTRIBUTES_CLASSES, wanted)
+    if not isinstance(attributes, VolumeAttributesClass):
+        return _class_missing(wanted, claim, cluster)
+    if why_not := _obstacle(attributes, driver):
+        return Wait(reason=why_not, events=(warning(CLAIMS, claim, "VolumeModifyFailed", why_not),))
+    return _towards(wanted, claim, volume, driver, cluster)
+
+
+def _wanted(claim: Claim) -> str:
+    return claim.spec.volume_attributes_class_name or ""
+
+
+def _current(claim: Claim) -> str:
+    return claim.status.current_volume_attributes_class_name or ""
+
+
+def _status(claim: Claim) -> str:
+    shown = claim.status.modify_volume_status
+    return shown.status if shown is not None else ""
+
+
+def _target(claim: Claim) -> str:
+    shown = claim.status.modify_volume_status
+    return shown.target_volume_attributes_class_name if shown is not None else ""
+
+
+def _obstacle(attributes: VolumeAttributesClass, driver: DriverView) -> str:
+    """Why this driver cannot apply the class at all, or ""."""
+    if attributes.driver_name not in (driver.name, driver.info.csi_driver_name):
+        return (
+            f'VolumeAttributesClass "{attributes.name}" is of driver "{attributes.driver_name}", '
+            f'the volume is of "{driver.info.csi_driver_name or driver.name}"'
+        )
+    if not driver.supports(MODIFY):
+        return f'driver "{driver.name}" cannot change volumes'
+    return ""
+
+
+def _class_missing(wanted: str, claim: Claim, cluster: ClusterState) -> Action:
+    if (_target(claim), _status(claim)) != (wanted, PENDING) and _status(claim) != IN_PROGRESS:
+        shown = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": wanted, "status": PENDING}}
+        return _status_patch(claim, shown, "", cluster, why=f"class {wanted} does not exist")
+    message = f'volumeattributesclass.storage.k8s.io "{wanted}" not found'
+    event = warning(CLAIMS, claim, "VolumeModifyFailed", message)
+    return Wait(reason=message, seconds=CLASS_MISSING_SECONDS, events=(event,))
+
+
+def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
+    """The next step towards a class whose parameters this driver shall apply."""
+    step = cluster.progress.change(volume.uid, MODIFY).for_target(wanted)
+    if isinstance(step, Changed):
+        return _finish(wanted, claim, volume, cluster)
+    if isinstance(step, Refused) and _status(claim) != INFEASIBLE:
+        shown = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": wanted, "status": INFEASIBLE}}
+        why = "the backend refuses this class"
+        return _status_patch(claim, shown, MODIFY_VOLUME_ERROR, cluster, why=why, message=step.message)
+    if _target(claim) != wanted or _status(claim) not in (IN_PROGRESS, INFEASIBLE):
+        shown = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": wanted, "status": IN_PROGRESS}}
+        event = EventRecord(CLAIMS, claim, "Normal", "VolumeModify", f"modifying volume {volume.name} to {wanted}")
+        return _status_patch(claim, shown, MODIFYING_VOLUME, cluster, event, why=f"declare the change to {wanted}")
+    if isinstance(step, Changing):
+        if (kept := _keep_state(step, volume)) is not None:
+            return kept
+        if (left := step.due - cluster.monotonic()) > 0:
+            return Wait(reason=f'driver "{driver.name}" is changing the asset to class {wanted}', seconds=left)
+    return Run(
+        verb=MODIFY,
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=asset_key(volume),
+        group=f"modify {wanted}",
+    )
+
+
+def _keep_state(step: Changing, volume: Volume) -> Patch | None:
+    """Keep the state that the driver returned on the volume, where the next process finds it."""
+    known = read_change_intent(volume.annotation(names.MODIFICATION))
+    if not step.state or (known is not None and (known.target, known.state) == (step.target, step.state)):
+        return None
+    kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state)))
+    body = {"metadata": {"annotations": {names.MODIFICATION: kept}}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state of the change")
+
+
+def _finish(wanted: str, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:
+    """The asset has the new attributes: the volume names the class first, then the claim's status."""
+    body: dict[str, Any] = {}
+    if volume.spec.csi is not None and (volume.spec.volume_attributes_class_name or "") != wanted:
+        body["spec"] = {"volumeAttributesClassName": wanted}
+    if volume.annotation(names.MODIFICATION) is not None:
+        body["metadata"] = {"annotations": {names.MODIFICATION: None}}
+    if body:
+        return Patch(kind=VOLUMES, target=volume, body=body, why="the asset has other attributes")
+    shown = {"currentVolumeAttributesClassName": wanted, "modifyVolumeStatus": None}
+    message = f"modified volume {volume.name} to {wanted}"
+    event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifySuccessful", message)
+    return _status_patch(claim, shown, "", cluster, event, why=f"the claim has the class {wanted}")
+
+
+def _status_patch(
+    claim: Claim,
+    status: dict[str, Any],
+    condition: str,
+    cluster: ClusterState,
+    *events: EventRecord,
+    why: str,
+    message: str = "",
+) -> Patch:
+    conditions = conditions_with(claim, MODIFY_CONDITIONS, condition, cluster.now(), message=message)
+    body = {"status": {**status, "conditions": conditions}}
+    return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)

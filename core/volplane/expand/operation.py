@@ -1,0 +1,153 @@
+"""The operations `expand` and `modify`: the live checks, one call of the hook, and its result kept."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from volplane.assets import Asset, Done, InProgress
+from volplane.binding.matching import refers_to
+from volplane.controller.actions import Run, warning
+from volplane.drivers.view import DriverView
+from volplane.errors import (
+    AlreadyExists,
+    ApiNotFound,
+    BackendError,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnknown,
+    ResourceExhausted,
+    Unsupported,
+)
+from volplane.expand.modify import MODIFY
+from volplane.expand.resize import EXPAND, expansion_target, recorded_target
+from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import volume_identity
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES
+from volplane.kube.objects import Claim, Volume
+from volplane.kube.quantity import format_bytes
+from volplane.operations import Work
+from volplane.requests import Context, ExpandRequest, ModifyRequest
+from volplane.state.progress import Changed, ChangeProgress, Changing, Refused
+from volplane.state.records import read_change_intent
+
+__all__ = ["ExpandOperation", "ModifyOperation"]
+
+R = TypeVar("R")
+Wake = Callable[[str], None]
+"""Queues a claim, so that what its operation failed with is written before the next try."""
+
+
+class _ChangeOperation:
+    def __init__(self, deps: OperationDeps, wake: Wake) -> None:
+        self._deps = deps
+        self._wake = wake
+
+    async def _live(self, run: Run) -> tuple[Claim, Volume]:
+        """Claim and volume as they are now; `Again` unless they are still bound to each other."""
+        deps = self._deps
+        claim = await deps.live_claim(run.key)
+        if claim is None or claim.uid != run.uid or claim.terminating or not claim.spec.volume_name:
+            raise deps.not_justified()
+        volume = await deps.live_volume(claim.spec.volume_name)
+        if volume is None or volume.terminating or not refers_to(volume, claim):
+            raise deps.not_justified()
+        return claim, volume
+
+    def _context(self, driver: DriverView, volume: Volume, annotation: str, target: str) -> Context:
+        """Of the call for this target: the state that an earlier one for it returned goes with it."""
+        known = read_change_intent(volume.annotation(annotation))
+        identity = volume_identity(volume, self._deps.cluster.settings.cluster_id)
+        generation = identity.owner.generation if identity.owner else 1
+        state = known.state if known is not None and known.target == target else None
+        return self._deps.context(driver, generation, state)
+
+    async def _call(
+        self, run: Run, claim: Claim, target: str, progress: ChangeProgress, call: Awaitable[R], *, reason: str
+    ) -> R:
+        """The hook's answer. What it raises becomes an event, and what proves the target impossible a step."""
+        deps = self._deps
+        try:
+            return await call
+        except BackendError as error:
+            delay = deps.registry.next_delay(run, error)
+            deps.recorder.record(warning(CLAIMS, claim, reason, f"{error}; next attempt in {delay:.3g} s"))
+            if _is_infeasible(error):
+                progress.step = Refused(target, str(error))
+                self._wake(run.key)
+            raise
+
+
+class ExpandOperation(_ChangeOperation):
+    """Handler of the verb `expand`."""
+
+    def __call__(self, run: Run) -> Work:
+        driver = self._deps.driver(run)
+        return lambda: self._expand(run, driver)
+
+    async def _expand(self, run: Run, driver: DriverView) -> None:
+        deps = self._deps
+        claim, volume = await self._live(run)
+        size = expansion_target(claim, volume)
+        if size is None or recorded_target(claim) != size:
+            raise deps.not_justified()
+        target = str(size)
+        progress = deps.cluster.progress.track_change(volume.uid, EXPAND)
+        request = ExpandRequest(
+            context=self._context(driver, volume, names.EXPANSION, target),
+            volume=volume_identity(volume, deps.cluster.settings.cluster_id),
+            capacity_bytes=size,
+        )
+        call = self._grown(driver, request)
+        result = await self._call(run, claim, target, progress, call, reason="VolumeResizeFailed")
+        if isinstance(result, InProgress):
+            progress.step = Changing(target, dict(result.state), deps.next_due(result.retry_after))
+        else:
+            progress.step = Changed(target, result.capacity_bytes)
+
+    async def _grown(self, driver: DriverView, request: ExpandRequest) -> Asset | InProgress:
+        result = await self._deps.hooks.call(driver, request)
+        if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
+            has, asked = format_bytes(result.capacity_bytes), format_bytes(request.capacity_bytes)
+            raise OutcomeUnknown(f"the asset has {has} where {asked} were asked for")
+        return result
+
+
+class ModifyOperation(_ChangeOperation):
+    """Handler of the verb `modify`."""
+
+    def __call__(self, run: Run) -> Work:
+        driver = self._deps.driver(run)
+        return lambda: self._modify(run, driver)
+
+    async def _modify(self, run: Run, driver: DriverView) -> None:
+        deps = self._deps
+        claim, volume = await self._live(run)
+        shown = claim.status.modify_volume_status
+        target = claim.spec.volume_attributes_class_name or ""
+        if not target or shown is None or shown.target_volume_attributes_class_name != target:
+            raise deps.not_justified()
+        try:
+            attributes = await deps.client.get(VOLUME_ATTRIBUTES_CLASSES, target)
+        except ApiNotFound:
+            raise deps.not_justified() from None
+        progress = deps.cluster.progress.track_change(volume.uid, MODIFY)
+        request = ModifyRequest(
+            context=self._context(driver, volume, names.MODIFICATION, target),
+            volume=volume_identity(volume, deps.cluster.settings.cluster_id),
+            parameters=dict(attributes.parameters or {}),
+        )
+        call: Awaitable[Done | InProgress] = deps.hooks.call(driver, request)
+        result = await self._call(run, claim, target, progress, call, reason="VolumeModifyFailed")
+        if isinstance(result, InProgress):
+            progress.step = Changing(target, dict(result.state), deps.next_due(result.retry_after))
+        else:
+            progress.step = Changed(target)
+
+
+def _is_infeasible(error: BackendError) -> bool:
+    """Whether the target can never be had and nothing was done towards it, so that another one may be asked for."""
+    if isinstance(error, InvalidArgument | Unsupported | AlreadyExists | NotFound):
+        return True
+    return isinstance(error, ResourceExhausted) and error.nothing_done

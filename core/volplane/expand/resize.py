@@ -1,0 +1,199 @@
+"""Growing the asset of a bound claim that asks for more than it has. Pure decisions; the hook call is in `operation`.
+
+The order of writes is that of the stock resizer: what is tried stands in the claim's status before the hook is called,
+then the volume's capacity, then the claim's. A file system is grown by the node plugin, where the driver says that it
+must be. A size that the backend refuses may be lowered again, down to what the claim has.
+Source: external-resizer, `expandAndRecover`; KEP-1790 (recovery from failed expansion).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from volplane.assets import VolumeMode
+from volplane.binding.matching import capacity_of, held_by, refers_to, request_of
+from volplane.controller.actions import Action, EventRecord, Patch, Run, Settled, Wait, warning
+from volplane.drivers.view import DriverView
+from volplane.expand.conditions import (
+    CONTROLLER_RESIZE_ERROR,
+    FILE_SYSTEM_RESIZE_PENDING,
+    RESIZE_CONDITIONS,
+    RESIZING,
+    conditions_with,
+)
+from volplane.intents.owner import driver_of, identify
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, Volume
+from volplane.kube.quantity import format_bytes, parse
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import asset_key
+from volplane.state.progress import Changed, Changing, Refused
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
+
+__all__ = ["EXPAND", "decide_resize", "expansion_target", "recorded_target", "wants_more"]
+
+EXPAND: Final = "expand"
+IN_PROGRESS: Final = "ControllerResizeInProgress"
+INFEASIBLE: Final = "ControllerResizeInfeasible"
+NODE_PENDING: Final = "NodeResizePending"
+NODE_IN_PROGRESS: Final = "NodeResizeInProgress"
+NODE_INFEASIBLE: Final = "NodeResizeInfeasible"
+NANOS: Final = 10**9
+
+
+def wants_more(claim: Claim) -> bool:
+    """Whether the claim is bound and asks for more than its status says that it has."""
+    if claim.status.phase != "Bound" or not claim.spec.volume_name or claim.terminating:
+        return False
+    asked = claim.spec.resources.requests if claim.spec.resources else None
+    return asked != claim.status.capacity and request_of(claim) > held_by(claim)
+
+
+def decide_resize(key: str, cluster: ClusterState) -> Action:
+    """The next action for the size of the claim `namespace/name`."""
+    claim = cluster.claims.get(key)
+    if claim is None or not wants_more(claim):
+        return Settled()
+    volume = cluster.volumes.get(claim.spec.volume_name)
+    if volume is None or volume.terminating or not refers_to(volume, claim):
+        return Settled()
+    owner = driver_of(volume, cluster)
+    if not owner.known:
+        return identify(volume, owner)
+    driver = owner.driver
+    if driver is None:
+        return Wait(reason=f"it cannot grow: {owner.reason}") if owner.reason else Settled()
+    target = expansion_target(claim, volume)
+    if target is None:
+        return _wait_for_node(claim)
+    if not driver.supports(EXPAND):
+        message = f'driver "{driver.name}" cannot grow volumes, so the claim keeps its size'
+        return Wait(reason=message, events=(warning(CLAIMS, claim, "VolumeResizeFailed", message),))
+    return _towards(target, claim, volume, driver, cluster)
+
+
+def expansion_target(claim: Claim, volume: Volume) -> int | None:
+    """The size in bytes that the asset shall have, or None while the node has to grow the file system.
+
+    An attempt that is recorded goes on, whatever is asked for meanwhile, unless the backend has refused it.
+    """
+    status, allocated = _status(claim), _allocated(claim)
+    asked = -(-request_of(claim) // NANOS)
+    enough = capacity_of(volume) >= request_of(claim)
+    if status in (NODE_PENDING, NODE_IN_PROGRESS) and (enough or capacity_of(volume) >= (allocated or 0) * NANOS):
+        return None
+    if status == NODE_INFEASIBLE and enough:
+        return None
+    if allocated is None or status in (INFEASIBLE, NODE_INFEASIBLE) or (not status and not enough):
+        return asked
+    return allocated
+
+
+def recorded_target(claim: Claim) -> int | None:
+    """The size in bytes that the claim's status says is being tried; None if it says nothing."""
+    return _allocated(claim) if _status(claim) in (IN_PROGRESS, INFEASIBLE) else None
+
+
+def _status(claim: Claim) -> str:
+    return (claim.status.allocated_resource_statuses or {}).get("storage", "")
+
+
+def _allocated(claim: Claim) -> int | None:
+    text = (claim.status.allocated_resources or {}).get("storage")
+    return parse(text).as_bytes() if text else None
+
+
+def _size(target: int) -> str:
+    return format_bytes(target)
+
+
+def _wait_for_node(claim: Claim) -> Wait:
+    if _status(claim) == NODE_INFEASIBLE:
+        return Wait(reason="the node cannot grow the file system; see the events of the claim and its pods")
+    return Wait(reason="the node grows the file system once a pod uses the volume there")
+
+
+def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
+    """The next step towards a size that this driver shall give the asset."""
+    step = cluster.progress.change(volume.uid, EXPAND).for_target(str(target))
+    if isinstance(step, Changed):
+        return _finish(step, claim, volume, driver, cluster)
+    if isinstance(step, Refused) and _status(claim) != INFEASIBLE:
+        return _refused(step, target, claim, cluster)
+    if recorded_target(claim) != target:
+        return _begin(target, claim, volume, cluster)
+    if isinstance(step, Changing):
+        if (kept := _keep_state(step, volume)) is not None:
+            return kept
+        if (left := step.due - cluster.monotonic()) > 0:
+            return Wait(reason=f'driver "{driver.name}" is growing the asset to {_size(target)}', seconds=left)
+    return Run(
+        verb=EXPAND,
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=asset_key(volume),
+        group=f"expand {volume.spec.storage_class_name}",
+    )
+
+
+def _begin(target: int, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:
+    status = {
+        "allocatedResources": {"storage": _size(target)},
+        "allocatedResourceStatuses": {"storage": IN_PROGRESS},
+        "conditions": conditions_with(claim, RESIZE_CONDITIONS, RESIZING, cluster.now()),
+    }
+    event = EventRecord(CLAIMS, claim, "Normal", "Resizing", f"resizing volume {volume.name} to {_size(target)}")
+    return _status_patch(claim, status, event, why=f"declare the growth to {_size(target)}")
+
+
+def _keep_state(step: Changing, volume: Volume) -> Patch | None:
+    """Keep the state that the driver returned on the volume, where the next process finds it."""
+    known = read_change_intent(volume.annotation(names.EXPANSION))
+    if not step.state or (known is not None and (known.target, known.state) == (step.target, step.state)):
+        return None
+    kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state)))
+    body = {"metadata": {"annotations": {names.EXPANSION: kept}}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state of the growth")
+
+
+def _refused(step: Refused, target: int, claim: Claim, cluster: ClusterState) -> Patch:
+    """Say that this size cannot be had: from then on a smaller one may be asked for."""
+    conditions = conditions_with(claim, RESIZE_CONDITIONS, CONTROLLER_RESIZE_ERROR, cluster.now(), message=step.message)
+    status = {
+        "allocatedResources": {"storage": _size(target)},
+        "allocatedResourceStatuses": {"storage": INFEASIBLE},
+        "conditions": conditions,
+    }
+    return _status_patch(claim, status, why="the backend refuses this size")
+
+
+def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
+    """The asset has grown: the volume's capacity first, then the claim's status."""
+    if capacity_of(volume) < done.capacity_bytes * NANOS or volume.annotation(names.EXPANSION) is not None:
+        body: dict[str, Any] = {}
+        if capacity_of(volume) < done.capacity_bytes * NANOS:
+            body["spec"] = {"capacity": {"storage": _size(done.capacity_bytes)}}
+        if volume.annotation(names.EXPANSION) is not None:
+            body["metadata"] = {"annotations": {names.EXPANSION: None}}
+        return Patch(kind=VOLUMES, target=volume, body=body, why="the asset has grown")
+    if driver.info.node_expansion_required and (volume.spec.volume_mode or "Filesystem") == VolumeMode.FILESYSTEM:
+        status: dict[str, Any] = {
+            "allocatedResourceStatuses": {"storage": NODE_PENDING},
+            "conditions": conditions_with(claim, RESIZE_CONDITIONS, FILE_SYSTEM_RESIZE_PENDING, cluster.now()),
+        }
+        message = "Require file system resize of volume on node"
+        event = EventRecord(CLAIMS, claim, "Normal", "FileSystemResizeRequired", message)
+        return _status_patch(claim, status, event, why="the node grows the file system")
+    status = {
+        "capacity": {"storage": (volume.spec.capacity or {})["storage"]},
+        "allocatedResourceStatuses": None,
+        "conditions": conditions_with(claim, RESIZE_CONDITIONS, "", cluster.now()),
+    }
+    event = EventRecord(CLAIMS, claim, "Normal", "VolumeResizeSuccessful", "Resize volume succeeded")
+    return _status_patch(claim, status, event, why="the claim has what it asks for")
+
+
+def _status_patch(claim: Claim, status: dict[str, Any], *events: EventRecord, why: str) -> Patch:
+    return Patch(kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=why, events=events)

@@ -1,0 +1,56 @@
+"""What the backend itself holds, asked through a driver of our own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from volplane.controller.config import read_configuration
+from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.driver import Driver
+from volplane.drivers.loading import load_drivers
+from volplane.errors import ConfigurationError
+from volplane.requests import Context, ListRequest, StartRequest
+
+__all__ = ["Assets"]
+
+
+class Assets:
+    """The assets of one driver. cluster_id: as of its controllers."""
+
+    def __init__(self, driver: Driver, cluster_id: str) -> None:
+        self._driver = driver
+        self._context = Context(driver=driver.name, cluster_id=cluster_id)
+        self._started = False
+
+    @classmethod
+    def of(cls, configuration: Path, cluster_id: str) -> Assets:
+        """Of the only driver in a configuration file. Blocks. Raises ConfigurationError if it is not usable."""
+        loaded = load_drivers(read_configuration(configuration), InstalledPlugins())
+        if loaded.broken:
+            raise ConfigurationError(loaded.broken[0].error)
+        return cls(loaded.drivers[0], cluster_id)
+
+    @property
+    def can_recycle(self) -> bool:
+        """Whether the backend can erase volumes."""
+        return self._driver.supports("recycle")
+
+    async def names(self) -> frozenset[str] | None:
+        """Names of all assets that it lists; None if the backend cannot list. Raises BackendError."""
+        if not self._driver.supports("list_assets"):
+            return None
+        return await asyncio.to_thread(self._names)
+
+    def _names(self) -> frozenset[str]:
+        if not self._started:
+            self._driver.call(StartRequest(context=self._context))
+            self._started = True
+        found: set[str] = set()
+        token: str | None = None
+        while True:
+            page = self._driver.call(ListRequest(context=self._context, page=token))
+            found.update(asset.name for asset in page.assets)
+            token = page.next_page
+            if token is None:
+                return frozenset(found)

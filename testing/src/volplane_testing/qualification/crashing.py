@@ -1,0 +1,127 @@
+"""Sections in which the controllers are killed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from random import Random
+
+from volplane.errors import ApiUnavailable
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane_testing.qualification.report import Failed, Measured
+from volplane_testing.qualification.site import Site
+
+__all__ = ["kills", "leader"]
+
+MOST_ALIVE = 60
+LONGEST_PAUSE = 0.12
+MORE_CLAIMS = 0.55
+"""Share of steps that make a claim; the others delete one."""
+TAKEOVER_SECONDS = 20.0
+CLAIMS_BEFORE = 3
+
+
+async def kills(site: Site) -> Measured:
+    """Claims come and go while the only replica is killed at random moments; in the end nothing is amiss."""
+    # Without an election: a lease would outlive each kill for longer than the next process lives.
+    await site.controllers.need(leader_elect=False)
+    churn = _Churn(site, await site.make_class("kills"))
+    async with asyncio.TaskGroup() as group:
+        stop = asyncio.Event()
+        group.create_task(churn.run(stop))
+        try:
+            killed = await _kill_at_random(site)
+        finally:
+            stop.set()
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await site.until("every claim that is left is bound", churn.settled)
+    settled = loop.time() - begun
+    volumes = {(await site.volume_of(name)).name for name in churn.alive}
+    listed = await site.assets.names()
+    if listed is not None and (lost := volumes - listed):
+        raise Failed(f"bound, but not on the backend: {', '.join(sorted(lost)[:3])} ({len(lost)} in all)")
+    await site.delete(CLAIMS, *churn.alive)
+
+    async def no_volumes() -> bool:
+        return not await site.volumes() and not await site.claims()
+
+    await site.until("no claim and no volume is left", no_volumes)
+
+    await site.assets_gone(*churn.assets)
+    return {
+        "kills": killed,
+        "claims_made": churn.made,
+        "claims_deleted": churn.made - len(churn.alive),
+        "settled_seconds": settled,
+    }
+
+
+class _Churn:
+    """Claims that come and go. alive: names of those that were not deleted. assets: names of all that were made."""
+
+    def __init__(self, site: Site, storage_class: str) -> None:
+        self.alive: list[str] = []
+        self.assets: set[str] = set()
+        self.made = 0
+        self._site = site
+        self._class = storage_class
+        self._chance = Random(1)  # noqa: S311 - a load, not a secret
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            with suppress(ApiUnavailable):
+                await self._step()
+            await asyncio.sleep(self._chance.uniform(0.0, LONGEST_PAUSE))
+
+    async def _step(self) -> None:
+        if self._chance.random() < MORE_CLAIMS and len(self.alive) < MOST_ALIVE:
+            name = f"churn-{self.made}"
+            self.made += 1
+            claim = await self._site.make_claim(name, self._class)
+            self.assets.add(f"pvc-{claim.uid}")
+            self.alive.append(name)
+        elif self.alive:
+            name = self._chance.choice(self.alive)
+            self.alive.remove(name)
+            await self._site.delete(CLAIMS, name)
+
+    async def settled(self) -> bool:
+        """Whether exactly those that were not deleted are there, and bound."""
+        claims = await self._site.claims()
+        return claims.keys() == set(self.alive) and all(c.status.phase == "Bound" for c in claims.values())
+
+
+async def _kill_at_random(site: Site) -> int:
+    """Kill and start anew, at random moments of the given time; how often."""
+    chance = Random(2)  # noqa: S311
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    for moment in sorted(chance.uniform(0.0, site.churn_seconds) for _ in range(site.kills)):
+        await asyncio.sleep(max(0.0, begun + moment - loop.time()))
+        site.controllers.check()
+        (replica,) = site.controllers.replicas
+        await site.controllers.kill(replica)
+        await site.controllers.start()
+    await asyncio.sleep(max(0.0, begun + site.churn_seconds - loop.time()))
+    return site.kills
+
+
+async def leader(site: Site) -> Measured:
+    """Two replicas; the one that leads is killed, and a claim made at this moment is served by the other."""
+    leading = await site.controllers.need(2)
+    storage_class = await site.make_class("leader")
+    names = [f"leader-{number}" for number in range(CLAIMS_BEFORE)]
+    for name in names:
+        await site.make_claim(name, storage_class)
+    await site.bound(*names)
+    await site.controllers.kill(leading)
+    await site.make_claim("leader-after", storage_class)
+    seconds = await site.bound("leader-after", seconds=TAKEOVER_SECONDS)
+    await site.controllers.leader(TAKEOVER_SECONDS)
+    names.append("leader-after")
+    volumes = [(await site.volume_of(name)).name for name in names]
+    await site.delete(CLAIMS, *names)
+    await site.gone(VOLUMES, *volumes)
+    await site.assets_gone(*volumes)
+    return {"takeover_seconds": seconds}

@@ -1,0 +1,355 @@
+"""Claims that ask for more, and for other attributes, after they were bound."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scenarios.backends import OK, GrowingBackend, ScriptedBackend
+from scenarios.harness import Harness, Json, Refused
+from scenarios.stories import DRIVER, claim, storage_class
+from volplane import InProgress, InvalidArgument, ResourceExhausted
+
+GROWS = storage_class(allowVolumeExpansion=True)
+TWO_GIB = 2 * 2**30
+
+
+async def bound(harness: Harness, size: str = "1Gi", **spec: Any) -> None:
+    """A claim c of class fast, which was provisioned and bound."""
+    await harness.create("classes", GROWS)
+    await harness.create("claims", claim("c", size, storageClassName="fast", **spec))
+    await harness.start()
+    await harness.settle()
+    assert (await harness.claim("c"))["status"]["phase"] == "Bound"
+
+
+async def ask(harness: Harness, size: str) -> None:
+    await harness.patch("claims", "c", {"spec": {"resources": {"requests": {"storage": size}}}})
+
+
+async def its_volume(harness: Harness) -> Json:
+    return await harness.volume((await harness.claim("c"))["spec"]["volumeName"])
+
+
+async def capacities(harness: Harness) -> tuple[str, str]:
+    """Of the volume, and of the claim as its status shows it."""
+    volume, item = await its_volume(harness), await harness.claim("c")
+    return volume["spec"]["capacity"]["storage"], item["status"]["capacity"]["storage"]
+
+
+def types(item: Json) -> list[str]:
+    """Of the conditions."""
+    return [each["type"] for each in item["status"].get("conditions", ())]
+
+
+# --- growing -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_that_asks_for_more_gets_it() -> None:
+    backend = GrowingBackend(DRIVER)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "2Gi")
+        await harness.settle()
+        assert await capacities(harness) == ("2Gi", "2Gi")
+        item = await harness.claim("c")
+        assert types(item) == []
+        assert "allocatedResourceStatuses" not in item["status"]
+        assert item["status"]["allocatedResources"] == {"storage": "2Gi"}
+        assert next(iter(backend.assets.values())).capacity_bytes == TWO_GIB
+        assert harness.messages("VolumeResizeSuccessful") == ["Resize volume succeeded"]
+        assert backend.calls["expand"] == 1
+
+
+async def test_what_is_tried_stands_in_the_claim_before_the_backend_is_called() -> None:
+    backend = GrowingBackend(DRIVER, {"expand": [InProgress(retry_after=60.0), OK]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "2Gi")
+        await asyncio.sleep(1.0)
+        status = (await harness.claim("c"))["status"]
+        assert status["allocatedResourceStatuses"] == {"storage": "ControllerResizeInProgress"}
+        assert status["allocatedResources"] == {"storage": "2Gi"}
+        assert status["conditions"][0]["type"] == "Resizing"
+        assert await capacities(harness) == ("1Gi", "1Gi")
+        assert "growing the asset to 2Gi" in harness.reasons()["resizer"]["default/c"]
+        await harness.settle()
+        assert await capacities(harness) == ("2Gi", "2Gi")
+
+
+async def test_the_state_of_a_long_growth_survives_a_restart() -> None:
+    backend = GrowingBackend(DRIVER, {"expand": [InProgress(retry_after=600.0, state={"job": "7"}), OK]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "2Gi")
+        await asyncio.sleep(1.0)
+        await harness.restart()
+        await harness.settle()
+        assert backend.requests[-1].context.state == {"job": "7"}
+        assert await capacities(harness) == ("2Gi", "2Gi")
+        assert "volplane.dev/expansion" not in (await its_volume(harness))["metadata"]["annotations"]
+
+
+async def test_a_node_grows_the_file_system_where_the_driver_says_so() -> None:
+    backend = GrowingBackend(DRIVER)
+    backend._info = {"node_expansion_required": True}
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "2Gi")
+        await harness.settle()
+        item = await harness.claim("c")
+        assert types(item) == ["FileSystemResizePending"]
+        assert item["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
+        assert await capacities(harness) == ("2Gi", "1Gi")
+        assert harness.messages("FileSystemResizeRequired") == ["Require file system resize of volume on node"]
+        calls = backend.calls["expand"]
+        await ask(harness, "3Gi")
+        await harness.settle()
+        assert backend.calls["expand"] == calls, "what was begun is finished first"
+        done = {"capacity": {"storage": "2Gi"}, "allocatedResourceStatuses": None, "conditions": None}
+        await harness.patch("claims", "c", {"status": done}, subresource="status")
+        await harness.settle()
+        assert (await its_volume(harness))["spec"]["capacity"]["storage"] == "3Gi"
+
+
+async def test_a_size_that_the_backend_refuses_can_be_lowered_again() -> None:
+    """KEP-1790."""
+    backend = GrowingBackend(DRIVER, {"expand": [InvalidArgument("at most 4Gi")]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "9Gi")
+        await asyncio.sleep(5.0)
+        item = await harness.claim("c")
+        assert item["status"]["allocatedResourceStatuses"] == {"storage": "ControllerResizeInfeasible"}
+        assert types(item) == ["ControllerResizeError"]
+        assert item["status"]["conditions"][0]["message"] == "at most 4Gi"
+        assert harness.messages("VolumeResizeFailed")[0].startswith("at most 4Gi; next attempt in ")
+        backend.script("expand", OK)
+        await ask(harness, "3Gi")
+        await asyncio.sleep(5.0)
+        assert await capacities(harness) == ("3Gi", "3Gi"), "at once, not after the back-off of the refused size"
+        assert types(await harness.claim("c")) == []
+
+
+async def test_a_full_backend_is_asked_again_with_the_same_size() -> None:
+    backend = GrowingBackend(DRIVER, {"expand": [ResourceExhausted("no room", scope="pool"), OK]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "2Gi")
+        await harness.settle()
+        assert await capacities(harness) == ("2Gi", "2Gi")
+        assert harness.messages("VolumeResizeFailed")[0].startswith("no room; next attempt in ")
+
+
+async def test_a_driver_that_cannot_grow_says_so_on_the_claim() -> None:
+    async with Harness(ScriptedBackend(DRIVER)) as harness:
+        await bound(harness)
+        await ask(harness, "2Gi")
+        await harness.settle()
+        (message,) = set(harness.messages("VolumeResizeFailed"))
+        assert message == f'driver "{DRIVER}" cannot grow volumes, so the claim keeps its size'
+
+
+async def test_a_class_that_does_not_allow_it_is_refused_by_the_server() -> None:
+    async with Harness(GrowingBackend(DRIVER)) as harness:
+        await harness.create("classes", storage_class("fixed"))
+        await harness.create("claims", claim("c", storageClassName="fixed"))
+        await harness.start()
+        await harness.settle()
+        with pytest.raises(Refused, match="storageclass that provisions the pvc must support resize"):
+            await ask(harness, "2Gi")
+
+
+@pytest.mark.parametrize("write", range(1, 5))
+async def test_a_crash_after_any_write_of_a_growth_changes_nothing_of_its_end(write: int) -> None:
+    backend = GrowingBackend(DRIVER)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        harness.crash_at_write(write)
+        await ask(harness, "2Gi")
+        await harness.settle()
+        assert await capacities(harness) == ("2Gi", "2Gi")
+        assert types(await harness.claim("c")) == []
+
+
+async def test_beside_a_stock_binder_our_volumes_grow_too() -> None:
+    backend = GrowingBackend(DRIVER)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.kill()
+        harness._settings = dataclasses.replace(harness._settings, binder=False, protection=False)
+        await harness.start()
+        await ask(harness, "2Gi")
+        await harness.settle()
+        assert await capacities(harness) == ("2Gi", "2Gi")
+
+
+# --- other attributes --------------------------------------------------------------------------------------------
+
+
+def attributes(name: str, colour: str, driver: str = DRIVER) -> Json:
+    return {"metadata": {"name": name}, "driverName": driver, "parameters": {"colour": colour}}
+
+
+async def choose(harness: Harness, name: str | None) -> None:
+    await harness.patch("claims", "c", {"spec": {"volumeAttributesClassName": name}})
+
+
+def modified(backend: ScriptedBackend) -> dict[str, str]:
+    return dict(next(iter(backend.assets.values())).modified)
+
+
+async def test_a_claim_gets_the_attributes_of_the_class_that_it_names() -> None:
+    backend = GrowingBackend(DRIVER, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("gold", "yellow"))
+        await choose(harness, "gold")
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+        item = await harness.claim("c")
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold"
+        assert "modifyVolumeStatus" not in item["status"]
+        assert types(item) == []
+        assert (await its_volume(harness))["spec"]["volumeAttributesClassName"] == "gold"
+        assert len(harness.messages("VolumeModifySuccessful")) == 1
+
+
+async def test_a_class_that_does_not_exist_yet_is_waited_for() -> None:
+    backend = GrowingBackend(DRIVER, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await choose(harness, "gold")
+        await asyncio.sleep(5.0)
+        shown = (await harness.claim("c"))["status"]["modifyVolumeStatus"]
+        assert shown == {"targetVolumeAttributesClassName": "gold", "status": "Pending"}
+        assert harness.messages("VolumeModifyFailed")[0] == 'volumeattributesclass.storage.k8s.io "gold" not found'
+        await harness.create("attributes", attributes("gold", "yellow"))
+        await asyncio.sleep(60.0)
+        assert modified(backend) == {"colour": "yellow"}
+
+
+async def test_a_class_that_the_backend_refuses_can_be_taken_back() -> None:
+    backend = GrowingBackend(DRIVER, {"modify": [OK, InvalidArgument("no such colour")]}, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("gold", "yellow"))
+        await harness.create("attributes", attributes("plaid", "plaid"))
+        await choose(harness, "gold")
+        await harness.settle()
+        await choose(harness, "plaid")
+        await asyncio.sleep(5.0)
+        item = await harness.claim("c")
+        shown = {"targetVolumeAttributesClassName": "plaid", "status": "Infeasible"}
+        assert item["status"]["modifyVolumeStatus"] == shown
+        assert types(item) == ["ModifyVolumeError"]
+        await choose(harness, "gold")
+        await harness.settle()
+        item = await harness.claim("c")
+        assert "modifyVolumeStatus" not in item["status"]
+        assert types(item) == []
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold"
+        assert modified(backend) == {"colour": "yellow"}
+
+
+async def test_a_class_of_another_driver_changes_nothing() -> None:
+    backend = GrowingBackend(DRIVER, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("gold", "yellow", "other.example.com"))
+        await choose(harness, "gold")
+        await harness.settle()
+        assert backend.calls["modify"] == 0
+        assert 'is of driver "other.example.com"' in harness.messages("VolumeModifyFailed")[0]
+
+
+async def test_a_change_that_may_have_begun_is_undone_by_applying_the_former_class_again() -> None:
+    backend = GrowingBackend(DRIVER, {"modify": [OK, InProgress(retry_after=3600.0), OK]}, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("gold", "yellow"))
+        await harness.create("attributes", attributes("silver", "grey"))
+        await choose(harness, "gold")
+        await harness.settle()
+        await choose(harness, "silver")
+        await asyncio.sleep(5.0)
+        await choose(harness, "gold")
+        await harness.settle()
+        assert backend.requests[-1].parameters == {"colour": "yellow"}
+        assert backend.calls["modify"] == 3
+        item = await harness.claim("c")
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold"
+        assert "modifyVolumeStatus" not in item["status"]
+
+
+@pytest.mark.parametrize("write", range(1, 5))
+async def test_a_crash_after_any_write_of_a_change_changes_nothing_of_its_end(write: int) -> None:
+    backend = GrowingBackend(DRIVER, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("gold", "yellow"))
+        harness.crash_at_write(write)
+        await choose(harness, "gold")
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+        item = await harness.claim("c")
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold"
+        assert "modifyVolumeStatus" not in item["status"]
+
+
+# --- from the beginning ------------------------------------------------------------------------------------------
+
+
+async def born_with(harness: Harness, *classes: Json) -> None:
+    """A claim c that names the class gold before it is provisioned."""
+    await harness.create("classes", GROWS)
+    for each in classes:
+        await harness.create("attributes", each)
+    await harness.create("claims", claim("c", storageClassName="fast", volumeAttributesClassName="gold"))
+    await harness.start()
+
+
+def with_csi(script: dict[str, Any] | None = None) -> GrowingBackend:
+    backend = GrowingBackend(DRIVER, script, csi=True)
+    backend._info = {"csi_driver_name": "memory.volplane.dev"}
+    return backend
+
+
+async def test_a_volume_is_made_with_the_attributes_of_the_class_that_its_claim_names() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow"))
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+        item = await harness.claim("c")
+        assert item["status"]["phase"] == "Bound"
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold"
+        assert backend.calls["modify"] == 1
+
+
+async def test_nothing_is_made_before_the_class_exists() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await born_with(harness)
+        await asyncio.sleep(10.0)
+        assert backend.calls["provision"] == 0
+        assert 'volumeattributesclass.storage.k8s.io "gold" not found' in harness.messages("ProvisioningFailed")[0]
+        await harness.create("attributes", attributes("gold", "yellow"))
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+
+
+async def test_a_volume_whose_attributes_are_refused_is_not_bound_and_goes_with_its_claim() -> None:
+    backend = with_csi({"modify": [InvalidArgument("no such colour")]})
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "plaid"))
+        await asyncio.sleep(10.0)
+        assert (await harness.claim("c"))["status"]["phase"] == "Pending"
+        assert "no such colour" in harness.messages("ProvisioningFailed")[0]
+        await harness.delete("claims", "c")
+        await harness.settle()
+        assert backend.assets == {}
+        assert await harness.claims() == {}

@@ -1,0 +1,265 @@
+"""What is decided about a volume on a node, and about the report of a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unit.attach.objects import CSI, OTHER, PAIR, UNIQUE, attachment, bound, node, pod
+from unit.deciding import read, state_with
+from volplane.attach.attach_detach import AttachDetachState, Decision, decide_node, decide_pair, report_differs
+from volplane.attach.identity import Pair
+from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Settled, Wait
+from volplane.kube import names
+from volplane.kube.kinds import NODES, VOLUMES
+from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata
+
+NEEDS_NONE = CsiDriver(metadata=Metadata(name=CSI), spec=CsiDriverSpec(attach_required=False))
+
+
+def world(*objects: KubeObject, unwanted_for: float | None = None, **settings: Any) -> AttachDetachState:
+    """unwanted_for: seconds since which nobody wants PAIR."""
+    state = AttachDetachState(state_with(*objects, **settings))
+    if unwanted_for is not None:
+        state.unwanted[PAIR.key] = state.cluster.monotonic() - unwanted_for
+    return state
+
+
+def decided(*objects: KubeObject, pair: Pair = PAIR, reads: LiveReads | None = None, **more: Any) -> Decision:
+    return decide_pair(pair, world(*objects, **more), reads or LiveReads())
+
+
+def told(decision: Decision) -> list[str]:
+    assert isinstance(decision.action, Wait)
+    return [event.message for event in decision.action.events]
+
+
+# --- wanted -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_on_a_node_gets_an_attachment_with_the_stock_name() -> None:
+    action = decided(*bound(), node(), pod()).action
+    assert isinstance(action, Create)
+    assert action.body["metadata"]["name"] == PAIR.attachment
+    assert action.body["metadata"]["annotations"] == {names.NODE_UID: "uid-node-a"}
+    assert action.body["spec"] == {"attacher": CSI, "nodeName": "node-a", "source": {"persistentVolumeName": "v"}}
+
+
+@pytest.mark.parametrize(
+    ("objects", "why"),
+    [
+        ((*bound(), node()), "no pod"),
+        ((*bound(), node(), pod(phase="Succeeded")), "the pod has ended"),
+        ((*bound(), node(), pod(node="")), "the pod is on no node"),
+        ((bound()[0], node(), pod()), "there is no volume"),
+        ((bound()[1], node(), pod()), "there is no claim"),
+        ((*bound(), node(managed=False), pod()), "the kubelet attaches for itself"),
+        (
+            (
+                *bound(),
+                node(),
+                pod(),
+                CsiDriver(metadata=Metadata(name=CSI), spec=CsiDriverSpec(attach_required=False)),
+            ),
+            "the driver needs no attaching",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nothing_is_attached_where(objects: tuple[KubeObject, ...], why: str) -> None:
+    assert decided(*objects).action == Settled(), why
+
+
+def test_a_volume_for_one_node_waits_while_another_has_it() -> None:
+    here, there = pod("here"), pod("there", "node-b")
+    decision = decided(*bound(), node(), node("node-b"), here, there, attachment("node-b", attached=True))
+    assert told(decision) == ['Multi-Attach error for volume "v" Volume is already used by pod(s) there']
+    assert decision.about == "multi-attach"
+
+
+def test_names_of_pods_in_other_namespaces_are_not_disclosed() -> None:
+    used, made = bound()
+    others = [pod("p"), pod("q", "node-b"), attachment("node-b", attached=True)]
+    state = world(used, made, node(), node("node-b"), *others)
+    decision = decide_pair(PAIR, state, LiveReads())
+    assert told(decision) == ['Multi-Attach error for volume "v" Volume is already used by pod(s) q']
+
+
+def test_nobody_is_told_of_an_attachment_that_is_about_to_go() -> None:
+    decision = decided(*bound(), node(), node("node-b"), pod(), attachment("node-b", attached=True))
+    assert told(decision) == []
+
+
+def test_a_node_that_still_uses_it_is_told_though_no_pod_does() -> None:
+    there = node("node-b", in_use=[UNIQUE])
+    decision = decided(*bound(), node(), there, pod(), attachment("node-b", attached=True))
+    text = "Volume is already exclusively attached to one node and can't be attached to another"
+    assert told(decision) == [f'Multi-Attach error for volume "v" {text}']
+
+
+def test_an_attachment_elsewhere_that_is_not_attached_yet_keeps_it_too() -> None:
+    decision = decided(*bound(), node(), node("node-b"), pod(), attachment("node-b"))
+    assert isinstance(decision.action, Wait)
+    assert told(decision) == []
+
+
+def test_while_one_attachment_is_created_no_second_one_is() -> None:
+    state = world(*bound(), node(), node("node-b"), pod(), pod("q", "node-b"))
+    state.creating[UNIQUE] = OTHER.key
+    assert isinstance(decide_pair(PAIR, state, LiveReads()).action, Wait)
+    assert isinstance(decide_pair(OTHER, state, LiveReads()).action, Create)
+
+
+@pytest.mark.parametrize("mode", ["ReadWriteMany", "ReadOnlyMany"])
+def test_a_volume_for_many_nodes_is_attached_to_each(mode: str) -> None:
+    decision = decided(*bound(mode), node(), pod(), attachment("node-b", attached=True))
+    assert isinstance(decision.action, Create)
+
+
+def test_pods_are_told_once_it_is_attached_and_not_reported_yet() -> None:
+    decision = decided(*bound(), node(), pod(), attachment(attached=True))
+    assert told(decision) == ['AttachVolume.Attach succeeded for volume "v" ']
+    assert decided(*bound(), node(attached=[UNIQUE]), pod(), attachment(attached=True)).action == Settled()
+
+
+def test_pods_are_told_why_the_attacher_failed() -> None:
+    decision = decided(*bound(), node(), pod(), attachment(error="no room"))
+    assert told(decision) == ['AttachVolume.Attach failed for volume "v" : no room']
+
+
+def test_pods_are_told_when_no_attacher_answers_for_two_minutes() -> None:
+    assert told(decided(*bound(), node(), pod(), attachment())) == []
+    late = decided(*bound(), node(), pod(), attachment(created="2025-12-31T23:57:30Z"))
+    expected = f"timed out waiting for external-attacher of {CSI} CSI driver to attach volume h-1"
+    assert told(late) == [f'AttachVolume.Attach failed for volume "v" : {expected}']
+
+
+def test_pods_wait_for_the_end_of_a_detach_that_has_begun() -> None:
+    decision = decided(*bound(), node(), pod(), attachment(attached=True, deleted=True))
+    assert told(decision) == ['AttachVolume.Attach failed for volume "v" : volume attachment is being deleted']
+
+
+def test_an_attachment_of_a_former_node_of_the_name_is_made_anew() -> None:
+    renewed = node(uid="uid-new")
+    action = decided(*bound(), renewed, pod(), attachment(attached=True)).action
+    assert isinstance(action, Delete)
+    used = node(uid="uid-new", in_use=[UNIQUE], attached=[UNIQUE])
+    assert decided(*bound(), used, pod(), attachment(attached=True)).action == Settled()
+
+
+# --- unwanted -----------------------------------------------------------------------------------------------------
+
+IN_USE = node(in_use=[UNIQUE])
+SICK = node(in_use=[UNIQUE], ready="Unknown")
+TAINTED = node(in_use=[UNIQUE], taints=[names.OUT_OF_SERVICE])
+LONG = 361.0
+
+
+@pytest.mark.parametrize(
+    ("there", "unwanted_for", "force", "outcome"),
+    [
+        (IN_USE, 0.0, True, "waits"),
+        (IN_USE, LONG, True, "waits"),
+        (SICK, 0.0, True, "waits"),
+        (SICK, LONG, True, "timeout"),
+        (SICK, LONG, False, "waits"),
+        (TAINTED, 0.0, True, "out-of-service"),
+        (TAINTED, LONG, True, "timeout"),
+        (TAINTED, LONG, False, "out-of-service"),
+        (node(), LONG, True, "reads"),
+        (node(ready="Unknown"), LONG, True, "reads"),
+    ],
+)
+def test_when_a_volume_that_nobody_wants_is_detached(
+    there: KubeObject, unwanted_for: float, force: bool, outcome: str
+) -> None:
+    decision = decided(*bound(), there, attachment(attached=True), unwanted_for=unwanted_for, force_detach=force)
+    kind = {"waits": Wait, "reads": Read}.get(outcome, Delete)
+    assert isinstance(decision.action, kind), decision
+    assert decision.forced == (outcome if kind is Delete else "")
+
+
+def test_the_report_is_withdrawn_first() -> None:
+    decision = decided(*bound(), node(attached=[UNIQUE]), attachment(attached=True))
+    assert decision.action == Wait(reason="node node-a is told that it is no longer attached")
+
+
+def test_the_node_is_read_live_before_the_attachment_is_deleted() -> None:
+    assert isinstance(decided(*bound(), node(), attachment(attached=True)).action, Read)
+    reads = read(NODES, "node-a", node())
+    action = decided(*bound(), node(), attachment(attached=True), reads=reads).action
+    assert isinstance(action, Delete)
+
+
+def test_of_a_node_that_is_gone_what_it_used_last_counts() -> None:
+    objects = (*bound(), attachment(attached=True))
+    state = world(*objects, unwanted_for=0.0)
+    assert isinstance(decide_pair(PAIR, state, LiveReads()).action, Wait), "nobody knows what it used"
+    state.last_in_use["node-a"] = frozenset()
+    assert isinstance(decide_pair(PAIR, state, LiveReads()).action, Read)
+    state.last_in_use["node-a"] = frozenset({UNIQUE})
+    assert isinstance(decide_pair(PAIR, state, LiveReads()).action, Wait)
+    assert decide_pair(PAIR, world(*objects, unwanted_for=LONG), LiveReads()).forced == "timeout"
+
+
+def test_an_attachment_with_a_name_of_its_own_is_left_alone() -> None:
+    mine = attachment(attached=True, name="made-by-hand")
+    assert decided(*bound(), node(), mine).action == Settled()
+
+
+def test_an_attachment_whose_volume_is_gone_goes_after_a_live_look() -> None:
+    lost, pair = attachment(attached=True), Pair("node-a", PAIR.attachment)
+    state = world(lost, node())
+    assert decide_pair(pair, state, LiveReads()).action == Read(VOLUMES, "v", why="is its volume really gone?")
+    reads = read(VOLUMES, "v")
+    reads.put(NODES, "node-a", node())
+    assert isinstance(decide_pair(pair, state, reads).action, Delete)
+    in_use = world(lost, node(in_use=[UNIQUE]))
+    assert decide_pair(pair, in_use, reads).action == Settled(), "it is decided under the name of the volume"
+    assert isinstance(decide_pair(PAIR, in_use, reads).action, Wait)
+
+
+# --- the report ---------------------------------------------------------------------------------------------------
+
+
+def reported(there: KubeObject, *objects: KubeObject, **more: Any) -> list[str] | None:
+    """What is written into volumesAttached; None: nothing is written."""
+    state = world(there, *objects, **more)
+    action = decide_node("node-a", state)
+    listed = [each.name for each in there.status.volumes_attached or ()]
+    assert report_differs(PAIR, state) == (action != Settled() and (UNIQUE in listed) != (UNIQUE in _written(action)))
+    return None if action == Settled() else _written(action)
+
+
+def _written(action: Any) -> list[str]:
+    assert isinstance(action, Patch)
+    return [each["name"] for each in action.body["status"]["volumesAttached"] or ()]
+
+
+def test_what_is_attached_and_wanted_is_reported() -> None:
+    assert reported(node(), *bound(), pod(), attachment(attached=True)) == [UNIQUE]
+
+
+def test_what_nobody_wants_is_withdrawn_unless_the_node_uses_it() -> None:
+    assert reported(node(attached=[UNIQUE]), *bound(), attachment(attached=True)) == []
+    assert reported(node(attached=[UNIQUE], in_use=[UNIQUE]), *bound(), attachment(attached=True)) is None
+
+
+def test_what_is_not_attached_any_more_is_withdrawn() -> None:
+    for each in (attachment(), attachment(attached=True, deleted=True)):
+        assert reported(node(attached=[UNIQUE]), *bound(), pod(), each) == []
+
+
+def test_what_is_attached_to_the_machine_that_had_the_name_before_is_not_reported() -> None:
+    assert reported(node(uid="uid-new"), *bound(), pod(), attachment(attached=True)) is None
+
+
+def test_entries_of_other_plugins_stay() -> None:
+    foreign = "kubernetes.io/vendor/disk"
+    there = node(attached=[foreign])
+    assert reported(there, *bound(), pod(), attachment(attached=True)) == [UNIQUE, foreign]
+
+
+def test_nothing_is_written_to_a_node_whose_kubelet_attaches_for_itself() -> None:
+    assert decide_node("node-a", world(node(managed=False), *bound(), pod(), attachment(attached=True))) == Settled()

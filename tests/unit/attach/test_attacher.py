@@ -1,0 +1,224 @@
+"""What is decided about an attachment of one of our drivers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from unit.attach.objects import CSI, FINALIZER, attachment, bound, node
+from unit.deciding import HOOKS, disk, state_with
+from volplane.attach.attacher import decide_attachment
+from volplane.attach.csidriver import decide_csi_driver
+from volplane.attach.record import identity_of_record, intent_of
+from volplane.controller.actions import Create, Patch, Run, Settled, Wait
+from volplane.drivers.view import DriverView
+from volplane.kube import names
+from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, VolumeAttachment
+from volplane.state.cluster_state import ClusterState
+from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached
+from volplane.state.records import write_intent
+
+ATTACHES = HOOKS | {"attach", "detach"}
+
+
+def attaching(name: str = CSI, **info: Any) -> DriverView:
+    return disk(name, hooks=ATTACHES, **{"csi_driver_name": CSI, "attach_required": True, **info})
+
+
+def recorded(**more: Any) -> VolumeAttachment:
+    """One whose record is written."""
+    record = intent_of(bound()[1], attaching(), "uid-node-a", "test")
+    known = {names.INTENT: write_intent(record), names.NODE_ID: "aws:///z/node-a"}
+    return attachment(annotations=known, finalizers=[FINALIZER, *more.pop("others", ())], **more)
+
+
+def world(*objects: KubeObject, drivers: tuple[DriverView, ...] | None = None) -> ClusterState:
+    return state_with(*objects, drivers=(attaching(),) if drivers is None else drivers)
+
+
+def decided(subject: VolumeAttachment, *objects: KubeObject, **more: Any) -> Any:
+    return decide_attachment(subject.key, world(subject, *objects, **more))
+
+
+def status(action: Any) -> dict[str, Any]:
+    assert isinstance(action, Patch)
+    assert action.subresource == "status"
+    found: dict[str, Any] = dict(action.body["status"])
+    return found
+
+
+# --- attaching ----------------------------------------------------------------------------------------------------
+
+
+def test_finalizer_record_and_node_are_written_before_anything_is_attached() -> None:
+    action = decided(attachment(), *bound(), node())
+    assert isinstance(action, Patch)
+    metadata = action.body["metadata"]
+    assert metadata["finalizers"] == [FINALIZER]
+    assert metadata["annotations"][names.NODE_ID] == "aws:///z/node-a"
+    record = msgspec.json.decode(metadata["annotations"][names.INTENT])
+    assert (record["driver"], record["handle"], record["volume"]) == (CSI, "h-1", "v")
+
+
+def test_then_the_hook_is_called_for_the_asset() -> None:
+    action = decided(recorded(), *bound(), node())
+    assert isinstance(action, Run)
+    assert (action.verb, action.driver, action.node) == ("attach", CSI, "")
+
+
+def test_hooks_for_different_nodes_exclude_each_other_only_where_one_node_is_allowed() -> None:
+    shared = intent_of(bound("ReadWriteMany")[1], attaching(), "uid-node-a", "test")
+    known = {names.INTENT: write_intent(shared), names.NODE_ID: "aws:///z/node-a"}
+    action = decided(attachment(annotations=known, finalizers=[FINALIZER]), *bound("ReadWriteMany"), node())
+    assert action.node == "node-a"
+
+
+def test_what_the_hook_returned_becomes_the_status() -> None:
+    subject = recorded(error="earlier")
+    state = world(subject, *bound(), node())
+    state.progress.track_attachment(subject.uid).succeeded(Attached({"devicePath": "/dev/xvdba"}))
+    expected = {"attached": True, "attachError": None, "attachmentMetadata": {"devicePath": "/dev/xvdba"}}
+    assert status(decide_attachment(subject.key, state)) == expected
+
+
+def test_a_long_attach_keeps_the_state_and_waits() -> None:
+    subject = recorded()
+    state = world(subject, *bound(), node())
+    state.progress.track_attachment(subject.uid).succeeded(Attaching({"job": "7"}, state.monotonic() + 5.0))
+    kept = decide_attachment(subject.key, state)
+    assert isinstance(kept, Patch)
+    record = msgspec.json.decode(kept.body["metadata"]["annotations"][names.INTENT])
+    assert (record["hook"], record["state"]) == ("attach", {"job": "7"})
+
+
+def test_a_failure_is_shown_with_its_time_and_then_tried_again() -> None:
+    subject = recorded()
+    state = world(subject, *bound(), node())
+    state.progress.track_attachment(subject.uid).failed(AttachmentFailure("attach", "é" * 800, 8))
+    error = status(decide_attachment(subject.key, state))["attachError"]
+    assert (error["time"], error["errorCode"]) == ("2026-01-01T00:00:00Z", 8)
+    assert len(error["message"].encode()) <= 1024
+
+
+def test_what_is_missing_is_said_once() -> None:
+    error = status(decided(attachment(), node()))["attachError"]
+    assert error["message"] == 'PersistentVolume "v" does not exist'
+    assert isinstance(decided(attachment(error=error["message"]), node()), Wait)
+    assert "node-a" in status(decided(attachment(), *bound()))["attachError"]["message"]
+
+
+def test_a_volume_that_is_being_deleted_is_not_attached() -> None:
+    used, made = bound()
+    gone = msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    )
+    assert "is being deleted" in status(decided(attachment(), used, gone, node()))["attachError"]["message"]
+
+
+def test_another_machine_under_the_name_of_the_node_is_said() -> None:
+    action = decided(recorded(attached=True), *bound(), node(provider_id="aws:///z/i-new"))
+    shown = status(action)
+    assert shown["attached"] is False
+    assert "aws:///z/node-a" in shown["attachError"]["message"]
+
+
+def test_an_attachment_that_the_backend_lost_is_attached_again() -> None:
+    subject = recorded(attached=True)
+    state = world(subject, *bound(), node())
+    assert decide_attachment(subject.key, state) == Settled()
+    state.progress.track_attachment(subject.uid).missed()
+    action = decide_attachment(subject.key, state)
+    assert isinstance(action, Run)
+    assert action.verb == "attach"
+
+
+def test_attachments_of_others_are_not_touched() -> None:
+    assert decided(attachment(), *bound(), node(), drivers=()) == Settled()
+
+
+def test_the_driver_that_made_the_volume_attaches_it_where_several_share_a_name() -> None:
+    used, made = bound()
+    made = msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, annotations={names.PROVISIONED_BY: "b.example.com"})
+    )
+    drivers = (attaching("a.example.com"), attaching("b.example.com"))
+    action = decided(attachment(), used, made, node(), drivers=drivers)
+    assert msgspec.json.decode(action.body["metadata"]["annotations"][names.INTENT])["driver"] == "b.example.com"
+
+
+def test_volumes_that_need_no_attaching_are_attached_at_once_and_without_a_finalizer() -> None:
+    idle = attaching(attach_required=False)
+    assert status(decided(attachment(), *bound(), node(), drivers=(idle,))) == {"attached": True}
+
+
+# --- detaching ----------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_attachment_is_detached_though_volume_and_node_are_gone() -> None:
+    action = decided(recorded(attached=True, deleted=True))
+    assert isinstance(action, Run)
+    assert (action.verb, action.driver) == ("detach", CSI)
+
+
+def test_the_record_says_all_that_detach_needs() -> None:
+    record = intent_of(bound()[1], attaching(), "uid-node-a", "test")
+    identity = identity_of_record(record, "test")
+    assert (identity.name, identity.handle, identity.source.kind) == ("v", "h-1", "csi")
+    assert identity.owner is None, "a static volume carries nobody's marks"
+
+
+def test_without_our_finalizer_nothing_was_attached() -> None:
+    assert decided(attachment(deleted=True, finalizers=["other"]), *bound(), node()) == Settled()
+
+
+def test_what_another_attacher_began_is_recorded_and_detached() -> None:
+    action = decided(attachment(attached=True, deleted=True, finalizers=[FINALIZER]), *bound(), node())
+    assert isinstance(action, Patch)
+    assert names.INTENT in action.body["metadata"]["annotations"]
+
+
+def test_what_nobody_knows_any_more_says_what_a_person_must_do() -> None:
+    error = status(decided(attachment(attached=True, deleted=True, finalizers=[FINALIZER])))["detachError"]
+    assert FINALIZER in error["message"]
+
+
+def test_the_finalizer_goes_once_nothing_is_attached() -> None:
+    subject = recorded(attached=True, deleted=True)
+    state = world(subject)
+    state.progress.track_attachment(subject.uid).succeeded(Detached())
+    action = decide_attachment(subject.key, state)
+    assert isinstance(action, Patch)
+    assert action.body == {"metadata": {"finalizers": None}}
+
+
+def test_where_others_hold_the_object_the_status_goes_first() -> None:
+    subject = recorded(attached=True, deleted=True, others=["other"])
+    state = world(subject)
+    state.progress.track_attachment(subject.uid).succeeded(Detached())
+    assert status(decide_attachment(subject.key, state))["attached"] is False
+
+
+def test_a_result_of_attach_does_not_end_a_detach() -> None:
+    subject = recorded(attached=True, deleted=True)
+    state = world(subject)
+    state.progress.track_attachment(subject.uid).succeeded(Attached({}))
+    assert isinstance(decide_attachment(subject.key, state), Run)
+
+
+# --- CSIDriver ----------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_with_a_csi_name_of_its_own_gets_a_csidriver() -> None:
+    action = decide_csi_driver(CSI, world())
+    assert isinstance(action, Create)
+    assert action.body["spec"]["attachRequired"] is True
+    foreign = attaching("ebs.example.com")
+    assert decide_csi_driver("ebs.example.com", world(drivers=(foreign,))) == Settled()
+
+
+def test_one_that_says_otherwise_is_named() -> None:
+    wrong = CsiDriver(metadata=Metadata(name=CSI, uid="u"), spec=CsiDriverSpec(attach_required=False))
+    action = decide_csi_driver(CSI, world(wrong))
+    assert isinstance(action, Wait)
+    assert "delete the object" in action.reason

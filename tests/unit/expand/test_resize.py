@@ -1,0 +1,145 @@
+"""The size that the asset of a claim shall have, and the next step towards it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unit.binding.objects import claim, volume
+from unit.deciding import DRIVER, HOOKS, disk, state_with
+from volplane.controller.actions import Patch, Run, Settled, Wait
+from volplane.expand.resize import decide_resize, expansion_target, wants_more
+from volplane.kube.objects import Claim, Volume
+from volplane.state.progress import Changed, Refused
+
+GIB = 2**30
+GROWING = disk(hooks=HOOKS | {"expand"})
+TRYING = "ControllerResizeInProgress"
+
+
+def bound(asked: str, has: str = "1Gi", *, allocated: str = "", state: str = "", **fields: Any) -> Claim:
+    """A bound claim. allocated, state: what its status says is being tried."""
+    status: dict[str, Any] = {"phase": "Bound", "capacity": {"storage": has}}
+    if allocated:
+        status["allocatedResources"] = {"storage": allocated}
+    if state:
+        status["allocatedResourceStatuses"] = {"storage": state}
+    return claim(size=asked, volumeName="v", status=status, **fields)
+
+
+def its_volume(item: Claim, size: str) -> Volume:
+    made_by = {"pv.kubernetes.io/provisioned-by": DRIVER}
+    return volume(claim=item, size=size, annotations=made_by, status={"phase": "Bound"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "volume_has", "allocated", "state", "target"),
+    [
+        ("2Gi", "1Gi", "", "", 2),
+        ("2Gi", "1Gi", "2Gi", TRYING, 2),
+        ("3Gi", "1Gi", "2Gi", TRYING, 2),
+        ("2Gi", "1Gi", "9Gi", "ControllerResizeInfeasible", 2),
+        ("3Gi", "2Gi", "2Gi", "", 3),
+        ("2Gi", "2Gi", "2Gi", TRYING, 2),
+        ("2Gi", "3Gi", "3Gi", TRYING, 3),
+        ("2Gi", "2Gi", "2Gi", "NodeResizePending", None),
+        ("2Gi", "2Gi", "2Gi", "NodeResizeInProgress", None),
+        ("3Gi", "2Gi", "2Gi", "NodeResizePending", None),
+        ("2Gi", "2Gi", "2Gi", "NodeResizeInfeasible", None),
+        ("3Gi", "2Gi", "2Gi", "NodeResizeInfeasible", 3),
+        ("2Gi", "2Gi", "", "", 2),
+    ],
+)
+def test_an_attempt_that_is_recorded_goes_on_unless_it_was_refused(
+    asked: str, volume_has: str, allocated: str, state: str, target: int | None
+) -> None:
+    item = bound(asked, allocated=allocated, state=state)
+    expected = None if target is None else target * GIB
+    assert expansion_target(item, its_volume(item, volume_has)) == expected
+
+
+@pytest.mark.parametrize(
+    ("item", "wanted"),
+    [
+        (bound("2Gi"), True),
+        (bound("1Gi"), False),
+        (bound("1024Mi"), False),
+        (claim(size="2Gi"), False),
+        (bound("2Gi", deletionTimestamp="2026-01-01T00:00:00Z"), False),
+    ],
+)
+def test_only_bound_living_claims_that_ask_for_more_grow(item: Claim, wanted: bool) -> None:
+    assert wants_more(item) is wanted
+
+
+def decided(item: Claim, held: Volume, step: Any = None, driver: Any = GROWING) -> Any:
+    state = state_with(item, held, drivers=(driver,))
+    if step is not None:
+        state.progress.track_change(held.uid, "expand").step = step
+    return decide_resize(item.key, state)
+
+
+def test_what_is_tried_is_declared_before_the_hook_is_called() -> None:
+    item = bound("2Gi")
+    action = decided(item, its_volume(item, "1Gi"))
+    assert isinstance(action, Patch)
+    assert action.subresource == "status"
+    status = action.body["status"]
+    assert status["allocatedResources"] == {"storage": "2Gi"}
+    assert status["allocatedResourceStatuses"] == {"storage": TRYING}
+    assert [each["type"] for each in status["conditions"]] == ["Resizing"]
+    assert [event.reason for event in action.events] == ["Resizing"]
+
+
+def test_the_hook_is_called_for_the_size_that_is_declared() -> None:
+    item = bound("2Gi", allocated="2Gi", state=TRYING)
+    run = Run(verb="expand", key=item.key, uid=item.uid, driver=DRIVER, asset="v", group="expand ")
+    assert decided(item, its_volume(item, "1Gi")) == run
+
+
+def test_the_volume_shows_the_size_before_the_claim_does() -> None:
+    item = bound("2Gi", allocated="2Gi", state=TRYING)
+    done = Changed(str(2 * GIB), 2 * GIB)
+    action = decided(item, its_volume(item, "1Gi"), done)
+    assert isinstance(action, Patch)
+    assert action.body == {"spec": {"capacity": {"storage": "2Gi"}}}
+    then = decided(item, its_volume(item, "2Gi"), done)
+    assert isinstance(then, Patch)
+    assert then.body["status"]["capacity"] == {"storage": "2Gi"}
+
+
+def test_conditions_of_others_are_kept() -> None:
+    item = bound("2Gi")
+    item.status.conditions = [{"type": "ModifyingVolume", "status": "True", "heartbeat": 1}]
+    action = decided(item, its_volume(item, "1Gi"))
+    assert action.body["status"]["conditions"][0] == {"type": "ModifyingVolume", "status": "True", "heartbeat": 1}
+    assert action.body["status"]["conditions"][1]["type"] == "Resizing"
+
+
+def test_a_refused_size_is_said_once_and_tried_on() -> None:
+    refused = Refused(str(9 * GIB), "at most 4Gi")
+    item = bound("9Gi", allocated="9Gi", state=TRYING)
+    action = decided(item, its_volume(item, "1Gi"), refused)
+    assert action.body["status"]["allocatedResourceStatuses"] == {"storage": "ControllerResizeInfeasible"}
+    said = bound("9Gi", allocated="9Gi", state="ControllerResizeInfeasible")
+    assert isinstance(decided(said, its_volume(said, "1Gi"), refused), Run)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(None, id="a volume that is not in the cache"),
+        pytest.param(volume(claim=claim("d"), status={"phase": "Bound"}), id="a volume of another claim"),
+    ],
+)
+def test_nothing_grows_but_the_claims_own_volume(other: Volume | None) -> None:
+    item = bound("2Gi")
+    state = state_with(item, *([other] if other else []), drivers=(GROWING,))
+    assert decide_resize(item.key, state) == Settled()
+
+
+def test_a_driver_that_cannot_work_now_is_waited_for() -> None:
+    item = bound("2Gi")
+    state = state_with(item, its_volume(item, "1Gi"), broken={DRIVER: "no root"})
+    assert decide_resize(item.key, state) == Wait(reason=f'it cannot grow: driver "{DRIVER}" cannot work: no root')
