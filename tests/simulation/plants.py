@@ -13,28 +13,21 @@ from unittest.mock import patch
 
 import msgspec
 
-from volplane import Fence, assembly
 from volplane.controller.actions import Create, Patch, Settled, Wait
 from volplane.controller.steps import Steps
-from volplane.drivers.registry import DriverRegistry
 from volplane.intents import discard, record
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Claim, Volume
-from volplane.protection.claims import LivePods
 from volplane.provision import decide as provision
-from volplane.provision import operation
 from volplane.provision.persistentvolume import volume_body
 from volplane.reclaim import delete, recycle, scrub_events, scrub_pod
-from volplane.reclaim.operation import RecycleOperation
 from volplane.reconcile import claims, volumes
 from volplane.state import records
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Discarding, Full, Made, Pending
-from volplane_testing.simulation.hooks import TimedExecutor
-from volplane_testing.simulation.process import Process
 
 Plant = Callable[[ExitStack], None]
 
@@ -248,100 +241,6 @@ def poll_what_is_kept(stack: ExitStack) -> None:
     _replace(stack, volumes, "_reclaim", again)
 
 
-def discard_what_is_wanted(stack: ExitStack) -> None:
-    """Delete the asset of a claim as decided, and do not ask whether the claim wants it by now."""
-
-    async def never(*_: Any) -> bool:
-        return False
-
-    _replace(stack, DiscardOperation, "_still_wanted", never)
-
-
-def place_each_try_anew(stack: ExitStack) -> None:
-    """Ask for the place that the claim's node and class say now, whatever the record says."""
-    request = operation.provision_request
-
-    def anew(claim: Claim, storage_class: Any, driver: Any, intent: Any, context: Any, **more: Any) -> Any:
-        node = more.get("node")
-        keys = driver.info.topology_keys
-        if node is None or not keys:
-            return request(claim, storage_class, driver, intent, context, **more)
-        labels = node.metadata.labels or {}
-        placed = msgspec.structs.replace(intent, segment={key: labels[key] for key in keys})
-        return request(claim, storage_class, driver, placed, context, **more)
-
-    _replace(stack, operation, "provision_request", anew)
-
-
-def adopt_any_scrub_pod(stack: ExitStack) -> None:
-    """Take whatever pod has the name for the scrubber that was asked for."""
-    follow = recycle._follow_pod
-    _replace(stack, recycle, "_with_pod", lambda v, intent, pod, _world, reads: follow(v, intent, pod, {}, reads))
-    _replace(stack, recycle, "spec_difference", lambda *_: "")
-
-
-def believe_the_cache_about_pods(stack: ExitStack) -> None:
-    """Let a claim go because no pod in the cache uses it."""
-    _replace(stack, LivePods, "proves_unused", lambda *_: True)
-
-
-def break_promises(stack: ExitStack) -> None:
-    """Let a claim go before the volume that was reserved for it is taken back."""
-    _replace(stack, assembly, "promised", lambda *_: False)
-
-
-def scrub_what_pods_use(stack: ExitStack) -> None:
-    """Erase a released volume, and do not ask whether pods still use it."""
-
-    async def nobody(*_: Any) -> list[str]:
-        return []
-
-    _replace(stack, recycle, "_users", lambda *_: [])
-    _replace(stack, RecycleOperation, "_users", nobody)
-
-
-def begin_after_a_pause(stack: ExitStack) -> None:
-    """Begin what was decided, however long the process was stopped in between."""
-    _replace(stack, Process, "may_begin", lambda _self: True)
-
-
-def wait_for_an_epoch(stack: ExitStack) -> None:
-    """Leave a scrub to the leader of the higher number, though a Lease made anew counts from 0."""
-    take_over = recycle.not_leading
-
-    def waits(world: ClusterState, reads: Any) -> Any:
-        ours = Fence.parse(world.fence())
-        return Wait(reason="a newer leader scrubs it") if ours and ours.transitions == 0 else take_over(world, reads)
-
-    _replace(stack, recycle, "not_leading", waits)
-
-
-def call_again_what_hangs(stack: ExitStack) -> None:
-    """List the assets of a driver once more while the call before hangs: a thread each time."""
-    _replace(stack, DriverRegistry, "_refuse_second_hang", lambda *_: None)
-
-
-def start_again_what_hangs(stack: ExitStack) -> None:
-    """Start a driver once more while its `start` hangs."""
-    running = TimedExecutor.running
-
-    def blind(self: TimedExecutor, driver: str | None = None) -> Any:
-        return tuple(call for call in running(self, driver) if call.what != "start")
-
-    _replace(stack, TimedExecutor, "running", blind)
-
-
-def scrub_for_a_living_claim(stack: ExitStack) -> None:
-    """Erase a volume whose claim is there after all."""
-    _replace(stack, volumes, "_claim_of", lambda *_: None)
-    _replace(stack, volumes, "_confirm_absence", lambda *_: None)
-
-    async def whoever(self: OperationDeps, volume: Volume) -> Volume | None:
-        return await self.live_volume(volume.name)
-
-    _replace(stack, OperationDeps, "released_volume", whoever)
-
-
 PLANTS: Mapping[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -364,17 +263,6 @@ PLANTS: Mapping[str, Plant] = {
         say_nothing_of_a_release,
         leave_the_scrubber_pod,
         poll_what_is_kept,
-        discard_what_is_wanted,
-        place_each_try_anew,
-        adopt_any_scrub_pod,
-        believe_the_cache_about_pods,
-        break_promises,
-        scrub_what_pods_use,
-        begin_after_a_pause,
-        wait_for_an_epoch,
-        call_again_what_hangs,
-        start_again_what_hangs,
-        scrub_for_a_living_claim,
     )
 }
 

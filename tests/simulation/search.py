@@ -16,15 +16,10 @@ from volplane_testing.simulation.schedule import generate
 from volplane_testing.simulation.trace import InvariantViolation
 
 
-def first_seed(name: str, seeds: range, scenarios: frozenset[str]) -> tuple[int, InvariantViolation] | None:
-    """The first seed that breaks an invariant because of the bug, and which; None if there is none.
-
-    scenarios: those whose seeds are tried; empty = all.
-    """
+def first_seed(name: str, seeds: range) -> tuple[int, InvariantViolation] | None:
+    """The first seed that breaks an invariant because of the bug, and which; None if there is none."""
     for seed in seeds:
         trial = Trial(generate(seed))
-        if scenarios and trial.schedule.scenario not in scenarios:
-            continue
         with planted(name):
             violation = simulate(trial).violation
         if violation is not None and simulate(trial).violation is None:
@@ -35,7 +30,6 @@ def first_seed(name: str, seeds: range, scenarios: frozenset[str]) -> tuple[int,
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:2000", help="from, up to but without")
-    parser.add_argument("--scenario", action="append", default=[], help="only seeds of this scenario; may be repeated")
     parser.add_argument("bugs", nargs="*", metavar="BUG", help="default: all")
     given = parser.parse_args(arguments)
     if unknown := set(given.bugs) - set(PLANTS):
@@ -45,7 +39,7 @@ def main(arguments: list[str]) -> int:
     missed = 0
     for name in given.bugs or PLANTS:
         begun = time.process_time()
-        found = first_seed(name, range(int(low), int(high)), frozenset(given.scenario))
+        found = first_seed(name, range(int(low), int(high)))
         spent = time.process_time() - begun
         if found is None:
             missed += 1

@@ -56,7 +56,6 @@ _OF_CONTROLLER = {
         Rule("", "persistentvolumeclaims", ("patch",)),
         Rule("", "persistentvolumes", ("create",)),
         Rule("", "nodes", ("get",)),
-        Rule("storage.k8s.io", "storageclasses", ("get",)),
         Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
     ),
     "reclaimer": (

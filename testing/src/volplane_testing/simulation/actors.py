@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from volplane.kube import names
-from volplane.reclaim.scrub_pod import SCRUB_GATE
 from volplane_testing.simulation.backends import SimulatedBackend
 from volplane_testing.simulation.cluster_view import Json, annotations_of, finalizers_of, key_of, reference_of
 from volplane_testing.simulation.disks import Disk, source_key
@@ -84,7 +82,8 @@ class Actors:
         if backend is None:
             return  # Only simulated storages have static assets.
         driver, handle = backend.name, backend.add(name, size * self._unit * _GIB)
-        key = source_key("hostPath", {"path": handle})
+        source = backend.source_of(handle)
+        key = source_key(source.kind, source.fields)
         disk = self._disks.by_key.get(key) or self._safety.made(driver, key, None)
         disk.waived |= disk.data
         disk.kept = "a user made it"
@@ -92,7 +91,7 @@ class Actors:
             "capacity": {"storage": f"{size * self._unit}Gi"},
             "accessModes": ["ReadWriteOnce"],
             "persistentVolumeReclaimPolicy": policy,
-            "hostPath": {"path": handle},
+            source.kind: dict(source.fields),
         }
         if reserved:
             spec["claimRef"] = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": reserved}
@@ -151,25 +150,6 @@ class Actors:
                 self._happened["user: deletes a scrubber pod"] += 1
                 self._send("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}", {})
 
-    def forge_scrub_pod(self, of: str) -> None:
-        """Somebody who may write pods in our namespace puts one in the place of the scrubber: it erases nothing."""
-        volume = self._target(of)
-        if volume is None:
-            return
-        digest = sha256(volume["metadata"]["uid"].encode()).hexdigest()[:16]
-        metadata = {
-            "name": f"volplane-scrub-{digest}",
-            "annotations": {"volplane.dev/scrub-volume": volume["metadata"]["name"]},
-        }
-        spec = {
-            "containers": [{"name": "main", "image": "busybox"}],
-            "restartPolicy": "Never",
-            "schedulingGates": [{"name": SCRUB_GATE}],
-        }
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        if self._send("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body):
-            self._happened["user: forges a scrubber pod"] += 1
-
     # --- claims -------------------------------------------------------------------------------------------------
 
     async def create_claim(self, name: str, storage_class: str, size: int, volume: str) -> None:
@@ -188,20 +168,6 @@ class Actors:
 
     def delete_claim(self, name: str) -> None:
         self._send("DELETE", f"{_CLAIMS}/{name}", {})
-
-    def force_claim(self, name: str) -> None:
-        """Remove a claim by force while a pod uses it; of a volume only that is erased before anybody else has it."""
-        claim = self._view.claims.get(f"default/{name}")
-        volume = self._view.volumes.get(claim["spec"].get("volumeName", "")) if claim is not None else None
-        if claim is None or volume is None or not recycles(volume) or names.BIND_COMPLETED not in annotations_of(claim):
-            return
-        disk = self._disks.of(volume["spec"])
-        if disk is None or not disk.mounts:
-            return
-        self._happened["user: removes a claim in use by force"] += 1
-        disk.forced = True
-        self._send("DELETE", f"{_CLAIMS}/{name}", {})
-        self._patch(_CLAIMS, claim, {"metadata": {"finalizers": None}})
 
     def select_node(self, claim: str, node: str) -> None:
         """The scheduler chooses another node for a claim that is not bound yet."""

@@ -20,11 +20,10 @@ from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 from volplane_testing.clock import LoopClock
 from volplane_testing.control_plane import reasons_of, run_plane
-from volplane_testing.simulation.hook_rules import HookRules
 from volplane_testing.simulation.hooks import TIMEOUT, FaultInjector, TimedExecutor
 from volplane_testing.simulation.loop import WHO, ScheduleLoop
 from volplane_testing.simulation.network import Network
-from volplane_testing.simulation.run_context import CLUSTER_ID, LEASE, NAMESPACE
+from volplane_testing.simulation.run_context import CLUSTER_ID, NAMESPACE
 from volplane_testing.simulation.trace import FirstViolation
 
 __all__ = ["Process", "ProcessParts"]
@@ -71,7 +70,10 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessParts:
-    """What a process is started with. fence: text of the `Fence` of its term."""
+    """What a process is started with. fence: epoch and holder, as `Leadership.fence`.
+
+    attaches: it runs the controllers of attachments.
+    """
 
     drivers: Sequence[Driver]
     injector: FaultInjector
@@ -81,8 +83,8 @@ class ProcessParts:
     violations: FirstViolation
     record: Callable[[str, EventRecord], None]
     fence: str
-    rules: HookRules
     seed: int
+    attaches: bool
 
 
 class Process:
@@ -95,8 +97,7 @@ class Process:
         self.meter = Meter(self._pass_failed)
         self._parts = parts
         limits: Mapping[str, DriverLimits] = {d.name: DriverLimits(timeout=TIMEOUT) for d in parts.drivers}
-        self._rules = parts.rules
-        self._executor = TimedExecutor(limits, parts.latency, parts.rules)
+        self._executor = TimedExecutor(limits, parts.latency)
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
         self.plane: ControlPlane | None = None
         self._task: asyncio.Task[None] | None = None
@@ -115,30 +116,23 @@ class Process:
     def kill(self) -> None:
         """End it between two steps of its tasks: no task of it runs on, no hook that has not begun takes effect."""
         self.network.dead = True
-        self._rules.dead.add(self.name)
         self._executor.close()
         loop = asyncio.get_running_loop()
         if isinstance(loop, ScheduleLoop):
-            loop.continue_process(self.name)
             for task in loop.tasks_of(self.name):
                 task.cancel()
 
-    def may_begin(self) -> bool:
-        """Whether its lease lasts, as its own clock says."""
-        now = asyncio.get_running_loop().time()
-        return now < self._rules.leads_until.get(self.name, now + 1.0)
-
     def lead_again(self, fence: str) -> None:
-        """Make it the leader of a new term."""
+        """Make it the leader of a new epoch."""
         self.fence = fence
         if self.plane is not None:
             self._looking = asyncio.get_running_loop().create_task(self.plane.resync(), context=self._context())
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is in work, nothing is due later, no operation runs or waits, and no hook runs."""
+        """Whether nothing is in work, nothing is due later, and no operation runs or waits for its next try."""
         plane = self.plane
-        if plane is None or not plane.synced or plane.operations.snapshot() or self._executor.running():
+        if plane is None or not plane.synced or plane.operations.snapshot():
             return False
         return all(runner.idle and runner.next_due is None for runner in plane.runners)
 
@@ -159,7 +153,11 @@ class Process:
     async def _live(self) -> None:
         parts = self._parts
         settings = Settings(
-            cluster_id=CLUSTER_ID, namespace=NAMESPACE, lease=LEASE, scrub=ScrubberSettings(attempts=ATTEMPTS)
+            cluster_id=CLUSTER_ID,
+            namespace=NAMESPACE,
+            scrub=ScrubberSettings(attempts=ATTEMPTS),
+            attacher=parts.attaches,
+            attach_detach=parts.attaches,
         )
         plane = build(
             settings,
@@ -172,7 +170,6 @@ class Process:
                 clock=parts.wall,
                 random=Random(parts.seed),  # noqa: S311 -- jitter
                 fence=lambda: self.fence,
-                may_begin=self.may_begin,
                 metrics=self.meter,
                 call_hook=parts.injector.call_hook,
             ),
@@ -182,9 +179,7 @@ class Process:
             self.plane = plane
             self.network.knows = plane.claims.get
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(run_plane(plane, started), name="plane")
-            group.create_task(plane.leak_check.run(), name="leak check")
+        await run_plane(plane, started)
 
     def _pass_failed(self, runner: str, result: str) -> None:
         why = [text for key, text in self.reasons().items() if key.startswith(runner)]

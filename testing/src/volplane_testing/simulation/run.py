@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane.controller.actions import EventRecord
-from volplane.requests import Fence
 from volplane_testing import clock
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
 from volplane_testing.simulation.actors import Actors
+from volplane_testing.simulation.attaching_nodes import AttachingNodes, node_body
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.network import Network
 from volplane_testing.simulation.nodes import Nodes
 from volplane_testing.simulation.process import Process, ProcessParts
-from volplane_testing.simulation.run_context import LEASE, NAMESPACE, RunContext
+from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.schedule import Action, Schedule
 from volplane_testing.simulation.storages import Storages
 from volplane_testing.simulation.trace import InvariantViolation, Trace
@@ -35,10 +35,6 @@ RESTLESS: Final = 3600.0
 QUIET: Final = 100.0
 """Virtual seconds without a write after which a run counts as at rest."""
 MOST_CRASHES: Final = 5
-LEASE_SECONDS: Final = 15.0
-"""Virtual seconds for which a Lease lasts after its last renewal."""
-_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-_LEASE_NAME: Final = LEASE.partition("/")[2]
 CAUGHT_UP: Final = 5.0
 """Virtual seconds after which a process has seen every object that existed when it started."""
 
@@ -111,14 +107,13 @@ class _Simulation:
         self._injector = FaultInjector(run_context, schedule.hooks, self._crash_named)
         self._storages = Storages(run_context, self._injector, schedule, subjects)
         self._actors = Actors(run_context, self._storages.simulated, self._storages.externals)
-        self._nodes = Nodes(run_context, schedule.pods, self._storages.labels)
+        attaches = schedule.alpha.attaches
+        self._nodes = (AttachingNodes if attaches else Nodes)(run_context, schedule.pods, self._storages.labels)
         self._prepare()
         self._wall = clock.LoopClock()
         self._living: list[Process] = []
-        self._started = 0
+        self._epoch = 0
         self._crashes = 0
-        self._holder = ""
-        """The process that the Lease names."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._happened = self._trace.happened
         self._process_actions: Mapping[str, Callable[..., None]] = {
@@ -127,11 +122,12 @@ class _Simulation:
             "outage": self._set_driver,
             "set_clock": self._set_clock,
             "hold_watches": self._hold_watches,
-            "remake_lease": self._remake_lease,
-            "stop_process": self._stop_process,
             "compact": self._compact,
             "end_watches": self._end_watches,
         }
+        if isinstance(self._nodes, AttachingNodes):
+            troubles = ("lose_node", "taint_node", "evict_pods", "return_node", "renew_node")
+            self._process_actions = {**self._process_actions, **{each: getattr(self._nodes, each) for each in troubles}}
 
     async def run(self) -> TrialResult:
         self._loop.set_exception_handler(self._unhandled)
@@ -159,7 +155,7 @@ class _Simulation:
                 external.clean_up()
 
     async def _end(self) -> None:
-        for process in list(self._living):
+        for process in self._living:
             process.kill()
         for task in self._tasks:
             task.cancel()
@@ -177,17 +173,19 @@ class _Simulation:
     # --- initial objects ----------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        metadata: list[tuple[str, Any]] = [("Namespace", {"name": NAMESPACE})]
-        metadata += [("Node", {"name": name, "labels": labels}) for name, labels in self._storages.labels.items()]
-        for kind, meta in metadata:
-            body = json.dumps({"apiVersion": "v1", "kind": kind, "metadata": meta}).encode()
+        bodies: list[tuple[str, Any]] = [("Namespace", {"metadata": {"name": NAMESPACE}})]
+        for name, labels in self._storages.labels.items():
+            plain = {"metadata": {"name": name, "labels": labels}}
+            bodies.append(("Node", node_body(name, labels, 0) if self._schedule.alpha.attaches else plain))
+        for kind, each in bodies:
+            body = json.dumps({"apiVersion": "v1", "kind": kind, **each}).encode()
             self._server.handle("POST", f"/api/v1/{kind.lower()}s", {}, {"content-type": "application/json"}, body)
 
     # --- processes ----------------------------------------------------------------------------------------------
 
     def _start_process(self) -> None:
-        self._started += 1
-        name = f"p{self._started}"
+        self._epoch += 1
+        name = f"p{self._epoch}"
         network = Network(
             name, self._run_context, self._schedule.network, crash=lambda why: self._crash_named(name, why)
         )
@@ -201,9 +199,9 @@ class _Simulation:
                 wall=self._wall,
                 violations=self._violations,
                 record=self._record,
-                fence=self._take_lease(name),
-                rules=self._run_context.hook_rules,
+                fence=f"{self._epoch}/{name}",
                 seed=self._schedule.seed,
+                attaches=self._schedule.alpha.attaches,
             ),
         )
         self._trace.note(name, "starts")
@@ -230,79 +228,10 @@ class _Simulation:
         if not self._living:
             pause = self._chance.between(0.0, 3.0, f"{process.name} restart") ** 2
             self._loop.call_later(pause, self._start_if_none)
-        elif process.name == self._holder:
-            # The remaining process takes the lease.
-            self._living[-1].lead_again(self._take_lease(self._living[-1].name))
-
-    # --- the Lease ----------------------------------------------------------------------------------------------
-
-    def _take_lease(self, name: str) -> str:
-        """Make this process the holder, as its election does; the text of its fence."""
-        self._holder = name
-        if (lease := self._lease("GET")) is None:
-            spec = {"holderIdentity": name, "leaseTransitions": 0}
-            lease = self._lease("POST", {"metadata": {"name": _LEASE_NAME}, "spec": spec}) or {}
         else:
-            spec = {"holderIdentity": name, "leaseTransitions": lease["spec"]["leaseTransitions"] + 1}
-            lease = self._lease("PATCH", {"spec": spec}) or {}
-        return str(Fence(lease["spec"]["leaseTransitions"], name, lease["metadata"]["uid"]))
-
-    def _lease(self, method: str, body: Any = None) -> Any:
-        path = _LEASES if method == "POST" else f"{_LEASES}/{_LEASE_NAME}"
-        media = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        content = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **body} if method == "POST" else body
-        sent = json.dumps(content).encode() if content is not None else b""
-        answer = self._view.send("cluster", method, path, sent, headers={"content-type": media})
-        return json.loads(answer.body) if answer.status < 300 else None
-
-    def _remake_lease(self, delay: float) -> None:
-        """Somebody deletes the Lease, or its namespace; its holder notices after a while and takes a new one."""
-        self._happened["lease: deleted"] += 1
-        self._lease("DELETE")
-
-        def retaken() -> None:
-            if (holder := next((p for p in self._living if p.name == self._holder), None)) is not None:
-                self._happened["lease: made anew"] += 1
-                holder.lead_again(self._take_lease(holder.name))
-
-        self._loop.call_later(delay, retaken)
-
-    # --- a process that is stopped ------------------------------------------------------------------------------
-
-    def _stop_process(self, window: float, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after so many seconds. window: seconds in which its threads are stopped one by one."""
-        if len(self._living) != 1:
-            return
-        process = self._living[0]
-        now = self._loop.time()
-        goes_on = now + window + seconds
-        self._happened["process: stopped"] += 1
-        self._injector.stalled[process.name] = goes_on
-        self._loop.call_later(window, self._freeze, process)
-        if seconds > LEASE_SECONDS:
-            self._run_context.hook_rules.leads_until[process.name] = now + window + LEASE_SECONDS
-            self._loop.call_later(window + LEASE_SECONDS, self._replace_stopped, process)
-        self._loop.call_at(goes_on, self._thaw, process)
-
-    def _freeze(self, process: Process) -> None:
-        if process in self._living and isinstance(self._loop, ScheduleLoop):
-            self._trace.note("fault", f"{process.name} is stopped")
-            self._loop.stop_process(process.name)
-
-    def _replace_stopped(self, process: Process) -> None:
-        if self._living == [process] and self._violations.violation is None:
-            self._start_process()
-
-    def _thaw(self, process: Process) -> None:
-        self._injector.stalled.pop(process.name, None)
-        if process not in self._living or not isinstance(self._loop, ScheduleLoop):
-            return
-        self._trace.note("fault", f"{process.name} goes on")
-        self._loop.continue_process(process.name)
-        if not process.may_begin():
-            # It notices that its lease is over, and ends.
-            end = self._chance.between(0.0, 2.0, f"{process.name} notices")
-            self._loop.call_later(end, lambda: self._crash_named(process.name, "its lease is over"))
+            # The remaining process takes the lease.
+            self._epoch += 1
+            self._living[-1].lead_again(f"{self._epoch}/{self._living[-1].name}")
 
     def _start_if_none(self) -> None:
         if not self._living and self._violations.violation is None:
@@ -328,8 +257,7 @@ class _Simulation:
         self._chance.calm.set()
         self._injector.down.clear()
         self._storages.calm()
-        for stopped in [p for p in self._living if not p.may_begin()]:
-            self._crash(stopped, "its lease is over")
+        self._nodes.recover()
         while len(self._living) > 1:
             left = int(self._chance.number(f"who stays {len(self._living)}") * len(self._living))
             self._crash(self._living[left], "another one leads")
@@ -389,10 +317,10 @@ class _Simulation:
         self._happened["clock: set forth" if seconds > 0 else "clock: set back"] += 1
         self._wall.offset += seconds
 
-    def _hold_watches(self, seconds: float, plural: str = "") -> None:
-        self._happened[f"watch: {plural or 'all'} are held up"] += 1
+    def _hold_watches(self, seconds: float) -> None:
+        self._happened["watch: all are held up"] += 1
         for process in self._living:
-            process.network.held_until[plural] = self._loop.time() + seconds
+            process.network.held_until = self._loop.time() + seconds
 
     def _compact(self) -> None:
         self._happened["watch: history compacted"] += 1

@@ -12,6 +12,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim
 from volplane.reclaim.scrub_pod import SCRUB_GATE
 from volplane.state.records import read_recycle_intent
+from volplane_testing.simulation.attachments import Attachments
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk, Disks, source_of
 from volplane_testing.simulation.loop import WHO
@@ -61,14 +62,9 @@ class Safety:
         self.moved: set[str] = set()
         """Uids of claims for which the scheduler chose another node after the first."""
         self._classless: set[str] = set()
-        self._pointed: set[str] = set()
-        """Uids of claims that named a volume once: nobody can take that back, and a pod may have used it."""
         self.touched: set[str] = set()
         """Uids of volumes whose reference or intent a user changed."""
-        self._promised: set[tuple[str, str]] = set()
-        """(uid of a volume, uid of a claim) for which the volume was reserved while that claim existed."""
-        self._deleted: set[str] = set()
-        """Uids of volumes that a user deleted."""
+        self.attachments = Attachments(view, disks, violations, excused=self._excused)
         self._view = view
         self._disks = disks
         self._violations = violations
@@ -88,13 +84,14 @@ class Safety:
                 self._follow_volume(commit)
                 if commit.by_controller:
                     self._check_volume(commit)
-            case "claim" if commit.new is not None:
-                if commit.new["spec"].get("volumeName"):
-                    self._pointed.add(commit.new["metadata"]["uid"])
-                if commit.by_controller:
-                    self._check_claim(commit.name, commit.old, commit.new)
+            case "claim" if commit.by_controller and commit.new is not None:
+                self._check_claim(commit.name, commit.old, commit.new)
             case "pod" if commit.by_controller and commit.old is not None and commit.new is not None:
                 self._check_gate(commit.old, commit.new)
+
+    def _excused(self) -> bool:
+        """Whether what takes effect now was begun while two processes led."""
+        return self.overlap or BEGAN.get() <= self.overlap_ended
 
     def _forget_class(self, name: str) -> None:
         """Record the claims of a deleted class: a damaged intent can be restored only from the class."""
@@ -118,15 +115,11 @@ class Safety:
                 self._last[source_of(old["spec"])] = old
             return
         uid = new["metadata"]["uid"]
-        if (taker := reference_of(new).get("uid", "")) in self._view.claims_by_uid:
-            self._promised.add((uid, taker))
         if old is None:
             self._born[uid] = _now()
             self._last.pop(source_of(new["spec"]), None)
             return
         if not commit.by_controller:
-            if "deletionTimestamp" in new["metadata"]:
-                self._deleted.add(uid)
             if reference_of(old) != reference_of(new) or _intent(old) != _intent(new):
                 self.touched.add(uid)
             if _policy(old) != _policy(new):
@@ -275,13 +268,8 @@ class Safety:
                 )
 
     def _last_on(self, key: str) -> list[Json]:
-        """The volume that stood for it last, if a claim was ever bound to it: otherwise it has no data to lose.
-
-        A volume whose reference a user took away tells nothing about that.
-        """
+        """The volume that stood for it last, if a claim was ever bound to it: otherwise it has no data to lose."""
         last = self._last.get(key)
-        if last is not None and last["metadata"]["uid"] in self.touched:
-            return []
         claim = self._view.claim_of(last) if last is not None else None
         never_bound = claim is not None and names.BIND_COMPLETED not in annotations_of(claim)
         return [] if last is None or never_bound else [last]
@@ -301,11 +289,9 @@ class Safety:
         disk.data.add(claim_uid)
 
     def _check_unused(self, disk: Disk, what: str) -> None:
-        lost_by_force = disk.forced and what == "deleted"
-        if not lost_by_force and any(claim or what == "deleted" for claim in disk.mounts.values()):
+        mounts = {uid: claim for uid, claim in disk.mounts.items() if not self.attachments.torn(disk.key, uid)}
+        if any(claim or what == "deleted" for claim in mounts.values()):
             self._violations.report("asset-in-use", f"{disk.key} is {what} while a pod has it mounted")
-        if not disk.made_for:
-            self._check_used(disk, what)
         for volume in self._volumes_on(disk.key):
             name = self._view.spell(volume["metadata"]["name"])
             claim = self._view.claim_of(volume)
@@ -316,16 +302,6 @@ class Safety:
             alive = "deletionTimestamp" not in volume["metadata"]
             if what == "deleted" and alive and self._born.get(volume["metadata"]["uid"], 0.0) < BEGAN.get() - FRESH:
                 self._violations.report("asset-in-use", f"{disk.key} is deleted while volume {name} exists")
-
-    def _check_used(self, disk: Disk, what: str) -> None:
-        """The data of a static volume is not destroyed for a claim that never had it."""
-        for volume in self._volumes_on(disk.key):
-            uid = reference_of(volume).get("uid")
-            own = volume["metadata"]["uid"]
-            changed = own in self.touched or own in self._deleted
-            if (own, uid) in self._promised and uid not in self._pointed and not changed:
-                name = self._view.spell(volume["metadata"]["name"])
-                self._violations.report("never-used", f"{disk.key} is {what}, and no claim ever had volume {name}")
 
     def _saved_meanwhile(self, volume: Json) -> bool:
         """Whether another leader saved it for a claim that never had it, while this one looked for what to discard."""

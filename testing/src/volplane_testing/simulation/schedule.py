@@ -61,12 +61,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Ranges of counts and shares (0 to 1) from which a schedule is drawn.
-
-    kept: claims that nobody deletes. switches: classes that name other drivers for a moment. stops: processes that are
-    stopped and go on. leases: Leases that are deleted. forgers: pods of others under the name of a scrubber pod.
-    forced: claims that are removed by force while a pod uses them.
-    """
+    """Ranges of counts and shares (0 to 1) from which a schedule is drawn."""
 
     claims: tuple[int, int] = (2, 5)
     static: tuple[int, int] = (0, 3)
@@ -81,13 +76,8 @@ class Scenario:
     leaders: float = 0.2
     outages: float = 0.3
     class_changes: float = 0.15
-    kept: float = 0.2
-    switches: float = 0.05
-    stops: float = 0.1
-    leases: float = 0.1
-    forgers: float = 0.05
-    forced: float = 0.05
     lags: tuple[float, ...] = (0.0, 0.0, 0.5, 5.0)
+    attaches: bool = False
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
@@ -125,38 +115,19 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         lags=(0.5, 5.0, 20.0),
     ),
     "tenants": Scenario(claims=(3, 5), static=(0, 1), static_claims=0.05, tenants=0.8, pods=0.2, incarnations=(1, 2)),
-    "stopped": Scenario(
-        stops=1.0,
-        leases=0.3,
-        claims=(3, 5),
-        static=(1, 3),
-        static_claims=0.5,
-        policies=("Retain", "Recycle", "Recycle", "Delete"),
-        incarnations=(1, 3),
-        leaders=0.0,
-    ),
-    "switched": Scenario(
-        switches=1.0, kept=0.8, claims=(3, 5), static=(0, 1), static_claims=0.05, pods=0.2, leaders=0.0
-    ),
-    "used": Scenario(
-        claims=(2, 4),
-        static=(1, 3),
-        classes=("pool", "fast"),
-        static_claims=0.6,
-        policies=("Recycle", "Recycle", "Delete"),
-        pods=1.0,
-        forgers=0.5,
-        forced=0.5,
-        lags=(0.0, 0.5, 5.0),
-    ),
     "restore": Scenario(restores=0.6, claims=(2, 3), static=(0, 2)),
+    "attach": Scenario(attaches=True, claims=(1, 3), static=(0, 0), classes=("fast", "fast", "keep"), outages=0.3),
 }
 
 
 def generate(seed: int, scenario: str = "any") -> Schedule:
-    """The schedule of a seed. scenario: a name in SCENARIOS, or "any": the seed chooses. Raises KeyError."""
+    """The schedule of a seed. Raises KeyError.
+
+    scenario: a name in SCENARIOS, or "any": the seed chooses among those in which nothing is attached.
+    """
     random = Random(f"{seed} {scenario}")  # noqa: S311 -- schedules, not secrets
-    chosen = random.choice(sorted(SCENARIOS)) if scenario == "any" else scenario
+    usual = sorted(name for name, each in SCENARIOS.items() if not each.attaches)
+    chosen = random.choice(usual) if scenario == "any" else scenario
     return _Writer(seed, chosen, SCENARIOS[chosen], random).write()
 
 
@@ -180,20 +151,19 @@ class _Writer:
         for name in self._static:
             self._write_static(name)
         for name in self._claims:
-            self._write_claim(name)
+            (self._write_attached if self._scenario.attaches else self._write_claim)(name)
         leaders = random.random() < self._scenario.leaders
-        stops = random.random() < self._scenario.stops
         end = max((action.at for action in self._actions), default=0.0)
         self._write_processes(end, leaders=leaders)
-        self._write_leases(end, stops=stops)
+        if self._scenario.attaches:
+            self._write_nodes(end)
         actions = sorted(self._actions, key=lambda action: (action.at, action.number))
-        ends = [action.at + (_lasts(action) if action.what == "stop_process" else 0.0) for action in actions]
         level = self._level
         return Schedule(
             seed=self._seed,
             scenario=self._name,
             actions=tuple(actions),
-            calm=max(ends, default=0.0) + random.uniform(0.0, 5.0),
+            calm=max((action.at for action in actions), default=0.0) + random.uniform(0.0, 5.0),
             network=NetworkFaults(
                 requests=level * random.choice((0.0, 1.0, 1.0)),
                 watches=level * random.choice((0.0, 1.0, 2.0)),
@@ -208,8 +178,7 @@ class _Writer:
                 crashes=random.choice((0.0, 0.0, 0.1)),
                 # A hook of a former leader that takes effect after its successor looked would be its backend's to
                 # refuse.
-                longest=4.0 if leaders or stops else 60.0,
-                listing=random.choice((0.0, 0.0, 0.3)),
+                longest=4.0 if leaders else 60.0,
             ),
             pods=PodFaults(
                 failing=random.choice((0.0, 0.2)), slow=random.choice((0.0, 0.2)), notice=random.choice((0.5, 5.0))
@@ -219,6 +188,9 @@ class _Writer:
                 late=random.choice((0.0, 0.2)),
                 erases=random.random() < 0.2,
                 sees_mounts=random.random() < 0.5,
+                attaches=self._scenario.attaches,
+                # Of two leaders only the backend can tell whose call is the later one.
+                strict=leaders or (self._scenario.attaches and random.random() < 0.5),
             ),
             beta=BackendTraits(
                 zones=("a", "b"),
@@ -230,6 +202,35 @@ class _Writer:
                 sees_mounts=random.random() < 0.5,
             ),
         )
+
+    def _write_attached(self, claim: str) -> None:
+        """A claim whose pods come one after the other, now and then before the one before has gone."""
+        random, at = self._random, self._gap()
+        self._do(at, "create_claim", name=claim, storage_class=random.choice(self._scenario.classes), size=1, volume="")
+        for number in range(random.randint(1, 4)):
+            pod = f"p-{claim}-{number}"
+            lifetime = round(random.uniform(1.0, 30.0), 2) if self._sometimes(0.2) else 0.0
+            self._do(at + self._gap(), "create_pod", name=pod, claim=claim, lifetime=lifetime)
+            at += self._gap() + random.choice((0.5, 5.0, 30.0))
+            if number == 0 or self._sometimes(0.8):
+                self._do(at - random.choice((0.0, 0.0, 1.0)), "delete_pod", name=pod)
+        if self._sometimes(0.4):
+            self._do(at + self._gap(), "delete_claim", name=claim)
+            for number in range(4):
+                self._do(at + self._gap(), "delete_pod", name=f"p-{claim}-{number}")
+
+    def _write_nodes(self, end: float) -> None:
+        """Nodes are lost; they return, or a person acts."""
+        random = self._random
+        for _ in range(random.choice((0, 1, 1, 2))):
+            node, at = random.choice(NODES), random.uniform(0.0, end)
+            self._do(at, "lose_node", node=node)
+            if self._sometimes(0.7):
+                self._do(at + random.uniform(0.1, 30.0), "evict_pods", node=node)
+            if self._sometimes(0.3):
+                self._do(at + random.uniform(0.1, 30.0), "taint_node", node=node)
+            back = random.choice(("return_node", "return_node", "renew_node"))
+            self._do(at + random.choice((2.0, 40.0, 500.0)) * random.uniform(0.5, 1.5), back, node=node)
 
     # --- times --------------------------------------------------------------------------------------------------
 
@@ -256,32 +257,6 @@ class _Writer:
                 at += 1.0 + self._gap() + self._gap()
                 self._do(at, "delete_class", name=name)
                 self._do(at + self._gap(), "create_class", name=name, like=self._random.choice((name, "fast", "zonal")))
-            elif self._sometimes(self._scenario.switches):
-                self._switch_class(name, at)
-
-    def _switch_class(self, name: str, at: float) -> None:
-        """The class names another driver, and soon its own again; watches bring the one or the other late."""
-        driver = CLASSES[name]["provisioner"]
-        other = "zonal" if driver == ALPHA else "fast"
-        if self._sometimes(0.5):
-            # What was begun cannot be taken back before the class names its own driver again, which nobody hears of.
-            self._do(at, "outage", driver=driver, down=True)
-            at += self._random.uniform(0.5, 3.0)
-            self._do(at, "delete_class", name=name)
-            self._do(at, "create_class", name=name, like=other)
-            self._do(at + 0.3, "hold_watches", seconds=60.0, plural="storageclasses")
-            at += self._random.uniform(0.5, 1.5)
-            self._do(at, "delete_class", name=name)
-            self._do(at, "create_class", name=name, like=name)
-            self._do(at + self._random.uniform(16.0, 40.0), "outage", driver=driver, down=False)
-            return
-        for like in (other, name, other, name):
-            at += self._gap() + self._gap()
-            self._do(at, "delete_class", name=name)
-            self._do(at, "create_class", name=name, like=like)
-            if self._sometimes(0.4):
-                held = self._random.uniform(0.0, 60.0)
-                self._do(at + self._random.uniform(0.0, 1.0), "hold_watches", seconds=held, plural="storageclasses")
 
     def _write_static(self, name: str) -> None:
         random = self._random
@@ -317,7 +292,7 @@ class _Writer:
             if storage_class.startswith("late") and self._sometimes(0.5):
                 self._do(begun + self._gap(), "select_node", claim=name, node=random.choice(NODES))
             self._disturb(name, begun, at)
-            if self._sometimes(scenario.kept):
+            if self._sometimes(0.2):
                 return
             self._do(at, "delete_claim", name=name)
             self._disturb(name, at, at + 2.0)
@@ -332,15 +307,6 @@ class _Writer:
         lifetime = round(self._random.uniform(0.1, 5.0), 2) if self._sometimes(0.3) else 0.0
         self._do(begun, "create_pod", name=pod, claim=claim, lifetime=lifetime)
         end = begun + self._gap() + self._gap()
-        if self._sometimes(0.1):
-            # What tells of the pod comes late, what tells of its claim does not.
-            held = self._random.uniform(5.0, 60.0)
-            self._do(max(0.0, begun - 0.05), "hold_watches", seconds=held, plural="pods")
-            end = begun + self._random.uniform(2.0, 60.0)
-            self._do(begun + self._random.uniform(0.5, 2.0), "delete_claim", name=claim)
-        elif self._sometimes(self._scenario.forced):
-            end = begun + self._random.uniform(5.0, 60.0)
-            self._do(begun + self._random.uniform(0.5, 4.0), "force_claim", name=claim)
         self._do(end, "delete_pod", name=pod)
         if self._sometimes(0.1):
             late = end + self._gap()
@@ -361,8 +327,6 @@ class _Writer:
         if self._sometimes(scenario.tenants / 4):
             self._do(when(), "strip_finalizer", claim=claim)
         target = random.choice((f"of {claim}", *self._static))
-        if self._sometimes(scenario.forgers):
-            self._do(when(), "forge_scrub_pod", of=target)
         if self._sometimes(scenario.admins):
             policy = random.choice(("Delete", "Retain", "Retain", "Recycle"))
             self._do(when(), "set_policy", of=target, policy=policy)
@@ -394,15 +358,6 @@ class _Writer:
         else:
             self._do(at + random.uniform(0.0, 1.0), random.choice(("strip_volume_intent", "delete_scrubber")), of=of)
 
-    def _write_leases(self, end: float, *, stops: bool) -> None:
-        """Stopped processes and deleted Leases."""
-        random = self._random
-        if stops:
-            seconds = random.choice((random.uniform(0.1, 9.0), random.uniform(16.0, 60.0), 3600.0))
-            self._do(random.uniform(0.0, end), "stop_process", window=random.uniform(0.0, 2.0), seconds=seconds)
-        if self._sometimes(self._scenario.leases):
-            self._do(random.uniform(0.0, end), "remake_lease", delay=random.uniform(0.0, 10.0))
-
     def _write_processes(self, end: float, *, leaders: bool) -> None:
         random = self._random
         for _ in range(random.choice((0, 0, 1, 2))):
@@ -423,7 +378,3 @@ class _Writer:
             self._do(random.uniform(0.0, end), "end_watches")
         for _ in range(random.choice((0, 0, 1))):
             self._do(random.uniform(0.0, end), "hold_watches", seconds=random.uniform(0.0, 30.0))
-
-
-def _lasts(action: Action) -> float:
-    return float(action.detail["window"] + action.detail["seconds"])
