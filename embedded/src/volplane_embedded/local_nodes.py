@@ -20,6 +20,7 @@ from volplane_embedded.ephemeral_volumes import EphemeralVolumes
 from volplane_embedded.informers import Informers
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.kubelet import Kubelet
+from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.kubelet.logs import LogQuery, read_log_options, read_logs
 from volplane_embedded.kubelet.mounts import MountError, remove_tree
 from volplane_embedded.kubelet.node_status import NodeRegistration, node_names
@@ -41,7 +42,7 @@ class LocalNodes:
 
     count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: holds volumes and logs of pods over
     a restart; no other process may use it. hidden: directories and files that no container may see, besides state_dir.
-    now: wall time, aware, UTC.
+    exports: NFS exports of this machine. now: wall time, aware, UTC.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class LocalNodes:
         now: Now,
         random: Random,
         hidden: Sequence[Path] = (),
+        exports: Sequence[LocalExport] = (),
     ) -> None:
         self.names = tuple(names) or tuple(node_names(count))
         self._client = client
         self._state_dir = state_dir.absolute()
         self._hidden = (self._state_dir, *hidden)
+        self._exports = exports
         self._now = now
         self._random = random
         self._informers = Informers()
@@ -130,7 +133,7 @@ class LocalNodes:
             recorder=recorder,
             now=self._now,
             sandboxes=sandboxes,
-            volumes=VolumeManager(self._client, self.root, ClaimUse(), self._node),
+            volumes=VolumeManager(self._client, self.root, ClaimUse(), self._node, exports=self._exports),
             root=self.root,
             hidden=self._hidden,
         )

@@ -8,7 +8,7 @@ live.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from volplane.kube.kinds import CLAIMS, SECRETS, VOLUMES, Kind
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
 from volplane_embedded.kubelet.container_config import MountedVolume
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing
+from volplane_embedded.kubelet.local_exports import LocalExport, local_directory
 from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, mount_nfs, set_volume_ownership
 from volplane_embedded.kubelet.projected_volumes import is_projection, projected_files, referenced_objects, write_files
 from volplane_embedded.node_affinity import volume_allows
@@ -74,11 +75,20 @@ def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
 class VolumeManager:
     """Mounts volumes below `<root>/<pod uid>/volumes`."""
 
-    def __init__(self, client: Client, root: Path, use: ClaimUse, node: Callable[[str], Node | None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        root: Path,
+        use: ClaimUse,
+        node: Callable[[str], Node | None],
+        *,
+        exports: Sequence[LocalExport] = (),
+    ) -> None:
         self._client = client
         self._root = root
         self._use = use
         self._node = node
+        self._exports = exports
 
     async def mount(self, pod: Pod, *, ran: bool) -> dict[str, MountedVolume]:
         """Mount the volumes that containers of the pod use; gives them by name. Idempotent. Raises MountError."""
@@ -196,6 +206,9 @@ class VolumeManager:
     async def _nfs(self, source: dict[str, Any], target: Path, options: list[str]) -> MountedVolume:
         read_only = bool(source.get("readOnly"))
         server, path = str(source.get("server", "")), str(source.get("path", ""))
+        local = await asyncio.to_thread(local_directory, self._exports, server, path)
+        if local is not None:
+            return MountedVolume(str(local), read_only=read_only)
         await asyncio.to_thread(mount_nfs, server, path, target, [*options, *(["ro"] if read_only else [])])
         return MountedVolume(str(target), read_only=read_only)
 
