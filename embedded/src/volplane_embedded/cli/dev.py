@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,13 @@ def dev(
         Path | None,
         typer.Option(metavar="DIR", help="Root of the default driver's volumes; else beneath --data, or temporary."),
     ] = None,
+    disks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where a mocked cloud that runs with the same option shows its disks, for pods with attached volumes.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Drivers and their options, YAML.")
     ] = None,
@@ -76,7 +84,8 @@ def dev(
     configuration = read_configuration(config) if config is not None else Configuration()
     address = HttpAddress.parse("--http", http)
     exports = [LocalExport.parse(text) for text in nfs_export or ()]
-    with _directories(data, volumes) as directories:
+    with _directories(data, volumes) as made:
+        directories = replace(made, disks=disks.resolve() if disks is not None else None)
         eventloop.run(
             lambda stop: _serve(
                 settings, configuration, directories, nodes=nodes, exports=exports, address=address, stop=stop

@@ -28,11 +28,13 @@ DEFAULT_DRIVER = "hostpath.volplane.dev"
 class Directories:
     """Directories of a development cluster for what is not an API object.
 
-    volumes: root of the default hostpath driver. pods: logs and state of the node agent.
+    volumes: root of the default hostpath driver. pods: logs and state of the node agent. disks: where mocked clouds
+    show their disks; None: nowhere.
     """
 
     volumes: Path
     pods: Path
+    disks: Path | None = None
 
     @classmethod
     def beneath(cls, directory: Path) -> Directories:
@@ -89,6 +91,7 @@ async def development_cluster(
             now=clock.now,
             random=Random(),  # noqa: S311 - jitter
             hidden=hidden,
+            disks=directories.disks,
             exports=exports,
         )
         embedded.server.log_source = local.log_source

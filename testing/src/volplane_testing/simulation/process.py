@@ -70,7 +70,10 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessParts:
-    """What a process is started with. fence: epoch and holder, as `Leadership.fence`."""
+    """What a process is started with. fence: epoch and holder, as `Leadership.fence`.
+
+    attaches: it runs the controllers of attachments.
+    """
 
     drivers: Sequence[Driver]
     injector: FaultInjector
@@ -81,6 +84,7 @@ class ProcessParts:
     record: Callable[[str, EventRecord], None]
     fence: str
     seed: int
+    attaches: bool
 
 
 class Process:
@@ -148,7 +152,13 @@ class Process:
 
     async def _live(self) -> None:
         parts = self._parts
-        settings = Settings(cluster_id=CLUSTER_ID, namespace=NAMESPACE, scrub=ScrubberSettings(attempts=ATTEMPTS))
+        settings = Settings(
+            cluster_id=CLUSTER_ID,
+            namespace=NAMESPACE,
+            scrub=ScrubberSettings(attempts=ATTEMPTS),
+            attacher=parts.attaches,
+            attach_detach=parts.attaches,
+        )
         plane = build(
             settings,
             Parts(
