@@ -5,8 +5,8 @@ writes are checked in.
 
 A definition is `{"fields": {name: type}, "required": [...]}`. A type is one of str, bool, i32, i64, quantity, time,
 micro-time, bytes, int-or-str, any; `#name` refers to a definition, `[T` is a list and `{T` a map of T. After a blank
-follow marks: `keep` (an empty value is kept), `drop` (a zero is dropped), `merge=<key>` and `retain-keys`
-(strategic merge patch).
+follow marks: `keep` (an empty value is kept), `drop` (a zero is dropped), `null` (null where absent), `merge=<key>` and
+`retain-keys` (strategic merge patch).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, Final
 from kubernetes.client import models
 from pydantic import BaseModel
 from tools.schema_facts import (
+    ALWAYS_SENT,
     INT64,
     KEPT_WHEN_EMPTY,
     MERGE_KEYS,
@@ -54,6 +55,7 @@ _ROOTS: Final = (
     "V1VolumeAttachment",
     "V1VolumeAttributesClass",
     "V1Binding",
+    "V1Eviction",
     "V1DeleteOptions",
     "V1Status",
 )
@@ -138,6 +140,8 @@ def marks(kind: str, short: str, field: str, *, required: bool) -> list[str]:
     if zero and not required and not holds(KEPT_WHEN_EMPTY, short, field):
         found.append("drop")
     path = f"{short}.{field}"
+    if path in ALWAYS_SENT:
+        found.append("null")
     if path in MERGE_KEYS:
         found.append(f"merge={MERGE_KEYS[path]}")
     if path in RETAIN_KEYS:

@@ -23,11 +23,8 @@ def backend_page(name: str) -> Iterator[str]:
     """The options and the class parameters of one of our backends."""
     plugin = InstalledPlugins().load("backend", name)
     options = options_schema(plugin)
-    required = {
-        option.name: "/example" if option.name == "root" else "example"
-        for option in options.parameters
-        if option.required
-    }
+    examples = {"root": "/example", "shares": "nfs://example.com/example"}
+    required = {option.name: examples.get(option.name, "example") for option in options.parameters if option.required}
     driver = build_driver(f"{name.replace('_', '-')}.example.com", plugin, required)
     yield f"# Backend {name}\n"
     yield MARK + "\n"

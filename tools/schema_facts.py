@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "ALWAYS_SENT",
     "INT64",
     "KEPT_WHEN_EMPTY",
     "MERGE_KEYS",
@@ -61,6 +62,7 @@ PACKAGES: Final = {
         ),
         _META,
     ),
+    "Eviction": "io.k8s.api.policy.v1",
     "Lease": "io.k8s.api.coordination.v1",
     "LeaseSpec": "io.k8s.api.coordination.v1",
 }
@@ -192,6 +194,7 @@ KEPT_WHEN_EMPTY: Final = frozenset(
         "TypedObjectReference.apiGroup",
         "TypedObjectReference.namespace",
         "VolumeAttachmentSource.persistentVolumeName",
+        "VolumeNodeResources.count",
         "VolumeMount.mountPropagation",
         "VolumeMount.recursiveReadOnly",
         "WindowsSecurityContextOptions.gmsaCredentialSpec",
@@ -203,6 +206,16 @@ KEPT_WHEN_EMPTY: Final = frozenset(
     }
 )
 """Optional texts that are pointers in Go: "" is kept there, elsewhere it means absent."""
+ALWAYS_SENT: Final = frozenset(
+    {
+        "CSINodeDriver.topologyKeys",
+        "ContainerImage.names",
+        "ProjectedVolumeSource.sources",
+        "TypedLocalObjectReference.apiGroup",
+        "TypedObjectReference.apiGroup",
+    }
+)
+"""Optional fields that are null where they are absent. Required ones have the zero value of their type there."""
 ZERO_DROPPED: Final = frozenset(
     {
         "chapAuthDiscovery",

@@ -6,8 +6,10 @@ import difflib
 import re
 from collections.abc import Iterable
 
-__all__ = ["nearest", "one_line", "sanitize"]
+__all__ = ["escaped_json", "nearest", "one_line", "sanitize"]
 
+_OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""What JSON need not escape, though a terminal obeys it."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[\t\n]")
 
 
@@ -20,6 +22,11 @@ def sanitize(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _CONTROL.sub(_escaped, text.encode("utf-8", "backslashreplace").decode())
+
+
+def escaped_json(text: str) -> str:
+    """The same JSON with more escapes: a terminal obeys nothing in it."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: object) -> str:

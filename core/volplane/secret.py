@@ -12,16 +12,19 @@ messages of hooks; a result of a hook that contains one is refused.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Final
+from urllib.parse import quote, quote_plus
 
 from volplane.errors import Unavailable
+from volplane.messages import one_line, sanitize
 
 __all__ = ["HIDDEN", "Secret", "SecretPlace", "redacted"]
 
@@ -31,10 +34,12 @@ LONGEST: Final = 65_536
 """Characters of a file that holds a secret."""
 SHORTEST_HIDDEN: Final = 4
 """Characters; shorter secrets are not redacted, because they occur in ordinary words."""
-SHORTEST_LINE: Final = 8
-"""Characters; lines of a multi-line secret (a key file) that are as long are redacted too."""
-MOST_HIDDEN: Final = 1_000
-"""Texts that are redacted; the oldest is dropped first."""
+SHORTEST_FOUND: Final = 8
+"""Characters; results of hooks are not searched for shorter secrets."""
+SHORTEST_ENCODED: Final = 6
+"""Characters; the encoded forms of shorter secrets are not redacted, because they occur in ordinary words."""
+MOST_HIDDEN: Final = 100
+"""Secrets that are redacted; the oldest is dropped first."""
 
 _PATTERNS: Final = (
     re.compile(r"(?P<place>env):(?P<where>[A-Za-z_][A-Za-z0-9_]*)", re.ASCII),
@@ -108,7 +113,7 @@ class Secret:
 
     def is_in(self, value: object) -> bool:
         """Whether a nested value contains the secret revealed last; False if that is shorter than 8 characters."""
-        return len(self._revealed) >= SHORTEST_LINE and _holds(value, self._revealed)
+        return len(self._revealed) >= SHORTEST_FOUND and _holds(value, self._revealed)
 
     def give(self, text: str) -> None:
         """Set the value of a Kubernetes Secret. For volplane and for tests of backends."""
@@ -148,35 +153,74 @@ def _without_newline(text: str) -> str:
 # --- hiding -----------------------------------------------------------------------------------------------------
 
 _hiding = threading.Lock()
-_revealed: dict[str, None] = {}
-"""Revealed texts, the oldest first."""
+_revealed: dict[str, frozenset[str]] = {}
+"""Revealed texts, the oldest first, with what is hidden for each."""
 _hidden: tuple[str, ...] = ()
-"""The same, the longest first. Replaced as a whole, so readers need no lock."""
+"""All that is hidden, in lower case, the longest first. Replaced as a whole, so readers need no lock."""
 
 
 def _hide(text: str) -> None:
     global _hidden  # noqa: PLW0603 - process-wide, as logging is
     if text in _revealed or len(text) < SHORTEST_HIDDEN:
         return
-    parts = {text, *(line.strip() for line in text.splitlines() if len(line.strip()) >= SHORTEST_LINE)}
-    # As `repr` and JSON escape them.
-    parts |= {spell(part)[1:-1] for part in parts for spell in (repr, json.dumps, _json)}
     with _hiding:
-        _revealed.update(dict.fromkeys(parts))
+        _revealed[text] = frozenset(_spellings(text))
         for oldest in list(_revealed)[: max(0, len(_revealed) - MOST_HIDDEN)]:
             del _revealed[oldest]
-        _hidden = tuple(sorted(_revealed, key=len, reverse=True))
+        parts = {_lower(part) for parts in _revealed.values() for part in parts}
+        _hidden = tuple(sorted(parts, key=len, reverse=True))
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """The secret and each of its lines as logs and messages show them, and the whole as headers and URLs encode it."""
+    for part in (text, *(line.strip() for line in text.splitlines())):
+        if len(part) >= SHORTEST_HIDDEN:
+            yield from (part, part.replace("\t", " "), sanitize(part), one_line(part))
+            # As `repr` and JSON escape it.
+            yield from (spell(part)[1:-1] for spell in (repr, json.dumps, _json))
+    if len(text) >= SHORTEST_ENCODED:
+        data = text.encode("utf-8", "surrogateescape")
+        yield data.hex()
+        yield from (quote(data), quote(data, safe=""))
+        yield quote_plus(data)
+        yield from _base64(data)
+
+
+def _base64(data: bytes) -> Iterator[str]:
+    """What stands in the Base64 text of anything that contains the data, wherever in it."""
+    for before in range(3):
+        whole = base64.b64encode(bytes(before) + data)
+        inner = whole[-(-before * 8 // 6) : (before + len(data)) * 8 // 6].decode()
+        yield inner
+        yield inner.translate(_URL_SAFE)
+
+
+_URL_SAFE: Final = str.maketrans("+/", "-_")
 
 
 def _json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def _lower(text: str) -> str:
+    """In lower case, with as many characters."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered
+    return "".join(low if len(low := character.lower()) == 1 else character for character in text)
+
+
 def redacted(text: str) -> str:
-    """The text with `***` in place of every secret that this process has revealed."""
+    """The text with `***` in place of every secret that this process has revealed, in whatever case."""
+    if not _hidden:
+        return text
+    lowered = _lower(text)
     for part in _hidden:
-        if part in text:
-            text = text.replace(part, HIDDEN)
+        at = lowered.find(part)
+        while at >= 0:
+            text = f"{text[:at]}{HIDDEN}{text[at + len(part) :]}"
+            lowered = f"{lowered[:at]}{HIDDEN}{lowered[at + len(part) :]}"
+            at = lowered.find(part, at + len(HIDDEN))
     return text
 
 

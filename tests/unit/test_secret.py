@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import pickle
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
 from volplane import Asset, InProgress, Secret, Unavailable, VolumeSource, redacted
+from volplane.messages import one_line, sanitize
 from volplane.secret import MOST_HIDDEN, SecretPlace
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
@@ -145,9 +149,42 @@ def test_a_secret_within_another_does_not_leave_the_rest_of_it() -> None:
     assert redacted("x outer-inner-part-outer y inner-part") == "x *** y ***"
 
 
-def test_lines_of_a_key_file_are_hidden_each() -> None:
-    given("-----BEGIN KEY-----\nMIIEvgIBADANBgkqhkiG9w0\nab\n-----END KEY-----\n")
-    assert redacted("at line 2: MIIEvgIBADANBgkqhkiG9w0, ab") == "at line 2: ***, ab"
+def test_lines_of_a_key_file_are_hidden_each_short_ones_too() -> None:
+    given("-----BEGIN KEY-----\nMIIEvgIBADANBgkqhkiG9w0\nq8=x\n-----END KEY-----\n")
+    assert redacted("at line 2: MIIEvgIBADANBgkqhkiG9w0, q8=x") == "at line 2: ***, ***"
+
+
+@pytest.mark.parametrize("value", ["pass\tword\tone", "pa ss  wo rd", "ab\ncd\nef", "tab\tin\nlines\there"])
+@pytest.mark.parametrize("show", [str, sanitize, one_line, repr, json.dumps, lambda text: text.replace("\t", " ")])
+def test_white_space_in_a_secret_does_not_show_it(value: str, show: Callable[[str], str]) -> None:
+    """Messages are made one line; tabs become spaces."""
+    given(value)
+    assert redacted(f"with {show(value)!s} it failed").count("***") >= 1
+    for part in value.split():
+        assert part not in redacted(f"with {show(value)} it failed").replace("with", "").replace("failed", "")
+
+
+@pytest.mark.parametrize("value", ["hunter-two", "Pa55/+word?", "s\u00fc\u00dfes Geheimnis"])
+@pytest.mark.parametrize("before", ["", "a", "ab", "user:"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_base64_does_not_show_it_wherever_it_stands(value: str, before: str, encode: Callable[[bytes], bytes]) -> None:
+    given(value)
+    header = encode(f"{before}{value}!tail".encode()).decode()
+    hidden = redacted(f"authorization: basic {header}").removeprefix("authorization: basic ")
+    assert "***" in hidden
+    left = hidden.replace("***", "")
+    assert len(left) <= len(encode(f"{before}!tail".encode())) + 4
+
+
+@pytest.mark.parametrize("show", [str.upper, str.lower, str.title, quote, quote_plus, lambda t: t.encode().hex()])
+def test_neither_another_case_nor_another_encoding_shows_it(show: Callable[[str], str]) -> None:
+    given("Correct Horse/Battery&Staple")
+    assert redacted(f"x {show('Correct Horse/Battery&Staple')} y") == "x *** y"
+
+
+def test_a_text_whose_lower_case_is_longer_is_cut_at_the_right_place() -> None:
+    given("hunter-two")
+    assert redacted("\u0130\u0130 Hunter-Two \u0130") == "\u0130\u0130 *** \u0130"
 
 
 def test_very_short_texts_are_not_hidden_because_nothing_would_be_legible() -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer
@@ -47,7 +46,7 @@ def leaks(
     """
     report = asyncio.run(_report(Console(), http, {"driver": driver, "handle": handle}, fix=fix))
     if output is Output.JSON:
-        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        Console().json(report)
     else:
         _show(Console(), report, fixed=fix)
     if any(finding["verdict"] in BAD for finding in report["findings"]):

@@ -165,7 +165,9 @@ def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Log everything, and show where a failure came from.")] = False,
 ) -> None:
     if debug:
-        logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        from volplane.controller import logs  # noqa: PLC0415 - a part of the start-up time that few need
+
+        logs.configure(verbosity=2)
 
 
 def _messages(failure: BaseException) -> Iterator[str]:

@@ -24,7 +24,18 @@ from volplane.schemas import DriverInfo, Parameter, ParameterSchema
 
 __all__ = ["register"]
 
-_EXAMPLES: Final = ("example", "/example", "example.com", "192.0.2.1", "true", "1Gi", "1m", "key=value", "env:EXAMPLE")
+_EXAMPLES: Final = (
+    "example",
+    "/example",
+    "example.com",
+    "nfs://example.com/example",
+    "192.0.2.1",
+    "true",
+    "1Gi",
+    "1m",
+    "key=value",
+    "env:EXAMPLE",
+)
 
 Config = Annotated[
     Path | None,

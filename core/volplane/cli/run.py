@@ -77,6 +77,7 @@ def run(
     drivers; with `--controllers all` nothing else may bind and protect claims or decide what is attached.
     """
     logs.configure(log_format.value, verbosity=verbose)
+    logs.log_stray_errors()
     options = Options(
         controllers=parse_controllers(controllers),
         namespace=namespace,

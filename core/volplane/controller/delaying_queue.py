@@ -22,7 +22,9 @@ class DelayingQueue:
         self._times: dict[str, float] = {}
         self._heap: list[tuple[float, int, str]] = []
         self._order = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = 0.0
+        """When the timer is due. Kept here: uvloop gives a handle without a time if that is less than 1 ms away."""
 
     @property
     def first(self) -> float | None:
@@ -38,7 +40,7 @@ class DelayingQueue:
         self._times[key] = when
         self._order += 1
         heapq.heappush(self._heap, (when, self._order, key))
-        if self._timer is None or when < self._timer.when():
+        if self._timer is None or when < self._rings_at:
             self._arm(when)
 
     def clear(self) -> None:
@@ -57,12 +59,12 @@ class DelayingQueue:
     def _arm(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._rings_at = when
         self._timer = asyncio.get_running_loop().call_at(when, self._ring)
 
     def _ring(self) -> None:
-        rung = self._timer
         self._timer = None
-        now = max(self._now(), rung.when() if rung is not None else 0.0)
+        now = max(self._now(), self._rings_at)
         self._tidy()
         while self._heap and self._heap[0][0] <= now:
             _, _, key = heapq.heappop(self._heap)

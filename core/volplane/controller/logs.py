@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, TextIO
 
 import msgspec
 
-from volplane.messages import sanitize
+from volplane.messages import escaped_json, sanitize
 from volplane.secret import redacted
 
-__all__ = ["bind", "bound", "configure", "fields"]
+__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors"]
 
 _FIELDS: ContextVar[Mapping[str, str]] = ContextVar("volplane_log_fields")
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -72,6 +73,35 @@ def configure(
     return handler
 
 
+def log_stray_errors() -> None:
+    """Log what ends a thread, and errors that nobody can catch. Python prints them as they are, secrets included."""
+    log = logging.getLogger("volplane")
+
+    def in_thread(failed: threading.ExceptHookArgs) -> None:
+        if failed.exc_type is not SystemExit:
+            name = failed.thread.name if failed.thread is not None else "unknown"
+            log.error("thread %s has ended with an error", name, exc_info=_known(failed.exc_value))
+
+    def uncaught(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
+        log.critical("the process ends with an error", exc_info=error)
+
+    def unraisable(failed: sys.UnraisableHookArgs) -> None:
+        log.error(
+            "%s: %r",
+            failed.err_msg or "an error that cannot be raised",
+            failed.object,
+            exc_info=_known(failed.exc_value),
+        )
+
+    threading.excepthook = in_thread
+    sys.excepthook = uncaught
+    sys.unraisablehook = unraisable
+
+
+def _known(error: BaseException | None) -> BaseException | bool:
+    return error if error is not None else False
+
+
 def _bind(record: logging.LogRecord) -> bool:
     """Keep the fields with the record: a handler may format it in another task."""
     if not hasattr(record, "fields"):
@@ -94,7 +124,7 @@ class _Text(logging.Formatter):
         if extra:
             text += f"  {extra}"
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + "\n".join(map(sanitize, self.formatException(record.exc_info).splitlines()))
         text = redacted(text)
         start = _COLOURS.get(record.levelname, "") if self._colour else ""
         return f"{start}{text}{_RESET}" if start else text
@@ -114,4 +144,4 @@ class _Json(logging.Formatter):
         if record.exc_info:
             error = self.formatException(record.exc_info).encode("utf-8", "backslashreplace").decode()
             line["error"] = redacted(error)
-        return msgspec.json.encode(line).decode()
+        return escaped_json(msgspec.json.encode(line).decode())

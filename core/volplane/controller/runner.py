@@ -183,11 +183,16 @@ class Runner:
         except ApiConflict as error:
             result = "conflict"
             self._retry(key, error, backoff.RECONCILE_FAILED, level=logging.INFO)
+            self._report_lasting(key, "ApiCallRefused", f"The Kubernetes API reports conflicts without end: {error}")
         except ApiUnavailable as error:
             result = "unavailable"
             level = self._unavailable_level()
             self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
-            if error.status == 500 and self._queue.failures(key) >= _TRIES_UNREPORTED:
+            if error.status == 500 and "failed calling webhook" in error.message:
+                # It concerns this object, not the whole server, and each try may take as long as the webhook is given.
+                if not self._report_failure(key, str(error), "; trying again"):
+                    self._warn(key, "ApiCallFailed", f"The Kubernetes API failed a call: {error}", "; trying again")
+            elif error.status == 500 and self._queue.failures(key) >= _TRIES_UNREPORTED:
                 self._report_failure(key, str(error), "; trying again")
         except ApiError as error:
             result = "refused"
@@ -195,6 +200,8 @@ class Runner:
         except (NothingChanged, _Unsettled) as error:
             result = "unsettled"
             self._retry(key, error, backoff.RECONCILE_FAILED, level=logging.ERROR)
+            advice = "does an admission webhook or another controller undo it?"
+            self._report_lasting(key, "ApiWriteUndone", f"What volplane writes does not stay: {error}; {advice}")
         except Exception as error:  # noqa: BLE001 -- a decision that fails may not stop the other keys
             result = "error"
             seconds = self._queue.retry(key, backoff.RECONCILE_FAILED)
@@ -293,14 +300,21 @@ class Runner:
     def _refused(self, key: str, error: ApiError) -> None:
         """The server will answer the same until somebody changes something: record an event on the object."""
         seconds = self._retry(key, error, backoff.API_REFUSED, level=logging.ERROR)
-        again = f"; trying again in {seconds:.3g} s"
-        if self._report_failure(key, str(error), again):
-            return
+        text = f"The Kubernetes API refused a call ({f'{error.status} {error.reason}'.strip()}): {error.message}"
+        if not self._report_failure(key, str(error), again := f"; trying again in {seconds:.3g} s"):
+            self._warn(key, "ApiCallRefused", text, again)
+
+    def _report_lasting(self, key: str, reason: str, text: str) -> None:
+        """Record what often ends by itself, once it has not."""
+        if self._queue.failures(key) >= _TRIES_UNREPORTED and not self._report_failure(key, text, ""):
+            self._warn(key, reason, text)
+
+    def _warn(self, key: str, reason: str, text: str, again: str = "") -> None:
+        """Record an event on the object. again: when it is tried again, which makes no other event of it."""
         cache = self._caches.get(self._kind.plural)
         about: KubeObject | None = None if cache is None else cache.get(key)
         if about is not None:
-            text = f"The Kubernetes API refused a call ({error.status} {error.reason}): {error.message}"
-            self._record((warning(self._kind, about, "ApiCallRefused", text + again, same_as=text),))
+            self._record((warning(self._kind, about, reason, text + again, same_as=text),))
 
     def _report_failure(self, key: str, what: str, again: str) -> bool:
         """Record the event that the failed step has for its failure, with `what` and when it is tried `again` added.

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Final, Protocol
+
+import msgspec
 
 from volplane.drivers.contract import Plugin
 from volplane.errors import PluginError
@@ -33,6 +36,7 @@ log = logging.getLogger(__name__)
 GROUPS: Final[Mapping[str, str]] = {"backend": "volplane.backends", "extension": "volplane.extensions"}
 """Kind of a plugin -> its entry point group."""
 IMPORT_DEADLINE: Final = 30.0
+_LONGEST_ANSWER: Final = 65_536
 
 _VALUE: Final = re.compile(r"(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(?:\[.*\])?")
 
@@ -213,13 +217,13 @@ report = os.fdopen(os.dup(1), "w")
 nothing = os.open(os.devnull, os.O_RDWR)
 os.dup2(nothing, 1)
 os.dup2(nothing, 2)
-sys.path[:], module = json.loads(sys.argv[1])
+sys.path[:], module, token = json.loads(sys.argv.pop())
 try:
     importlib.import_module(module)
     answer = {}
 except BaseException as error:
     answer = {"error": type(error).__name__, "text": str(error)[:2000], "missing": str(getattr(error, "name", None))}
-json.dump(answer, report)
+report.write(chr(10) + json.dumps({**answer, "token": token}))
 report.flush()
 os._exit(0)
 """
@@ -229,7 +233,8 @@ def _try_import(entry: Installed, module: str, deadline: float) -> None:
     """Import in a child process. Does nothing where there is no interpreter to start (embedded Python)."""
     if not sys.executable:
         return
-    argument = json.dumps([sys.path, module])
+    token = secrets.token_hex(8)
+    argument = json.dumps([sys.path, module, token])
     with tempfile.TemporaryFile() as report:
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and code
             [sys.executable, "-c", _CHILD, argument],
@@ -244,18 +249,32 @@ def _try_import(entry: Installed, module: str, deadline: float) -> None:
             raise PluginError(f"{entry}: importing {module} did not end within {deadline:g} s") from None
         finally:
             _end(child)
-        _judge(entry, module, status, report)
-
-
-def _judge(entry: Installed, module: str, status: int, report: IO[bytes]) -> None:
-    report.seek(0)
-    text = report.read()
-    if not text:
+        answer = _answer(report, token)
+    if answer is None:
         how = f"killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
         raise PluginError(f"{entry}: importing {module} crashes: the process was {how}")
-    answer = json.loads(text)
-    if answer:
-        raise PluginError(_import_failed(entry, module, answer["error"], answer["text"], answer["missing"]))
+    if answer.error:
+        raise PluginError(_import_failed(entry, module, answer.error, answer.text, answer.missing))
+
+
+class _Answer(msgspec.Struct):
+    """What the child says at its end. token: ours; anything that the module has written lacks it."""
+
+    token: str
+    error: str = ""
+    text: str = ""
+    missing: str = ""
+
+
+def _answer(report: IO[bytes], token: str) -> _Answer | None:
+    """The child's last line, if it is an answer. A module may write to any descriptor that it finds open."""
+    end = report.seek(0, os.SEEK_END)
+    report.seek(max(0, end - _LONGEST_ANSWER))
+    try:
+        answer = msgspec.json.decode(report.read().rpartition(b"\n")[2], type=_Answer)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return answer if answer.token == token else None
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

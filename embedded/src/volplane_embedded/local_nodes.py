@@ -21,9 +21,9 @@ from volplane_embedded.informers import Informers
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.kubelet import Kubelet
 from volplane_embedded.kubelet.logs import LogQuery, read_log_options, read_logs
-from volplane_embedded.kubelet.mounts import remove_tree
+from volplane_embedded.kubelet.mounts import MountError, remove_tree
 from volplane_embedded.kubelet.node_status import NodeRegistration, node_names
-from volplane_embedded.kubelet.pod_directory import PodDirectory
+from volplane_embedded.kubelet.pod_directory import PodDirectory, attempt_of
 from volplane_embedded.kubelet.sandboxes import Sandboxes
 from volplane_embedded.kubelet.volume_manager import ClaimUse, VolumeManager
 from volplane_embedded.objects import Now, Pod
@@ -101,12 +101,16 @@ class LocalNodes:
 
     async def _check(self, sandboxes: Sandboxes) -> None:
         directory = self._state_dir / "check"
-        await asyncio.to_thread(remove_tree, directory)
-        if message := await sandboxes.check(directory):
+        try:
+            await asyncio.to_thread(remove_tree, directory)
+            message = await sandboxes.check(directory)
+            await asyncio.to_thread(remove_tree, directory)
+        except (MountError, OSError) as error:
+            message = f"{directory} cannot be used: {error}"
+        if message:
             _LOG.warning("pods will fail: %s", message)
         elif why := why_no_cgroup():
             _LOG.info("memory is limited for each process of a container, not for all together: %s", why)
-        await asyncio.to_thread(remove_tree, directory)
 
     async def _register(self, nodes: NodeRegistration) -> None:
         while True:
@@ -166,7 +170,7 @@ class LocalNodes:
         if worker is not None:
             return worker.record.container(container).attempt
         logs = PodDirectory(self.root, pod.uid).places(container, 0).log.parent.glob("*.log")
-        return max((int(path.stem) for path in logs if path.stem.isdigit()), default=-1)
+        return max(map(attempt_of, logs), default=-1)
 
     def _runs(self, pod: Pod, container: str, attempt: int) -> bool:
         worker = self._agent.worker(pod) if self._agent is not None else None

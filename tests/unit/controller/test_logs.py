@@ -4,6 +4,8 @@ import asyncio
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Literal
 
@@ -102,3 +104,39 @@ def test_what_is_told_cannot_break_out_of_its_line(root: logging.Logger, form: L
     (line,) = stream.getvalue().splitlines()
     assert "\x1b" not in line
     line.encode()
+
+
+STRAY = """
+import sys, threading
+from volplane.controller import logs
+from volplane.secret import Secret
+logs.configure()
+logs.log_stray_errors()
+secret = Secret("secret:ns/name/key")
+secret.give("correct horse")
+secret.reveal()
+
+class Odd:
+    def __del__(self):
+        raise ValueError("third: correct\\thorse \\x1b[2J")
+
+def fail():
+    raise ValueError("first: correct horse \\x1b[2J")
+
+thread = threading.Thread(target=fail, name="worker")
+thread.start()
+thread.join()
+odd = Odd()
+del odd
+raise ValueError("second: CORRECT HORSE \\x1b[2J")
+"""
+
+
+def test_what_ends_a_thread_or_the_process_is_logged_without_secrets_and_control_characters() -> None:
+    ended = subprocess.run([sys.executable, "-c", STRAY], capture_output=True, text=True, check=False, timeout=60)
+    assert "thread worker has ended with an error" in ended.stderr
+    assert "the process ends with an error" in ended.stderr
+    for which in ("first", "second", "third"):
+        assert f"ValueError: {which}: *** \\x1b[2J" in ended.stderr, ended.stderr
+    assert "\x1b" not in ended.stderr
+    assert "horse" not in ended.stderr.lower()

@@ -187,6 +187,32 @@ def test_an_import_that_exits_is_reported(distribute: Distribute) -> None:
     assert "importing fake_hard crashes: the process was ended with exit code 3" in refusal("hard")
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["b'garbage'", "b'[]'", "b'{}'", "b'7'", "b'\\xff\\x00'", "b'x' * 1_000_000", 'b\'{"error": "E", "token": "x"}\''],
+)
+def test_what_an_import_writes_into_the_report_is_no_answer(distribute: Distribute, written: str) -> None:
+    """It may write to any descriptor that it finds open."""
+    source = f"""
+import os, sys
+for fd in range(3, 10) if "pytest" not in sys.modules else ():
+    try:
+        os.write(fd, {written})
+    except OSError:
+        pass
+"""
+    distribute("volplane-fake", "fake = fake_noise:Backend", module="fake_noise", source=source + CLASS)
+    InstalledPlugins().load("backend", "fake")
+    distribute("volplane-hard", "hard = fake_end:Backend", module="fake_end", source=source + "os._exit(0)\n")
+    assert "importing fake_end crashes: the process was ended with exit code 0" in refusal("hard")
+
+
+def test_an_import_that_closes_every_descriptor_is_reported(distribute: Distribute) -> None:
+    source = "import os, sys\nif 'pytest' not in sys.modules:\n    os.closerange(0, 100)\n" + CLASS
+    distribute("volplane-fake", "fake = fake_closed:Backend", module="fake_closed", source=source)
+    assert "importing fake_closed crashes: the process was ended with exit code 1" in refusal("fake")
+
+
 def test_an_import_that_prints_much_disturbs_nothing(distribute: Distribute) -> None:
     source = "import sys\nprint('x' * 100_000)\nsys.stderr.write('y' * 100_000)\n" + CLASS
     distribute("volplane-fake", "fake = fake_loud:Backend", module="fake_loud", source=source)

@@ -1,7 +1,9 @@
 """The output of commands for people: colour and progress on a terminal, plain lines in a pipe or a log.
 
-Results go to stdout; progress, warnings and errors go to stderr. `NO_COLOR` and `TERM=dumb` switch colour off. Commands
-with `-o json` print JSON themselves.
+Results go to stdout; progress, warnings and errors go to stderr. `NO_COLOR` and `TERM=dumb` switch colour off.
+
+Names, reasons and messages come from objects that tenants write. So everything passes `sanitize` here, and nowhere
+else: each text is one line, in which nothing is left that a terminal obeys.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TextIO
+from typing import Any, TextIO
 
 import typer
+
+from volplane.messages import escaped_json, sanitize
 
 __all__ = ["Console", "Progress"]
 
@@ -50,7 +54,7 @@ class Console:
 
     def line(self, text: str = "") -> None:
         """A line of the result."""
-        self._write(text)
+        self._write(sanitize(text))
 
     def heading(self, text: str) -> None:
         """The title of a part, after an empty line."""
@@ -63,20 +67,20 @@ class Console:
 
     def done(self, text: str) -> None:
         """A result that is as it should be, marked "ok"."""
-        self._write(f"{self._styled('ok', fg='green', bold=True)}    {text}")
+        self._write(f"{self._styled('ok', fg='green', bold=True)}    {sanitize(text)}")
 
     def failed(self, text: str) -> None:
         """A result that is not as it should be, marked "FAIL". The command then exits with code 1."""
-        self._write(f"{self._styled('FAIL', fg='red', bold=True)}  {text}")
+        self._write(f"{self._styled('FAIL', fg='red', bold=True)}  {sanitize(text)}")
 
     def phase(self, kind: str, name: str, phase: str, detail: str = "") -> None:
         """The new phase of an object: `claim   default/data   Bound   to pvc-…`."""
         shown = self._styled(f"{phase:<11}", fg=COLOURS.get(phase))
-        self._write(f"  {kind:<7} {name:<41} {shown} {detail}".rstrip())
+        self._write(f"  {kind:<7} {sanitize(name):<41} {shown} {sanitize(detail)}".rstrip())
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Columns as wide as their widest cell. Cells that are phases are coloured."""
-        lines = [list(row) for row in rows]
+        lines = [[sanitize(cell) for cell in row] for row in rows]
         widths = [max(len(row[column]) for row in [list(headers), *lines]) for column in range(len(headers))]
         heads = "   ".join(f"{header:<{width}}" for header, width in zip(headers, widths, strict=True)).rstrip()
         self._write(self._styled(heads, bold=True))
@@ -88,11 +92,13 @@ class Console:
 
     def warning(self, text: str) -> None:
         """A problem that does not stop the command, on stderr."""
-        typer.echo(f"{self._styled_err('warning:', fg='yellow')} {text}", file=self._err, color=self._colour_err)
+        typer.echo(
+            f"{self._styled_err('warning:', fg='yellow')} {sanitize(text)}", file=self._err, color=self._colour_err
+        )
 
     def error(self, text: str) -> None:
         """Why the command fails, as one line on stderr."""
-        sentence = " ".join(text.split())
+        sentence = " ".join(sanitize(text).split())
         typer.echo(
             f"{self._styled_err('error:', fg='red', bold=True)} {sentence}", file=self._err, color=self._colour_err
         )
@@ -110,8 +116,15 @@ class Console:
         typer.echo(text, file=self._out, color=self._colour_out)
         self._out.flush()
 
+    def json(self, value: Any) -> None:
+        """A result for programs. The characters that a terminal obeys are written as JSON escapes."""
+        import msgspec  # noqa: PLC0415 - a part of the start-up time that most commands do not need
+
+        self._write(escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+
     def _styled(self, text: str, *, fg: str | None = None, bold: bool | None = None, dim: bool | None = None) -> str:
-        return typer.style(text, fg=fg, bold=bold, dim=dim) if self._colour_out else text
+        shown = sanitize(text)
+        return typer.style(shown, fg=fg, bold=bold, dim=dim) if self._colour_out else shown
 
     def _styled_err(self, text: str, *, fg: str, bold: bool | None = None) -> str:
         return typer.style(text, fg=fg, bold=bold) if self._colour_err else text
@@ -149,13 +162,13 @@ class Progress:
         self._stream.flush()
 
     def _draw(self) -> None:
-        self._stream.write(f"{ERASE_LINE}{self._text()}" if self._moving else f"{self._what} …\n")
+        self._stream.write(f"{ERASE_LINE}{self._text()}" if self._moving else f"{sanitize(self._what)} …\n")
         self._stream.flush()
 
     def _text(self) -> str:
         count = "" if self._total is None and not self._done else f" {self._done}"
         of = "" if self._total is None else f"/{self._total}"
-        return f"{self._what}{count}{of}{f'  {self._detail}' if self._detail else ''}"
+        return sanitize(f"{self._what}{count}{of}{f'  {self._detail}' if self._detail else ''}")
 
 
 def _can_colour(stream: TextIO) -> bool:

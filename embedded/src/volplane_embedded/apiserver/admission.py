@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from volplane.kube.quantity import parse
+from volplane_embedded.apiserver.errors import forbidden
 from volplane_embedded.apiserver.kinds.persistentvolumeclaims import requested
 from volplane_embedded.apiserver.kinds.persistentvolumes import BETA_CLASS
 from volplane_embedded.apiserver.kinds.storageclasses import is_default
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = ["PLUGINS", "Admission"]
+__all__ = ["PLUGINS", "Admission", "Webhook"]
 
 _PROTECTION: Final = {
     "persistentvolumeclaims": "kubernetes.io/pvc-protection",
@@ -26,6 +27,15 @@ _NO_RESIZE: Final = (
 )
 
 
+class Webhook(Protocol):
+    """An admission webhook that stands in this process."""
+
+    def __call__(self, resource: str, new: Json, old: Json | None) -> None:
+        """Change `new` in place, or raise `errors.denied`. resource: plural, with `/status` for the subresource. old:
+        None at creation.
+        """
+
+
 class Admission:
     """The enabled plugins. classes: returns all stored StorageClasses.
 
@@ -37,14 +47,17 @@ class Admission:
         if unknown:
             raise ValueError(f"unknown admission plugin {', '.join(unknown)}: there are {', '.join(PLUGINS)}")
         self._classes = classes
-        self._creating = [plugin for name, plugin in _CREATING.items() if name not in disabled]
+        self._plugins = [plugin for name, plugin in _CHANGING.items() if name not in disabled]
         self._resize = _RESIZE not in disabled
+        self.webhooks: list[Webhook] = []
+        """Called in this order, after the plugins."""
 
-    def admit(self, resource: Resource, new: Json, old: Json | None) -> None:
-        """Change a defaulted object before it is validated. old: None at creation."""
-        if old is None:
-            for plugin in self._creating:
-                plugin(self, resource, new)
+    def admit(self, resource: Resource, new: Json, old: Json | None, subresource: str = "") -> None:
+        """Change a defaulted object before it is validated. old: None at creation. Raises StatusError."""
+        for plugin in self._plugins:
+            plugin(self, resource, new, old)
+        for webhook in self.webhooks:
+            webhook(f"{resource.plural}/{subresource}" if subresource else resource.plural, new, old)
 
     def forbid_update(self, resource: Resource, new: Json, old: Json, subresource: str) -> str:
         """Why a valid update is refused with 403, or ""."""
@@ -62,9 +75,11 @@ class Admission:
         found = next((entry for entry in self._classes() if entry["metadata"].get("name") == name), None)
         return "" if found is not None and found.get("allowVolumeExpansion") else _NO_RESIZE
 
-    def default_class(self, resource: Resource, new: Json) -> None:
+    def default_class(self, resource: Resource, new: Json, old: Json | None) -> None:
         """DefaultStorageClass: choose the newest default class, the first by name among equally new ones."""
-        if resource.plural != "persistentvolumeclaims" or new["spec"].get("storageClassName") is not None:
+        if resource.plural != "persistentvolumeclaims" or old is not None:
+            return
+        if new["spec"].get("storageClassName") is not None:
             return
         if BETA_CLASS in (new["metadata"].get("annotations") or {}):
             return
@@ -81,27 +96,27 @@ def _class_of(claim: Json) -> str:
     return str(annotations.get(BETA_CLASS) or claim["spec"].get("storageClassName") or "")
 
 
-def _protect(_: Admission, resource: Resource, new: Json) -> None:
+def _protect(_: Admission, resource: Resource, new: Json, old: Json | None) -> None:
     """StorageObjectInUseProtection."""
     finalizer = _PROTECTION.get(resource.plural)
-    if finalizer is None:
+    if finalizer is None or old is not None:
         return
     finalizers = new["metadata"].get("finalizers") or []
     if finalizer not in finalizers:
         new["metadata"]["finalizers"] = [*finalizers, finalizer]
 
 
-def _taint(_: Admission, resource: Resource, new: Json) -> None:
+def _taint(_: Admission, resource: Resource, new: Json, old: Json | None) -> None:
     """TaintNodesByCondition: a new node has the not-ready taint until a controller removes it."""
-    if resource.plural != "nodes":
+    if resource.plural != "nodes" or old is not None:
         return
     taints = new["spec"].get("taints") or []
     if not any(taint.get("key") == _NOT_READY and taint.get("effect") == "NoSchedule" for taint in taints):
         new["spec"]["taints"] = [*taints, {"key": _NOT_READY, "effect": "NoSchedule"}]
 
 
-def _tolerate(_: Admission, resource: Resource, new: Json) -> None:
-    """DefaultTolerationSeconds."""
+def _tolerate(_: Admission, resource: Resource, new: Json, _old: Json | None) -> None:
+    """DefaultTolerationSeconds, for new and changed pods."""
     if resource.plural != "pods":
         return
     tolerations = new["spec"].get("tolerations") or []
@@ -118,20 +133,28 @@ def _tolerates(toleration: Json, key: str) -> bool:
     return toleration.get("key") in {None, "", key} and toleration.get("effect") in {None, "", "NoExecute"}
 
 
-def _prioritize(_: Admission, resource: Resource, new: Json) -> None:
-    """Priority, for a cluster without priority classes."""
-    if resource.plural == "pods":
-        new["spec"].setdefault("priority", 0)
-        new["spec"].setdefault("preemptionPolicy", "PreemptLowerPriority")
+def _prioritize(_: Admission, resource: Resource, new: Json, old: Json | None) -> None:
+    """Priority, for a cluster without priority classes. A change that leaves it out keeps it."""
+    if resource.plural != "pods":
+        return
+    asked = new["spec"].get("priority", 0)
+    if old is None and asked:
+        why = f"the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller"
+        why = f"{why} computed 0 from the given PriorityClass name"
+        raise forbidden(resource.plural, resource.group, new["metadata"].get("name", ""), why)
+    kept = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"} if old is None else old["spec"]
+    for key in ("priority", "preemptionPolicy"):
+        if key in kept:
+            new["spec"].setdefault(key, kept[key])
 
 
 _RESIZE: Final = "PersistentVolumeClaimResize"
-_CREATING: Final[dict[str, Callable[[Admission, Resource, Json], None]]] = {
+_CHANGING: Final[dict[str, Callable[[Admission, Resource, Json, Json | None], None]]] = {
     "Priority": _prioritize,
     "DefaultTolerationSeconds": _tolerate,
     "DefaultStorageClass": Admission.default_class,
     "StorageObjectInUseProtection": _protect,
     "TaintNodesByCondition": _taint,
 }
-PLUGINS: Final = tuple(sorted((*_CREATING, _RESIZE)))
+PLUGINS: Final = tuple(sorted((*_CHANGING, _RESIZE)))
 """Names as the stock flag `--disable-admission-plugins` spells them."""

@@ -18,7 +18,16 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "": "io.k8s.api.core.v1",
     "coordination.k8s.io": "io.k8s.api.coordination.v1",
     "events.k8s.io": "io.k8s.api.events.v1",
+    "policy": "io.k8s.api.policy.v1",
     "storage.k8s.io": "io.k8s.api.storage.v1",
+}
+_ZERO: Final[Mapping[str, Any]] = {
+    "bool": False,
+    "i32": 0,
+    "i64": 0,
+    "int-or-str": 0,
+    "micro-time": None,
+    "str": "",
 }
 _GO_SCALARS: Final[Mapping[str, str]] = {
     "any": "interface {}",
@@ -64,6 +73,17 @@ class Field:
     """Merge key of a list in strategic merge patches ("" = a list of scalars). None: patches replace the list."""
     retain_keys: bool
     required: bool
+    nullable: bool
+    """Whether an absent value is sent as null."""
+
+    @property
+    def absent(self) -> tuple[Any, ...]:
+        """What stands for an absent value, if it is sent at all: (value,) or ()."""
+        if self.nullable or (self.required and self.type.shape in {"list", "map"}):
+            return (None,)
+        if not self.required or self.type.shape == "object":
+            return ()
+        return (_ZERO[self.type.scalar],)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +141,9 @@ def name_of(resource: Resource) -> str:
 def _field(notation: str, *, required: bool) -> Field:
     kind, *marks = notation.split(" ")
     merge_key = next((mark.removeprefix("merge=") for mark in marks if mark.startswith("merge=")), None)
-    return Field(_type(kind), "keep" in marks, "drop" in marks, merge_key, "retain-keys" in marks, required)
+    return Field(
+        _type(kind), "keep" in marks, "drop" in marks, merge_key, "retain-keys" in marks, required, "null" in marks
+    )
 
 
 @functools.cache

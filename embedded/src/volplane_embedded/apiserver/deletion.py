@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -14,14 +15,23 @@ from volplane_embedded.apiserver.options import DeleteOptions
 from volplane_embedded.apiserver.requests import Request
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.scalars import format_time
-from volplane_embedded.apiserver.selectors import select
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 from volplane_embedded.apiserver.store import Stored, key_of
 
 __all__ = ["Deleted", "Deletion"]
 
 
+class _Meta(msgspec.Struct, gc=False):
+    name: str
+    namespace: str = ""
+
+
+class _Named(msgspec.Struct, gc=False):
+    metadata: _Meta
+
+
 _encode = msgspec.json.Encoder().encode
+_decode_named = msgspec.json.Decoder(_Named).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,16 @@ class Deletion:
         self.namespaces.admit_delete(request.resource, request.name)
         return self._delete(request.resource, self.objects.find(request), options)
 
+    def evict(self, request: Request, options: DeleteOptions) -> None:
+        """Delete a pod, and tell in its status why. Raises StatusError."""
+        stored = self.objects.find(request)
+        options.check(request.resource, stored.decode()["metadata"])
+        if not options.dry_run:
+            pod = stored.decode()
+            request.resource.strategy.evict(pod)
+            stored = self.objects.put(request.resource, pod)
+        self._delete(request.resource, stored, replace(options, uid=None, version=None))
+
     def by_name(self, resource: Resource, namespace: str, name: str) -> None:
         """Delete an object with the default grace period. Raises StatusError."""
         stored = self.objects.store.get(storage_of(resource), key_of(namespace, name))
@@ -52,20 +72,13 @@ class Deletion:
             raise not_found(resource.plural, resource.group, name)
         self._delete(resource, stored, DeleteOptions())
 
-    def collection(self, request: Request, options: DeleteOptions) -> list[bytes]:
-        """DELETE of all objects that the selectors match. Returns their states before the deletion."""
-        resource, query = request.resource, request.query
-        selection = select(resource, query.text("labelSelector"), query.text("fieldSelector"))
-        chosen = [
-            stored
-            for stored in self.objects.store.all(storage_of(resource), request.namespace)
-            if selection is None or selection.keeps(stored.data)
-        ]
-        for stored in chosen:
-            current = self.objects.store.get(storage_of(resource), stored.key)
+    def collection(self, resource: Resource, rows: Iterable[bytes], options: DeleteOptions) -> None:
+        """DELETE of all objects that a list returned. One that has gone since is passed over."""
+        for row in rows:
+            meta = _decode_named(row).metadata
+            current = self.objects.store.get(storage_of(resource), key_of(meta.namespace, meta.name))
             if current is not None:
                 self._delete(resource, current, options)
-        return [stored.data for stored in chosen]
 
     def _delete(self, resource: Resource, stored: Stored, options: DeleteOptions) -> Deleted:
         obj = stored.decode()
@@ -106,6 +119,7 @@ class Deletion:
         if meta.get("finalizers") or held:
             metadata.mark_deleting(meta, now)
             if held:
+                del meta["deletionGracePeriodSeconds"]
                 self.namespaces.terminate(obj)
             return True
         return False

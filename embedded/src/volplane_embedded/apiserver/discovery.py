@@ -22,6 +22,12 @@ _JSON: Final = "application/json"
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _STATUS_VERBS: Final = ("get", "patch", "update")
+_SUBRESOURCE_VERBS: Final = {
+    "binding": ("create",),
+    "eviction": ("create",),
+    "finalize": ("update",),
+    "log": ("get",),
+}
 
 
 class _Served(NamedTuple):
@@ -35,6 +41,8 @@ class _Served(NamedTuple):
     short_names: Sequence[str] = ()
     categories: Sequence[str] = ()
     hashed: str = ""
+    foreign: tuple[str, str] = ("", "")
+    """Group and version of the kind, if they are not those of the document."""
 
 
 _REVIEWS: Final = (
@@ -146,9 +154,10 @@ def _lines(resource: Resource) -> Iterable[_Served]:
         _storage_hash(resource),
     )
     for name in resource.subresources:
-        kind = "Binding" if name == "binding" else resource.kind
-        allowed = {"binding": ("create",), "log": ("get",)}.get(name, _STATUS_VERBS)
-        yield _Served(f"{resource.plural}/{name}", "", kind, resource.namespaced, allowed)
+        kind = {"binding": "Binding", "eviction": "Eviction"}.get(name, resource.kind)
+        allowed = _SUBRESOURCE_VERBS.get(name, _STATUS_VERBS)
+        foreign = ("policy", "v1") if name == "eviction" else ("", "")
+        yield _Served(f"{resource.plural}/{name}", "", kind, resource.namespaced, allowed, foreign=foreign)
 
 
 def _storage_hash(resource: Resource) -> str:
@@ -163,6 +172,7 @@ def _plain(line: _Served) -> Json:
         "name": line.name,
         "singularName": line.singular,
         "namespaced": line.namespaced,
+        **({"group": line.foreign[0], "version": line.foreign[1]} if line.foreign[0] else {}),
         "kind": line.kind,
         "verbs": list(line.verbs),
     }
@@ -177,7 +187,7 @@ def _extras(line: _Served) -> Json:
 def _nested(lines: Iterable[_Served]) -> list[Json]:
     found: dict[str, Json] = {}
     for line in lines:
-        response = {"group": "", "version": "", "kind": line.kind}
+        response = {"group": line.foreign[0], "version": line.foreign[1], "kind": line.kind}
         name, _, subresource = line.name.partition("/")
         if subresource:
             entry = {"subresource": subresource, "responseKind": response, "verbs": list(line.verbs)}

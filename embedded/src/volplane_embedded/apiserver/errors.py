@@ -15,10 +15,12 @@ __all__ = [
     "already_exists",
     "bad_request",
     "conflict",
+    "denied",
     "forbidden",
     "gone",
     "invalid",
     "not_found",
+    "webhook_failed",
 ]
 
 
@@ -47,6 +49,15 @@ class Cause:
     def unsupported(cls, path: str, value: object, legal: list[str]) -> Cause:
         names = ", ".join(f'"{name}"' for name in sorted(legal))
         return cls("FieldValueNotSupported", path, f'Unsupported value: "{value}": supported values: {names}')
+
+    @classmethod
+    def too_long(cls, path: str, limit: str) -> Cause:
+        """limit: the number and what is counted, for example `253 bytes`."""
+        return cls("FieldValueTooLong", path, f"Too long: may not be more than {limit}")
+
+    @classmethod
+    def not_found(cls, path: str, value: object) -> Cause:
+        return cls("FieldValueNotFound", path, f'Not found: "{value}"')
 
     @classmethod
     def duplicate(cls, path: str, value: object) -> Cause:
@@ -122,10 +133,24 @@ def gone(message: str) -> StatusError:
 
 
 def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
-    """422 with one cause per refused field."""
-    lines = [f"{cause.field}: {cause.message}" for cause in causes]
+    """422 with one cause per refused field. The message tells each once, as often as it is a cause."""
+    lines = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     shown = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     qualified = _qualified(kind, group)
     details = _details(name, group, kind)
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {shown}', details)
+
+
+def denied(webhook: str, why: str, code: int = 0, reason: str = "") -> StatusError:
+    """What the server answers if a webhook does not allow a request. code: 0 = it gave none, which becomes 400.
+
+    Source: staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors of Kubernetes.
+    """
+    message = f'admission webhook "{webhook}" denied the request: {why}'
+    return StatusError(code or 400, reason, message)
+
+
+def webhook_failed(webhook: str, why: str) -> StatusError:
+    """What the server answers if a webhook of failurePolicy Fail gives no usable answer."""
+    return StatusError(500, "InternalError", f'Internal error occurred: failed calling webhook "{webhook}": {why}')

@@ -11,8 +11,8 @@ from typing import Final
 
 from aiohttp import web
 
-from volplane_embedded.apiserver.errors import StatusError
-from volplane_embedded.apiserver.requests import Answer
+from volplane_embedded.apiserver.errors import StatusError, bad_request
+from volplane_embedded.apiserver.requests import Answer, Query, is_watch
 from volplane_embedded.apiserver.responses import error_answer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.watch import Watch
@@ -23,9 +23,60 @@ _log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 3 * 1024 * 1024
 _OPEN_PATHS: Final = ("/healthz", "/livez", "/readyz", "/version")
-_FALSE: Final = ("false", "0")
+_HEADER_SECONDS: Final = 15.0
+"""How long a connection may take for the headers of its first request."""
+_BODY_SECONDS: Final = 60.0
+_IDLE_SECONDS: Final = 75.0
+_MAX_CONNECTIONS: Final = 1000
 _GATHER_SECONDS: Final = 0.005
 """Pause between two chunks of a watch. Under load a chunk then has many events, which costs both sides a tenth."""
+
+
+class _Connection(web.RequestHandler):
+    """A connection that is closed if its first request does not come, or if there are too many connections."""
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        server = self._manager
+        if server is not None and len(server.connections) > _MAX_CONNECTIONS:
+            self.force_close()
+            return
+        self._patience = asyncio.get_running_loop().call_later(_HEADER_SECONDS, self.force_close)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages and self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        super().connection_lost(exc)
+
+
+class _Server(web.Server):
+    """Makes the connections of a listening socket."""
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+
+def _is_text(request: web.BaseRequest) -> bool:
+    """Whether path, query and headers are text. Bytes that are none were decoded to lone surrogates."""
+    try:
+        request.path_qs.encode()
+        for name, value in request.headers.items():
+            name.encode()
+            value.encode()
+        for name, value in request.query.items():
+            name.encode()
+            value.encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 class HttpHandler:
@@ -37,6 +88,8 @@ class HttpHandler:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The handler of an aiohttp low-level server."""
+        if not _is_text(request):
+            return _response(error_answer(bad_request("path, query or headers hold bytes that are no text")))
         path = request.path
         if not self._admitted(request, path):
             return _response(error_answer(StatusError(401, "Unauthorized", "Unauthorized")))
@@ -44,14 +97,18 @@ class HttpHandler:
         if request.method == "GET":
             if path.endswith("/log"):
                 return await self._log(request, path, query)
-            if request.query.get("watch", "false").lower() not in _FALSE:
+            if is_watch(path, Query(query)):
                 return await self._watch(request, path, query)
         if (request.content_length or 0) > MAX_BODY_BYTES:
             return _too_large()
         try:
-            body = await request.read() if request.body_exists else b""
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await request.read() if request.body_exists else b""
         except web.HTTPRequestEntityTooLarge:
             return _too_large()
+        except TimeoutError:
+            why = f"the body did not arrive within {_BODY_SECONDS:.0f} s"
+            return _response(error_answer(StatusError(408, "Timeout", why)))
         return _response(await self._server.answer(request.method, path, query, request.headers, body))
 
     def _admitted(self, request: web.BaseRequest, path: str) -> bool:
@@ -137,14 +194,16 @@ _SHUTDOWN_SECONDS = 1.0
 class Listener:
     """A listening server. url: the address that clients connect to."""
 
-    def __init__(self, server: ApiServer, runner: web.ServerRunner, url: str) -> None:
+    def __init__(self, server: ApiServer, listening: asyncio.Server, runner: web.ServerRunner, url: str) -> None:
         self._server = server
+        self._listening = listening
         self._runner = runner
         self.url = url
 
     async def close(self) -> None:
         """End all watches and stop listening. The `ApiServer` and its store stay open."""
         self._server.end_watches()
+        self._listening.close()
         await self._runner.cleanup()
 
 
@@ -176,29 +235,27 @@ async def serve(
             client_max_size=MAX_BODY_BYTES,
         )
 
-    low_level = web.Server(
+    low_level = _Server(
         handler.handle,
         request_factory=request_of,
         handler_cancellation=True,
         access_log=None,
+        keepalive_timeout=_IDLE_SECONDS,
         max_line_size=_LINE_BYTES,
         max_field_size=_LINE_BYTES,
     )
     runner = web.ServerRunner(low_level, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS)
     await runner.setup()
+    handshake = _HEADER_SECONDS if tls is not None else None
     try:
-        site = web.TCPSite(runner, host, port, ssl_context=tls, reuse_address=True)
-        await site.start()
+        listening = await loop.create_server(
+            low_level, host, port, ssl=tls, ssl_handshake_timeout=handshake, reuse_address=True
+        )
     except BaseException:
         await runner.cleanup()
         raise
     shown = f"[{host}]" if ":" in host else host
-    url = f"{'https' if tls is not None else 'http'}://{shown}:{_bound_port(runner)}"
+    url = f"{'https' if tls is not None else 'http'}://{shown}:{listening.sockets[0].getsockname()[1]}"
     if ready is not None:
         ready(url)
-    return Listener(server, runner, url)
-
-
-def _bound_port(runner: web.ServerRunner) -> int:
-    port: int = runner.addresses[0][1]
-    return port
+    return Listener(server, listening, runner, url)

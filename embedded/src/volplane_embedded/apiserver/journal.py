@@ -129,6 +129,7 @@ def _lock(directory: Path) -> int:
     """A descriptor that holds the directory's lock. The kernel releases it when the process ends."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(directory)
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as why:
         raise DataDirInUse(f"data directory {directory} cannot be used: {why}") from None
@@ -145,6 +146,23 @@ def _lock(directory: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _make_private(directory: Path) -> None:
+    """Make a directory that is empty or ours readable by its owner alone. Raises DataDirInUse for any other one.
+
+    It holds the token and the key of the certificate: who can write there can be the server.
+    """
+    found = directory.stat()
+    if found.st_uid != os.geteuid():
+        why = f"it belongs to user {found.st_uid}, not to {os.geteuid()}: take another one"
+        raise DataDirInUse(f"data directory {directory} cannot be used: {why}")
+    if not found.st_mode & 0o077:
+        return
+    if any(directory.iterdir()) and not (directory / "store.db").exists():
+        why = f"others may enter it, and it holds files of somebody else's: chmod 700 {directory}, or take another one"
+        raise DataDirInUse(f"data directory {directory} cannot be used: {why}")
+    directory.chmod(0o700)
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -50,7 +50,7 @@ class Lists:
     objects: ObjectStorage
 
     def get(self, request: Request) -> bytes:
-        """The stored bytes of an object. Raises StatusError (400, 404, 504)."""
+        """The stored bytes of an object. Raises StatusError (404, 500, 504)."""
         version = parse_version(request.query.text("resourceVersion"))
         if version:
             self._not_newer(version)

@@ -1,27 +1,30 @@
 """Rules for names, labels and annotations: `k8s.io/apimachinery/pkg/util/validation`, with its wording.
 
-Each rule returns the reason why the value is refused, or "".
+Each rule returns all reasons why a value is refused; empty: it is not.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 __all__ = [
     "ANNOTATION_BYTES",
+    "Rule",
     "config_key",
     "dns_label",
     "label_value",
+    "path_segment",
     "qualified_name",
-    "qualified_name_faults",
     "subdomain",
 ]
 
 ANNOTATION_BYTES: Final = 256 * 1024
 """Keys and values of all annotations of an object together."""
+
+Rule = Callable[[str], tuple[str, ...]]
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
@@ -78,38 +81,30 @@ _NOT_KEY: Final = _regex_message(
 )
 
 
-def _too_long(limit: int) -> str:
-    return f"must be no more than {limit} characters"
+def _faults(value: str, limit: int, pattern: re.Pattern[str], mismatch: str) -> tuple[str, ...]:
+    too_long = (f"must be no more than {limit} characters",) if len(value) > limit else ()
+    return too_long if pattern.fullmatch(value) else (*too_long, mismatch)
 
 
 @functools.lru_cache(maxsize=8192)
-def subdomain(name: str) -> str:
+def subdomain(name: str) -> tuple[str, ...]:
     """An RFC 1123 subdomain of at most 253 characters: the name of most objects."""
-    if len(name) > 253:
-        return "must be no more than 253 characters"
-    return "" if _subdomain.fullmatch(name) else _NOT_SUBDOMAIN
+    return _faults(name, 253, _subdomain, _NOT_SUBDOMAIN)
 
 
 @functools.lru_cache(maxsize=1024)
-def dns_label(name: str) -> str:
+def dns_label(name: str) -> tuple[str, ...]:
     """An RFC 1123 label of at most 63 characters: namespaces, containers, volumes of a pod."""
-    if len(name) > 63:
-        return "must be no more than 63 characters"
-    return "" if _label.fullmatch(name) else _NOT_LABEL
-
-
-def qualified_name(key: str) -> str:
-    """The key of a label or annotation: an optional subdomain, a slash, a name of at most 63 characters."""
-    return next(iter(qualified_name_faults(key)), "")
+    return _faults(name, 63, _label, "must not contain dots" if _subdomain.fullmatch(name) else _NOT_LABEL)
 
 
 @functools.lru_cache(maxsize=4096)
-def qualified_name_faults(key: str) -> tuple[str, ...]:
-    """All reasons why such a key is refused."""
-    return tuple(_faults(key))
+def qualified_name(key: str) -> tuple[str, ...]:
+    """The key of a label or annotation: an optional subdomain, a slash, a name of at most 63 characters."""
+    return tuple(_qualified_name_faults(key))
 
 
-def _faults(key: str) -> Iterator[str]:
+def _qualified_name_faults(key: str) -> Iterator[str]:
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         yield (
@@ -119,30 +114,29 @@ def _faults(key: str) -> Iterator[str]:
         return
     if slash and not prefix:
         yield "prefix part must be non-empty"
-    elif slash and (why := subdomain(prefix)):
-        yield f"prefix part {why}"
+    elif slash:
+        yield from (f"prefix part {why}" for why in subdomain(prefix))
     if not name:
         yield "name part must be non-empty"
-    elif len(name) > 63:
-        yield f"name part {_too_long(63)}"
-    if not _qualified.fullmatch(name):
-        yield f"name part {_NOT_QUALIFIED}"
+    yield from (f"name part {why}" for why in _faults(name, 63, _qualified, _NOT_QUALIFIED))
 
 
 @functools.lru_cache(maxsize=4096)
-def label_value(value: str) -> str:
+def label_value(value: str) -> tuple[str, ...]:
     """The value of a label: at most 63 characters, may be empty."""
-    if len(value) > 63:
-        return _too_long(63)
-    return "" if _value.fullmatch(value) else _NOT_VALUE
+    return _faults(value, 63, _value, _NOT_VALUE)
 
 
-def config_key(key: str) -> str:
+def config_key(key: str) -> tuple[str, ...]:
     """A key of a config map or secret: a file name of at most 253 characters."""
-    if len(key) > 253:
-        return _too_long(253)
-    if not _key.fullmatch(key):
-        return _NOT_KEY
+    faults = _faults(key, 253, _key, _NOT_KEY)
     if key in {".", ".."}:
-        return f"must not be '{key}'"
-    return "must not start with '..'" if key.startswith("..") else ""
+        return (*faults, f"must not be '{key}'")
+    return (*faults, "must not start with '..'") if key.startswith("..") else faults
+
+
+def path_segment(name: str) -> tuple[str, ...]:
+    """A name that is one segment of a path: the least that every name must be."""
+    if name in {".", ".."}:
+        return (f"may not be '{name}'",)
+    return tuple(f"may not contain '{sign}'" for sign in "/%" if sign in name)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from volplane_embedded.apiserver import decoding
-from volplane_embedded.apiserver.errors import Cause, bad_request, conflict, invalid
+from volplane_embedded.apiserver.errors import Cause, StatusError, bad_request, conflict, invalid
 from volplane_embedded.apiserver.requests import Query
 from volplane_embedded.apiserver.resources import Json, Resource
 
@@ -109,7 +109,11 @@ class DeleteOptions:
             ]
             _refuse("DeleteOptions", causes)
             return cls(_grace(query.number("gracePeriodSeconds")), dry_run=bool(asked))
-        value: Any = decoding.decode(body, content_type)
+        return cls.given(decoding.decode(body, content_type), asked)
+
+    @classmethod
+    def given(cls, value: Any, asked: Sequence[str] = ()) -> DeleteOptions:
+        """Options in a decoded body. asked: `dryRun` of the query. Raises StatusError (400, 422)."""
         try:
             given = msgspec.convert(value, _DeleteBody)
         except msgspec.ValidationError as why:
@@ -128,6 +132,9 @@ class DeleteOptions:
 
     def check(self, resource: Resource, meta: Json) -> None:
         """Raise StatusError (409) if the object with this metadata does not meet a precondition."""
+        if resource.plural == "namespaces" and self.uid not in {None, meta["uid"]}:
+            why = f"Precondition failed: UID in precondition: {self.uid}, UID in object meta: {meta['uid']}"
+            raise conflict(resource.plural, resource.group, meta["name"], why)
         pairs = (
             ("UID", self.uid, meta["uid"], "The object might have been deleted and then recreated"),
             ("ResourceVersion", self.version, meta["resourceVersion"], "The object might have been modified"),
@@ -158,13 +165,21 @@ def _grace(asked: int | None) -> int | None:
 
 
 def parse_version(text: str) -> int | None:
-    """The resourceVersion of a list or watch, None if it is not given. Raises StatusError (400)."""
+    """The resourceVersion of a get or watch, None if it is not given. Raises StatusError (500, as a stock server)."""
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
         why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-        raise bad_request(f"invalid resource version: resourceVersion: {why}")
+        raise StatusError(500, "", f"resourceVersion: {why}")
     return int(text)
+
+
+def _version_of_list(text: str) -> int | None:
+    """The resourceVersion of a list. Raises StatusError (400)."""
+    try:
+        return parse_version(text)
+    except StatusError as why:
+        raise bad_request(f"invalid resource version: {why.message}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +199,8 @@ class ListOptions:
         initial = query.flag("sendInitialEvents")
         forbidden = _forbidden_match(query, text, match, initial, watch=watch)
         _refuse("ListOptions", forbidden)
-        return cls(parse_version(text), match, max(0, query.number("limit") or 0), query.text("continue"), initial)
+        version = parse_version(text) if watch else _version_of_list(text)
+        return cls(version, match, max(0, query.number("limit") or 0), query.text("continue"), initial)
 
 
 def _forbidden_match(query: Query, version: str, match: str, initial: bool, *, watch: bool) -> list[Cause]:
@@ -197,8 +213,13 @@ def _forbidden_match(query: Query, version: str, match: str, initial: bool, *, w
         return []
     if match not in _MATCHES and not watch:
         return [Cause.unsupported("resourceVersionMatch", match, list(_MATCHES))]
+    if watch:
+        why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        causes = [Cause.forbidden("resourceVersionMatch", why)]
+        if match != "NotOlderThan":
+            causes.append(Cause.unsupported("resourceVersionMatch", match, ["NotOlderThan"]))
+        return causes
     for holds, why in (
-        (watch, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"),
         (not version, "resourceVersionMatch is forbidden unless resourceVersion is provided"),
         (query.text("continue"), "resourceVersionMatch is forbidden when continue is provided"),
         (match == "Exact" and version == "0", 'resourceVersionMatch "Exact" is forbidden for resourceVersion "0"'),

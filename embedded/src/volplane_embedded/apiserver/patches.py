@@ -5,12 +5,18 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
+
 from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["json_patch", "merge_patch"]
 
 _MAX_OPERATIONS = 10_000
+_MAX_COPIED_BYTES = 3 * 1024 * 1024
+"""What all copies of a patch together may add, as in the stock server."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -40,7 +46,13 @@ def json_patch(target: Json, operations: object) -> Json:
         message = f"The allowed maximum operations in a JSON patch is {_MAX_OPERATIONS}, got {len(operations)}"
         raise StatusError(413, "RequestEntityTooLarge", message)
     document: Any = target
+    copied = 0
     for operation in operations:
+        if operation.get("op") == "copy":
+            copied += len(_encode(_lookup(document, _pointer(operation.get("from")))))
+            if copied > _MAX_COPIED_BYTES:
+                why = f"the accumulated size increase of copy is {copied}, exceeding the limit {_MAX_COPIED_BYTES}"
+                raise _refused(f"unable to complete the copy, {why}")
         document = _apply(document, operation)
     if not isinstance(document, dict):
         raise _refused("the patch replaces the object by something that is none")
@@ -54,18 +66,15 @@ def _refused(why: str) -> StatusError:
 def _apply(document: Any, operation: Json) -> Any:
     kind = operation.get("op")
     path = _pointer(operation.get("path"))
-    if kind in ("add", "replace", "test") and "value" not in operation:
-        raise _refused(f'operation "{kind}" has no value')
     match kind:
         case "add":
-            return _add(document, path, copy.deepcopy(operation["value"]))
+            return _add(document, path, copy.deepcopy(operation.get("value")))
         case "replace":
-            _lookup(document, path)
-            return _set(document, path, copy.deepcopy(operation["value"]))
+            return _set(document, path, copy.deepcopy(operation.get("value")))
         case "remove":
             return _remove(document, path)
         case "test":
-            if not _same(_lookup(document, path, absent_is_null=True), operation["value"]):
+            if not _same(_lookup(document, path, absent_is_null=True), operation.get("value")):
                 raise _refused(f"testing value {operation['path']} failed")
             return document
         case "move":
@@ -127,8 +136,10 @@ def _set(document: Any, path: list[str], value: Any) -> Any:
     parent = _lookup(document, path[:-1])
     if isinstance(parent, list):
         parent[_index(path[-1], len(parent))] = value
-    else:
+    elif isinstance(parent, dict):
         parent[path[-1]] = value
+    else:
+        raise _refused(f"nothing can be replaced in {'/'.join(path[:-1])!r}")
     return document
 
 

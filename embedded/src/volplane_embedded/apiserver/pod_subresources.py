@@ -1,4 +1,4 @@
-"""The subresources of pods that are no part of the object: pods/binding and pods/log (`pkg/registry/core/pod/rest`)."""
+"""The subresources of pods that are no part of the object: binding, eviction, log (`pkg/registry/core/pod/rest`)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from volplane_embedded.apiserver import metadata
 from volplane_embedded.apiserver.decoding import decode_object
+from volplane_embedded.apiserver.deletion import Deletion
 from volplane_embedded.apiserver.errors import StatusError, bad_request, conflict, invalid
 from volplane_embedded.apiserver.metadata import match_name
-from volplane_embedded.apiserver.options import WriteOptions
+from volplane_embedded.apiserver.options import DeleteOptions, WriteOptions
 from volplane_embedded.apiserver.requests import Query, Request
 from volplane_embedded.apiserver.storage import ObjectStorage
 
-__all__ = ["LogSource", "bind", "open_log"]
+__all__ = ["LogSource", "bind", "evict", "open_log"]
 
 LogSource = Callable[[str, str, str | None, bool, Query], AsyncIterator[bytes]]
 """Opens the output of a container: namespace, pod, container (None: the only one), follow, and the query with
@@ -41,6 +42,24 @@ def bind(objects: ObjectStorage, request: Request, body: bytes) -> None:
         raise conflict(f"{resource.plural}/binding", resource.group, request.name, why)
     if not options.dry_run:
         objects.put(resource, obj)
+
+
+def evict(objects: ObjectStorage, deletion: Deletion, request: Request, body: bytes) -> None:
+    """Carry out a POST of an `Eviction` (policy/v1, or v1beta1) to the eviction subresource.
+
+    There are no disruption budgets, so nothing holds an eviction back. Raises StatusError (400, 404, 409, 422).
+    """
+    options = WriteOptions.read(request.query, "CreateOptions")
+    kind = replace(request.resource, group="policy", version="v1", kind="Eviction")
+    content_type = request.headers.get("content-type", "")
+    eviction, _ = decode_object(kind, body, content_type, options.field_validation, ("policy/v1beta1",))
+    meta = metadata.clean(eviction)
+    metadata.match_namespace(request.resource, meta, request.namespace)
+    objects.find(request)
+    if meta.get("name") != request.name:
+        raise bad_request("name in URL does not match name in Eviction object")
+    asked = ["All"] if options.dry_run else []
+    deletion.evict(request, DeleteOptions.given(eviction.get("deleteOptions") or {}, asked))
 
 
 def open_log(objects: ObjectStorage, request: Request, source: LogSource | None) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Resource
 
-__all__ = ["Answer", "Query", "Request", "Routes", "not_served", "parse_media_type", "wrong_method"]
+__all__ = ["Answer", "Query", "Request", "Routes", "is_watch", "not_served", "parse_media_type", "wrong_method"]
 
 
 @dataclass(slots=True)
@@ -80,6 +80,12 @@ def wrong_method() -> StatusError:
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
+def is_watch(path: str, query: Query) -> bool:
+    """Whether a GET opens a watch: by the query, or by an old path (/api/v1/watch/..., /apis/GROUP/V/watch/...)."""
+    parts = path.split("/", 5)
+    return query.flag("watch") or "watch" in (parts[3:4] if parts[1:2] == ["api"] else parts[4:5])
+
+
 class Routes:
     """Finds the resource of a path."""
 
@@ -103,6 +109,8 @@ class Routes:
             return None
         if served is None:
             return None
+        if rest[0] == "watch" and len(rest) > 1:
+            rest = rest[1:]
         namespace = ""
         if rest[0] == "namespaces" and len(rest) > 2 and (rest[2] in served or len(rest) > 3):
             namespace, rest = rest[1], rest[2:]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from volplane_embedded.apiserver import names
 from volplane_embedded.apiserver.errors import Cause
 
 __all__ = ["Clock", "Column", "Json", "Resource", "Since", "StatusStrategy", "Strategy", "keep_metadata"]
@@ -46,8 +45,8 @@ class Strategy:
     `old`.
 
     Order of a create: `default`, `prepare_create`, `validate_create`. Of an update of the main resource or of a
-    subresource: `default`, `prepare_update`, then nothing more if nothing changed, else `validate_update`. Metadata
-    (names, uid, finalizers, resourceVersion, deletionTimestamp, labels, annotations) is the machinery's.
+    subresource: `default`, `prepare_update`, then nothing more if nothing changed, else `validate_update`. The
+    machinery sets the metadata; a strategy checks it too, where the stock server's does (`object_meta`).
     """
 
     def default(self, obj: Json) -> None:
@@ -78,6 +77,9 @@ class Strategy:
     def bind(self, obj: Json, binding: Json) -> str:
         """Apply a valid `Binding` to `obj`. Returns the reason of a 409 if it cannot be applied, else ""."""
         return "this kind cannot be bound"
+
+    def evict(self, obj: Json) -> None:
+        """Note in the status of `obj` that it is evicted."""
 
     def grace_seconds(self, obj: Json, asked: int | None) -> int:
         """Grace period of a delete in seconds. Above 0 the object is kept, with a deletionTimestamp, until a delete
@@ -114,13 +116,13 @@ class Resource:
     """Converts the object of a request to the stored form, if that differs. Strategies get the stored form."""
     from_stored: Callable[[Json], Json] | None = None
     """The reverse conversion, for responses and patches. Does not change its argument."""
-    name_rule: Callable[[str], str] = names.subdomain
-    """The reason why a metadata.name is refused, or "". Also applied to generateName without trailing dashes."""
     graceful: bool = False
     """Whether a delete is first an update that sets deletionTimestamp, even with a grace of 0 seconds (pods)."""
     returns_deleted: bool = True
     """Whether a finished delete answers with the object, else with a Status (leases, events, configmaps,
     secrets...)."""
+    faulty_group: str | None = None
+    """The group that a refusal (422) names, if it is not the resource's own."""
     unconditional_update: bool = True
     """Whether a PUT may leave out metadata.resourceVersion (not leases, volumeattachments, csinodes, csidrivers...)."""
 

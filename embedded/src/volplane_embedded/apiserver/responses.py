@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from volplane_embedded.apiserver.errors import StatusError
+from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.requests import Answer, parse_media_type
 from volplane_embedded.apiserver.resources import Json, Resource
 
@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _META_GROUP: Final = "meta.k8s.io"
+_INCLUDED: Final = ("", "Metadata", "Object", "None")
 _KINDS: Final = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 _MEDIA_TYPES: Final = frozenset({"application/json", "application/*", "*/*", ""})
 
@@ -157,6 +158,9 @@ class Renderer:
         return b'%b,"metadata":%b}' % (_prefix("PartialObjectMetadata", f"meta.k8s.io/{form.version}"), bytes(metadata))
 
     def _table(self, resource: Resource, objects: list[Json], metadata: Json, form: Form, include: str) -> Json:
+        if include not in _INCLUDED:
+            why = f"includeObject: Invalid value: \"{include}\": must be 'Metadata', 'Object', 'None', or empty"
+            raise bad_request(f"Unable to convert to Table as requested: {why}")
         table = self._tabulate(resource, objects, metadata, include or "Metadata")
         table["apiVersion"] = f"meta.k8s.io/{form.version}"
         return table

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -108,11 +109,14 @@ _UNKNOWN: Final = object()
 class _Object:
     """Decodes objects of one definition. A field is compiled when the first object has it."""
 
-    __slots__ = ("_compiled", "_shape")
+    __slots__ = ("_absent", "_compiled", "_sent", "_shape")
 
     def __init__(self, shape: Definition) -> None:
         self._shape = shape
         self._compiled: dict[str, _Decoder] = {}
+        self._absent = {key: field.absent[0] for key, field in shape.fields.items() if field.absent}
+        """What the fields that are always sent have where they are absent."""
+        self._sent = frozenset(self._absent)
 
     def __call__(self, value: Any) -> Any:
         if type(value) is not dict:
@@ -125,7 +129,14 @@ class _Object:
             if kept is not item:
                 odd = odd or []
                 odd.append((key, kept))
-        return value if odd is None else self._settle(value, odd)
+        if odd is not None:
+            return self._settle(value, odd)
+        return value if value.keys() >= self._sent else self._fill(value)
+
+    def _fill(self, value: Json) -> Json:
+        for key, absent in self._absent.items():
+            value.setdefault(key, absent)
+        return value
 
     def _compile(self, key: str) -> _Decoder:
         field = self._shape.fields.get(key)
@@ -147,6 +158,7 @@ class _Object:
                 problems.extend(_located(kept, key, self._shape.short_name))
             else:
                 value[key] = kept
+        self._fill(value)
         return _Problems(problems) if problems else value
 
 
@@ -168,6 +180,8 @@ def _located(found: _Problems, step: str | int, struct: str = "") -> list[_Probl
 
 def _compile_field(field: Field) -> _Decoder:
     decode = _compile(field.type)
+    if field.type.shape in {"list", "map"} and field.absent:
+        return _null_if_empty(decode)
     if field.type.shape in {"list", "map"} or field.type.scalar == "str":
         return decode if field.keeps_empty else _without_empty(decode)
     return _without_zero(decode) if field.drops_zero else decode
@@ -178,6 +192,13 @@ def _without_empty(decode: _Decoder) -> _Decoder:
         return decode(value) or _DROP
 
     return decode_nonempty
+
+
+def _null_if_empty(decode: _Decoder) -> _Decoder:
+    def decode_or_null(value: Any) -> Any:
+        return decode(value) or None
+
+    return decode_or_null
 
 
 def _without_zero(decode: _Decoder) -> _Decoder:
@@ -223,7 +244,7 @@ def _list(kind: Type, element: _Decoder) -> _Decoder:
             return _wrong(value, wanted)
         problems: list[_Problem] = []
         for index, item in enumerate(value):
-            kept = ({} if default is None else default) if item is None else element(item)
+            kept = element({} if default is None else default) if item is None else element(item)
             if type(kept) is _Problems:
                 problems.extend(_located(kept, index))
             elif kept is not item:
@@ -242,7 +263,7 @@ def _map(kind: Type, element: _Decoder) -> _Decoder:
             return _wrong(value, wanted)
         problems: list[_Problem] = []
         for key, item in value.items():
-            kept = ({} if default is None else default) if item is None else element(item)
+            kept = element({} if default is None else default) if item is None else element(item)
             if type(kept) is _Problems:
                 for problem in kept.items:
                     # Go's messages about wrong types do not contain keys of maps.
@@ -276,8 +297,8 @@ def _build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(built) == len(pairs):
         return built
     marked = _Twice(built)
-    keys = [key for key, _ in pairs]
-    marked.repeated = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+    counts = Counter(key for key, _ in pairs)
+    marked.repeated = tuple(key for key, count in counts.items() if count > 1)
     return marked
 
 

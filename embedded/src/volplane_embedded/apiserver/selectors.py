@@ -125,7 +125,8 @@ def _set(tokens: _Tokens) -> frozenset[str]:
 
 
 def _checked(requirement: Requirement) -> Requirement:
-    if why := names.qualified_name(requirement.key):
+    if faults := names.qualified_name(requirement.key):
+        why = "; ".join(faults)
         raise bad_request(f'unable to parse requirement: key: Invalid value: "{requirement.key}": {why}')
     if requirement.operator in ("<", ">"):
         value = next(iter(requirement.values))
@@ -133,7 +134,8 @@ def _checked(requirement: Requirement) -> Requirement:
             raise bad_request("unable to parse requirement: for 'Gt', 'Lt' operators, the value must be an integer")
         return requirement
     for value in requirement.values:
-        if why := names.label_value(value):
+        if faults := names.label_value(value):
+            why = "; ".join(faults)
             raise bad_request(
                 f'unable to parse requirement: values[0][{requirement.key}]: Invalid value: "{value}": {why}'
             )

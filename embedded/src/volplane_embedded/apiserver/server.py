@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from volplane_embedded.apiserver import responses
-from volplane_embedded.apiserver.admission import Admission
+from volplane_embedded.apiserver.admission import Admission, Webhook
 from volplane_embedded.apiserver.deletion import Deletion
 from volplane_embedded.apiserver.discovery import Discovery
 from volplane_embedded.apiserver.errors import StatusError, bad_request
@@ -19,8 +19,8 @@ from volplane_embedded.apiserver.lists import Lists
 from volplane_embedded.apiserver.namespace_lifecycle import INITIAL, NamespaceLifecycle
 from volplane_embedded.apiserver.openapi import OpenApi
 from volplane_embedded.apiserver.options import DeleteOptions
-from volplane_embedded.apiserver.pod_subresources import LogSource, bind, open_log
-from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes, wrong_method
+from volplane_embedded.apiserver.pod_subresources import LogSource, bind, evict, open_log
+from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes, is_watch, wrong_method
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.responses import negotiate
 from volplane_embedded.apiserver.reviews import REVIEWS, review
@@ -75,7 +75,10 @@ class ApiServer:
         self._openapi = OpenApi(served)
         self._namespaces = NamespaceLifecycle(self._objects, self._delete)
         self._deletion = Deletion(self._objects, self._namespaces)
-        self._verbs = Verbs(self._objects, self._namespaces, Admission(self._storage_classes, disabled_admission))
+        admission = Admission(self._storage_classes, disabled_admission)
+        self._verbs = Verbs(self._objects, self._namespaces, admission)
+        self.webhooks: list[Webhook] = admission.webhooks
+        """Admission webhooks, to be added by whoever runs the server."""
         self._lists = Lists(self._objects)
         self._renderer = responses.Renderer(self._table)
         self._watches = Watches(self._objects, self._renderer, watch_buffer, without_bookmarks)
@@ -137,11 +140,15 @@ class ApiServer:
             )
 
     def watch(self, path: str, query: Parameters, headers: Mapping[str, str]) -> Watch | Answer:
-        """Open a watch (GET with watch=true). Needs a running event loop. A refused watch is an Answer."""
+        """Open a watch (GET with watch=true). Needs a running event loop. A refused watch is an Answer.
+
+        So is an object: it is watched by a field selector on its collection, not by its path.
+        """
         try:
             request = self._request(path, Query(query), _lower(headers))
-            if request.subresource:
-                raise wrong_method()
+            if request.subresource or (request.name and "/watch/" not in path):
+                # Only collections are watched. On the old paths an object is a collection of one.
+                return self._get(request, opens_watch=False)
             fields = [request.query.text("fieldSelector")]
             if request.name:
                 fields.append(f"metadata.name={request.name}")
@@ -202,10 +209,10 @@ class ApiServer:
             return self._document(method, path, headers)
         match method:
             case "GET" | "HEAD":
-                return self._get(request)
+                return self._get(request, opens_watch=is_watch(path, query))
             case "POST":
                 return self._post(request, body)
-            case "PUT" if self._changes(request):
+            case "PUT" if self._changes(request) or request.subresource == "finalize":
                 return self._changed(request, self._verbs.update(request, body), 200)
             case "PATCH" if self._changes(request):
                 return self._changed(request, self._verbs.patch(request, body), 200)
@@ -229,10 +236,10 @@ class ApiServer:
         body, content_type = published
         return Answer(200, {"Content-Type": content_type, "Vary": "Accept"}, body)
 
-    def _get(self, request: Request) -> Answer:
+    def _get(self, request: Request, *, opens_watch: bool) -> Answer:
         if request.subresource not in ("", "status"):
             raise wrong_method()
-        if request.query.flag("watch"):
+        if opens_watch:
             raise bad_request("a watch is opened by ApiServer.watch")
         form = negotiate(request.headers.get("accept", ""))
         include = request.query.text("includeObject")
@@ -244,6 +251,9 @@ class ApiServer:
     def _post(self, request: Request, body: bytes) -> Answer:
         if request.subresource == "binding":
             bind(self._objects, request, body)
+            return responses.json_answer(201, _success(201))
+        if request.subresource == "eviction":
+            evict(self._objects, self._deletion, request, body)
             return responses.json_answer(201, _success(201))
         if request.name or request.subresource or (request.resource.namespaced and not request.namespace):
             raise wrong_method()
@@ -269,8 +279,10 @@ class ApiServer:
             return responses.json_answer(200, _success(0, {key: value for key, value in details.items() if value}))
         if (resource.namespaced and not request.namespace) or resource is self._namespaces.resource:
             raise wrong_method()
-        rows = self._deletion.collection(request, options)
-        return _json(200, self._renderer.many(resource, rows, {"resourceVersion": str(self.store.version)}, form))
+        rows, meta = self._lists.list(request)
+        self._deletion.collection(resource, rows, options)
+        meta["resourceVersion"] = str(self.store.version)
+        return _json(200, self._renderer.many(resource, rows, meta, form))
 
 
 def _lower(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -236,6 +236,10 @@ class Store:
                 undone[change.key] = change.before
         return undone
 
+    def oldest(self, storage: str) -> int:
+        """The version after which all changes are kept."""
+        return self._collection(storage).compacted
+
     def changes_since(self, storage: str, version: int) -> list[Change]:
         """All changes after `version`, oldest first. Raises Compacted if some are not kept any more."""
         collection = self._collection(storage)

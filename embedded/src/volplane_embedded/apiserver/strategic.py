@@ -58,7 +58,7 @@ def _directed(patch: Json) -> Json:
         return replaced
     if directive == "delete":
         return {}
-    raise _unprocessable(f"unknown patch type [{directive}] in map")
+    raise StatusError(500, "", f"unknown patch type: {directive} in map")
 
 
 def _retain_keys(original: Json, patch: Json) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from volplane_embedded.apiserver import decoding, metadata
+from volplane_embedded.apiserver import decoding, metadata, object_meta
 from volplane_embedded.apiserver.admission import Admission
 from volplane_embedded.apiserver.errors import (
     Cause,
@@ -75,7 +75,7 @@ class Verbs:
         version = meta.pop("resourceVersion", "0")
         metadata.begin(meta, resource, self.objects.now(), self.objects.random)
         self._name(resource, meta)
-        _refuse(resource, meta, [*metadata.validate(resource, meta), *strategy.validate_create(obj)])
+        _refuse(resource, meta, list(strategy.validate_create(obj)) or list(object_meta.validate(meta)))
         if version != "0":
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         if self._taken(resource, meta):
@@ -104,11 +104,12 @@ class Verbs:
         options = WriteOptions.read(request.query, "UpdateOptions")
         new, warnings = _decode_object(request, body, options)
         meta = metadata.clean(new)
+        _refuse_nameless(request, meta)
         match_name(request, meta)
         stored = self.objects.find(request)
         if not meta.get("resourceVersion") and not resource.unconditional_update:
-            why = "must be specified for an update"
-            _refuse(resource, meta, [Cause.invalid("metadata.resourceVersion", 0, why)])
+            cause = Cause.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(resource.plural, resource.group, request.name, [cause])
         old = stored.decode()
         if meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
             why = (
@@ -123,12 +124,17 @@ class Verbs:
         resource = request.resource
         options = WriteOptions.read(request.query, "PatchOptions")
         apply = _patcher(request.headers.get("content-type", ""))
-        patch = decoding.decode(body, "")
+        patch = decoding.decode(body, "application/json")
         stored = self.objects.find(request)
-        new = apply(resource, served(resource, stored.decode()), patch)
-        decoding.check_kind(resource, new)
+        whole = {"kind": resource.kind, "apiVersion": resource.api_version, **served(resource, stored.decode())}
+        new = apply(resource, whole, patch)
+        if apply is _strategic:
+            # A stock server applies it to the object without its type.
+            new.update(kind=resource.kind, apiVersion=resource.api_version)
+        versioned = bool(new.get("apiVersion"))
         warnings = _check_patched(request, new, body, options)
         meta = metadata.clean(new)
+        _refuse_nameless(request, meta if versioned else {})
         match_name(request, meta)
         new = new if resource.to_stored is None else resource.to_stored(new)
         return Written(self._write(request, stored, stored.decode(), new, dry_run=options.dry_run), warnings)
@@ -137,18 +143,21 @@ class Verbs:
         """The common part of update and patch. new: cleaned and in its stored form."""
         resource, strategy = request.resource, request.resource.strategy
         meta, before = new["metadata"], old["metadata"]
-        if meta.get("resourceVersion", "0") not in ("0", before["resourceVersion"]):
+        version = meta.get("resourceVersion", "0")
+        if not (version.isascii() and version.isdigit()):
+            raise StatusError(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
+        if version not in ("0", before["resourceVersion"]):
             raise conflict(resource.plural, resource.group, request.name, _MODIFIED)
         meta["resourceVersion"] = before["resourceVersion"]
         metadata.carry_over(meta, before)
         strategy.default(new)
-        self.admission.admit(resource, new, old)
+        self.admission.admit(resource, new, old, request.subresource)
         strategy.prepare_update(new, old, request.subresource)
         if new == old:
             return stored.data
         if resource.generation and not request.subresource and new.get("spec") != old.get("spec"):
             meta["generation"] = before.get("generation", 0) + 1
-        causes = [*metadata.validate(resource, meta), *metadata.validate_update(meta, before)]
+        causes = [*object_meta.validate(meta), *object_meta.validate_update(meta, before)]
         _refuse(resource, meta, [*causes, *strategy.validate_update(new, old, request.subresource)])
         why = strategy.forbid_update(new, old, request.subresource)
         if why := why or self.admission.forbid_update(resource, new, old, request.subresource):
@@ -171,6 +180,12 @@ def _decode_object(request: Request, body: bytes, options: WriteOptions) -> tupl
     return decoding.decode_object(request.resource, body, kind, options.field_validation)
 
 
+def _refuse_nameless(request: Request, meta: Json) -> None:
+    if not meta.get("name"):
+        why = "was undeterminable: name must be provided"
+        raise bad_request(f"the name of the object ({request.name} based on URL) {why}")
+
+
 def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
     match parse_media_type(content_type)[0]:
         case "application/merge-patch+json":
@@ -179,6 +194,9 @@ def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
             return lambda _resource, original, patch: json_patch(original, patch)
         case "application/strategic-merge-patch+json":
             return _strategic
+        case "application/apply-patch+yaml" | "application/apply-patch+cbor":
+            why = "server-side apply is not served here: use `kubectl apply` without --server-side"
+            raise StatusError(415, "UnsupportedMediaType", why)
     raise decoding.unsupported_media_type()
 
 
@@ -196,20 +214,20 @@ def _merge(_resource: Resource, original: Json, patch: object) -> Json:
 
 
 def _check_patched(request: Request, new: Json, body: bytes, options: WriteOptions) -> Sequence[str]:
-    """Check as for a whole object, but refuse with 422 under Strict. Duplicate fields are found in the patch."""
+    """Check as for a whole object, but refuse with 422. Duplicate fields are found in the patch."""
     level = options.field_validation
     try:
+        decoding.check_kind(request.resource, new)
         warnings = decoding.check_fields(request.resource, new, level, None)
         twice = [] if level == "Ignore" else [f'duplicate field "{path}"' for path in duplicate_fields(body)]
         if twice and level == "Strict":
             raise bad_request(f"strict decoding error: {', '.join(twice)}")
     except StatusError as why:
-        if "strict decoding error" in why.message:
-            raise invalid("", "", "", [Cause("FieldValueInvalid", "patch", why.message)]) from None
-        raise
+        raise invalid("", "", "", [Cause("FieldValueInvalid", "patch", why.message)]) from None
     return [*warnings, *twice]
 
 
 def _refuse(resource: Resource, meta: Json, causes: list[Cause]) -> None:
     if causes:
-        raise invalid(resource.kind, resource.group, meta.get("name", ""), causes)
+        group = resource.group if resource.faulty_group is None else resource.faulty_group
+        raise invalid(resource.kind, group, meta.get("name", ""), causes)

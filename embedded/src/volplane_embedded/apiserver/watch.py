@@ -39,13 +39,16 @@ class _Event:
 
     type: str
     data: bytes
+    version: int = 0
+    """Of the change. 0: none, or it does not matter."""
 
 
 class Watch:
     """The lines of one watch: an async iterator of encoded events, each with its newline.
 
-    It ends at its timeout, on `close`, and when its reader is too slow: more than `limit` events or 64 MiB wait. Events
-    are encoded when they are read. The constructor needs a running event loop.
+    It ends at its timeout, on `close`, and when its reader is too slow: more than `limit` events or 64 MiB wait, or an
+    event that the log of changes has dropped. Events are encoded when they are read. The constructor needs a running
+    event loop.
     """
 
     def __init__(self, encode: Callable[[_Event, bool], bytes], *, limit: int, timeout: float) -> None:
@@ -81,6 +84,15 @@ class Watch:
             return
         self._pending.append(event)
         self._wake.set()
+
+    def drop_if_behind(self, oldest: int) -> None:
+        """End if an event waits that is older than the log of changes, which has the same bytes.
+
+        So slow readers hold no more memory together than the log does.
+        """
+        if self._pending and 0 < self._pending[0].version <= oldest:
+            self.dropped = True
+            self.close()
 
     def on_close(self, callback: Callable[[], None]) -> None:
         self._cleanup.append(callback)
@@ -164,13 +176,13 @@ class _Filter:
         if change.version <= self.after or not change.key.startswith(self.prefix):
             return None
         if self.selection is None:
-            return _Event(change.type, change.data)
+            return _Event(change.type, change.data, change.version)
         old = change.old()
         before = old is not None and self._matches(old)
         now = change.type != "DELETED" and self._matches(change.new())
         if now:
-            return _Event("MODIFIED" if before else "ADDED", change.data)
-        return _Event("DELETED", _last_state(change)) if before else None
+            return _Event("MODIFIED" if before else "ADDED", change.data, change.version)
+        return _Event("DELETED", _last_state(change), change.version) if before else None
 
     def _matches(self, obj: Json) -> bool:
         return self.selection is None or self.selection.matches(obj)
@@ -246,6 +258,7 @@ class Watches:
             event = seen.apply(change)
             if event is not None:
                 watch.push(event)
+            watch.drop_if_behind(store.oldest(storage))
 
         watch.on_close(store.subscribe(storage, sink))
 

@@ -50,6 +50,7 @@ def apiserver(
     claims: `volplane dev` does. Everybody who can read the kubeconfig may do everything.
     """
     logs.configure(verbosity=verbose)
+    logs.log_stray_errors()
     settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
     disabled = frozenset(name for name in (part.strip() for part in disable_admission.split(",")) if name)
     eventloop.run(lambda stop: _serve(settings, disabled, stop))

@@ -35,7 +35,9 @@ def demo() -> None:
     exit code is 1 and the reason is the last line.
     """
     logs.configure()
-    logging.getLogger("volplane").setLevel(logging.WARNING)
+    logs.log_stray_errors()
+    for name in ("volplane", "volplane_embedded"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     console = Console()
     try:
         eventloop.run(lambda stop: _run(console, stop))

@@ -62,6 +62,7 @@ def dev(
     read-only. For development and tests: whoever can read the kubeconfig may do everything.
     """
     logs.configure(verbosity=verbose)
+    logs.log_stray_errors()
     settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
     configuration = read_configuration(config) if config is not None else Configuration()
     address = HttpAddress.parse("--http", http)

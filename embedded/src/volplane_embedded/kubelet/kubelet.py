@@ -68,9 +68,12 @@ class Kubelet:
     async def _recover(self) -> None:
         """Kill the processes and remove the directories that a former process left."""
         root = self._deps.root
-        await asyncio.to_thread(kill_stale_processes, root)
         known = {pod.uid for node in self._starts for pod in self._deps.informers.on_node(node)}
-        await asyncio.to_thread(remove_orphaned_directories, root, known)
+        try:
+            await asyncio.to_thread(kill_stale_processes, root)
+            await asyncio.to_thread(remove_orphaned_directories, root, known)
+        except OSError as error:
+            _LOG.warning("what a former node agent left in %s stays: %s", root, error)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old

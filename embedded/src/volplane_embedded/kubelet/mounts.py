@@ -6,12 +6,15 @@ All functions block: call them in a thread.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
+
+from volplane_embedded.kubelet.trees import remove_directory, visit_tree
 
 __all__ = [
     "MountError",
@@ -24,6 +27,8 @@ __all__ = [
 ]
 
 _MOUNT_SECONDS: Final = 60
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+"""Spaces, tabs, line ends and backslashes in /proc/self/mountinfo (proc(5))."""
 _KINDS: Final[Mapping[str, tuple[str, Callable[[int], bool]]]] = {
     "Directory": ("a directory", stat.S_ISDIR),
     "DirectoryOrCreate": ("a directory", stat.S_ISDIR),
@@ -83,11 +88,7 @@ def set_volume_ownership(directory: Path, group: int, *, on_root_mismatch: bool)
         if top.st_gid == group and top.st_mode & 0o2070 == 0o2070:
             return
     try:
-        for _root, names, files, fd in os.fwalk(directory, topdown=False):
-            for name in files:
-                _change_group(name, group, fd)
-            for name in names:
-                _change_group(name, group, fd)
+        visit_tree(directory, lambda name, parent: _change_group(name, group, parent))
         _change_group(str(directory), group, None)
     except OSError as error:
         raise MountError(f"applying fsGroup {group} to {directory} failed: {error}") from error
@@ -134,14 +135,21 @@ def _run(command: list[str], what: str) -> None:
 def unmount_below(directory: Path) -> None:
     """Unmount everything below `directory`, the innermost mount first. Raises MountError."""
     lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    points = [line.split()[4].replace("\\040", " ") for line in lines]
+    points = [_ESCAPED.sub(lambda code: chr(int(code[1], 8)), line.split()[4]) for line in lines]
     for point in reversed(points):
         if Path(point).is_relative_to(directory):
             _run(["umount", point], f"unmounting {point}")
 
 
 def remove_tree(directory: Path) -> None:
-    """Unmount everything below a directory and remove it. Raises MountError if something stays mounted."""
+    """Unmount everything below a directory, or a file in its place, and remove it. Raises MountError if anything
+    stays.
+    """
     unmount_below(directory)
-    if directory.exists():
-        shutil.rmtree(directory, ignore_errors=True)
+    try:
+        if directory.is_dir() and not directory.is_symlink():
+            remove_directory(directory)
+        else:
+            directory.unlink(missing_ok=True)
+    except OSError as error:
+        raise MountError(f"{directory} cannot be removed: {error.strerror}") from error

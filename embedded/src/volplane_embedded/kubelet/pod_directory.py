@@ -8,9 +8,11 @@ may run only once. All functions but the paths block: call them in a thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
+import stat
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +27,14 @@ from volplane_embedded.objects import ContainerStatus, Pod, timestamp
 from volplane_embedded.sandbox.monitor import start_ticks
 from volplane_embedded.sandbox.spec import Report, decode_report
 
-__all__ = ["PodDirectory", "kill_stale_processes", "remove_orphaned_directories", "restore_record", "terminated_state"]
+__all__ = [
+    "PodDirectory",
+    "attempt_of",
+    "kill_stale_processes",
+    "remove_orphaned_directories",
+    "restore_record",
+    "terminated_state",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,6 +43,8 @@ _KILLED: Final = "the node agent was stopped while the container ran"
 _MESSAGE_BYTES: Final = 4096
 _TAIL_BYTES: Final = 2048
 _DEATH_SECONDS: Final = 5.0
+_LONGEST_NUMBER: Final = 10
+_LONGEST_RESULT: Final = 65_536
 
 
 class PodDirectory:
@@ -60,8 +71,7 @@ class PodDirectory:
         places.base.mkdir(parents=True, exist_ok=True)
         places.log.parent.mkdir(parents=True, exist_ok=True)
         for path in places.log.parent.iterdir():
-            number = path.name.partition(".")[0]
-            if number.isdigit() and int(number) < attempt - 1:
+            if -1 < attempt_of(path) < attempt - 1:
                 path.unlink(missing_ok=True)
         places.termination_message.touch()
         places.termination_message.chmod(0o666)
@@ -75,6 +85,12 @@ class PodDirectory:
     def remove(self) -> None:
         """Remove everything. Raises MountError."""
         remove_tree(self.directory)
+
+
+def attempt_of(path: Path) -> int:
+    """The number of the start that a file is about; -1 if it is not one of ours."""
+    number = path.name.partition(".")[0]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < _LONGEST_NUMBER else -1
 
 
 def terminated_state(report: Report, places: ContainerPaths, *, policy: str) -> Terminated:
@@ -98,10 +114,18 @@ def _time(seconds: float) -> str:
 
 def _read(path: Path, most: int) -> str:
     try:
-        with path.open("rb") as stream:
-            return stream.read(most).decode(errors="replace")
+        return _content(path, most).decode(errors="replace")
     except OSError:
         return ""
+
+
+def _content(path: Path, most: int) -> bytes:
+    """Raises OSError, also for what is no regular file: reading a pipe would wait for ever."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise FileNotFoundError(errno.ENOENT, "it is no regular file", str(path))
+        return stream.read(most)
 
 
 def _tail(log: Path) -> str:
@@ -137,7 +161,7 @@ def _read_container(
     container: ContainerRecord, files: PodDirectory, reported: ContainerStatus | None, now: str
 ) -> None:
     directory = files.places(container.name, 0).log.parent
-    attempts = sorted(int(path.stem) for path in directory.glob("*.log") if path.stem.isdigit())
+    attempts = sorted(number for path in directory.glob("*.log") if (number := attempt_of(path)) >= 0)
     if not attempts:
         _restore_from_status(container, reported, now)
         return
@@ -149,7 +173,7 @@ def _read_container(
 
 def _recorded_end(places: ContainerPaths, now: str) -> Terminated:
     try:
-        report = decode_report(places.result.read_bytes())
+        report = decode_report(_content(places.result, _LONGEST_RESULT))
     except (OSError, msgspec.MsgspecError):
         report = Report(event="started")
     if report.event == "exited":
@@ -186,7 +210,7 @@ def kill_stale_processes(root: Path) -> None:
     running: list[tuple[int, int]] = []
     for path in root.glob("*/containers/*/*.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            report = decode_report(path.read_bytes())
+            report = decode_report(_content(path, _LONGEST_RESULT))
             if report.event == "started" and _is_alive(report.pid, report.ticks):
                 _LOG.warning("killing process %d, a container of a former node agent", report.pid)
                 os.kill(report.pid, signal.SIGKILL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -80,7 +79,7 @@ def check_cluster(console: Console, plan: Plan, *, list_only: bool, print_rbac: 
         return
     report = _run(console, plan)
     if output is Output.JSON:
-        typer.echo(json.dumps(report.document(), indent=2, ensure_ascii=False))
+        console.json(report.document())
     else:
         _show(console, report)
     if not report.passed:

@@ -92,7 +92,7 @@ def test_aggregated_discovery_tells_all_at_once() -> None:
     pods = next(entry for entry in core[0]["versions"][0]["resources"] if entry["resource"] == "pods")
     assert pods["scope"] == "Namespaced"
     assert pods["categories"] == ["all"]
-    assert [entry["subresource"] for entry in pods["subresources"]] == ["binding", "log", "status"]
+    assert [entry["subresource"] for entry in pods["subresources"]] == ["binding", "eviction", "log", "status"]
     groups = {item["metadata"]["name"] for item in document("/apis", KUBECTL)["items"]}
     assert "storage.k8s.io" in groups
 

@@ -91,9 +91,9 @@ def test_a_new_style_event_must_say_who_did_what() -> None:
         ("type", "Invalid"),
     ]
     assert refused(NEW, {**NEW_STYLE, "deprecatedCount": 1, "series": {"count": 1}}) == [
-        ("count", "Invalid"),
         ("series.count", "Invalid"),
         ("series.lastObservedTime", "Required"),
+        ("count", "Invalid"),
     ]
     assert refused(NEW, {**NEW_STYLE, "note": "x" * 1025}) == [("message", "Invalid")]
     assert refused(NEW, {**NEW_STYLE, "deprecatedSource": {"component": "c"}}) == [("source", "Invalid")]

@@ -135,7 +135,7 @@ async def until(holds: Callable[[], bool]) -> None:
 @pytest.mark.real_time
 async def test_a_watch_that_is_refused_is_an_ordinary_answer() -> None:
     async with over_http() as http:
-        assert (await http.status("GET", f"{MAPS}?watch=true&resourceVersion=x"))[0] == 400
+        assert (await http.status("GET", f"{MAPS}?watch=true&resourceVersion=x"))[0] == 500
 
 
 @pytest.mark.real_time

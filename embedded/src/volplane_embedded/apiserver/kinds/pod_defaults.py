@@ -8,7 +8,7 @@ from typing import Any, Final
 from volplane.kube.quantity import parse
 from volplane_embedded.apiserver.kinds import volume_sources
 from volplane_embedded.apiserver.kinds.persistentvolumeclaims import default_spec
-from volplane_embedded.apiserver.kinds.validation import canonical_resources, fill_condition_times
+from volplane_embedded.apiserver.kinds.validation import canonical_amounts, canonical_resources, fill_condition_times
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = ["CONTAINER_LISTS", "containers", "default", "qos_class"]
@@ -29,7 +29,11 @@ def containers(spec: Json, *lists: str) -> Iterator[tuple[str, Json]]:
 def default(pod: Json) -> None:
     spec = pod.setdefault("spec", {})
     spec.setdefault("restartPolicy", "Always")
-    spec.setdefault("terminationGracePeriodSeconds", 30)
+    if spec.setdefault("terminationGracePeriodSeconds", 30) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    for term in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+        term.setdefault("preference", {})
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("securityContext", {})
     spec.setdefault("schedulerName", "default-scheduler")
@@ -46,7 +50,18 @@ def default(pod: Json) -> None:
     canonical_resources(spec.get("resources") or {}, "requests", "limits")
     status = pod.setdefault("status", {})
     status.setdefault("phase", "Pending")
+    for single, several in (("podIP", "podIPs"), ("hostIP", "hostIPs")):
+        _pair(status, single, several)
     fill_condition_times(status, "lastProbeTime", "lastTransitionTime")
+
+
+def _pair(status: Json, single: str, several: str) -> None:
+    """Make an old field with one address and a new one with several agree; the old one wins."""
+    first = status.get(single)
+    if first and (status.get(several) or [{}])[0].get("ip") != first:
+        status[several] = [{"ip": first}]
+    elif status.get(several) and not first:
+        status[single] = status[several][0].get("ip", "")
 
 
 def _default_container(container: Json, *, host_network: bool) -> None:
@@ -109,8 +124,11 @@ def _default_volume(volume: Json) -> None:
             token.setdefault("expirationSeconds", 3600)
         for item in (source.get("downwardAPI") or {}).get("items") or ():
             _default_field_reference(item)
+    if (scratch := volume.get("emptyDir")) is not None:
+        canonical_amounts(scratch, "sizeLimit")
     template: Any = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
     if template is not None:
+        template.setdefault("metadata", {})
         default_spec(template.setdefault("spec", {}))
 
 

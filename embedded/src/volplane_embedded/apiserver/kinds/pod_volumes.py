@@ -1,148 +1,205 @@
-"""Validation of the volumes, mounts and node affinity of a pod (`pkg/apis/core/validation`)."""
+"""Validation of the volumes of a pod (`pkg/apis/core/validation`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from volplane_embedded.apiserver import names
+from volplane.kube.quantity import parse
+from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds import persistentvolumeclaims
-from volplane_embedded.apiserver.kinds.validation import node_selector
-from volplane_embedded.apiserver.kinds.volume_sources import check_host_path, driver_name
+from volplane_embedded.apiserver.kinds.pod_fields import check_downward_file
+from volplane_embedded.apiserver.kinds.validation import refused
+from volplane_embedded.apiserver.kinds.volume_sources import (
+    check_fc,
+    check_host_path,
+    check_iscsi,
+    check_local_path,
+    check_mode,
+    check_nfs,
+    check_partition,
+    driver_name,
+)
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["narrows_affinity", "validate", "validate_affinity", "validate_mounts"]
+__all__ = ["validate"]
 
-_REQUIRED_DURING: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED_DURING: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_SHORTEST_TOKEN: Final = 600
+_LONGEST_TOKEN: Final = 2**32
+
+Check = Callable[[Json, str, list[Cause]], None]
 
 
-def validate(volumes: Sequence[Json], causes: list[Cause]) -> dict[str, Json]:
-    """Check the volumes of a pod. Returns them by name."""
+def validate(volumes: Sequence[Json], pod: str, causes: list[Cause]) -> dict[str, Json]:
+    """Check the volumes of a pod of the name `pod`. Returns the valid ones by name."""
     found: dict[str, Json] = {}
+    created = {f"{pod}-{volume.get('name', '')}" for volume in volumes if volume.get("ephemeral") is not None and pod}
     for index, volume in enumerate(volumes):
         where, name = f"spec.volumes[{index}]", volume.get("name") or ""
-        if not name:
-            causes.append(Cause.required(f"{where}.name"))
-        elif why := names.dns_label(name):
-            causes.append(Cause.invalid(f"{where}.name", name, why))
-        elif name in found:
-            causes.append(Cause.duplicate(f"{where}.name", name))
-        sources = [key for key in volume if key != "name"]
-        causes.extend(
-            Cause.forbidden(f"{where}.{key}", "may not specify more than 1 volume type") for key in sources[1:]
-        )
-        if sources:
-            check = _SOURCES.get(sources[0])
-            if check is not None:
-                check(volume[sources[0]], f"{where}.{sources[0]}", causes)
+        faults: list[Cause] = []
+        _validate_source(volume, where, pod, faults)
+        if name:
+            refused(names.dns_label(name), name, f"{where}.name", faults)
         else:
-            causes.append(Cause.required(where, "must specify a volume type"))
-        found[name] = volume
+            faults.append(Cause.required(f"{where}.name"))
+        if name in found:
+            faults.append(Cause.duplicate(f"{where}.name", name))
+        if not faults:
+            found[name] = volume
+        causes.extend(faults)
+        claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+        if claim in created:
+            why = "must not reference a PVC that gets created for an ephemeral volume"
+            causes.append(Cause.invalid(f"{where}.persistentVolumeClaim.claimName", claim, why))
     return found
 
 
-def _required(*keys: str) -> Callable[[Json, str, list[Cause]], None]:
+def _validate_source(volume: Json, where: str, pod: str, causes: list[Cause]) -> None:
+    present = [key for key in _SOURCES if volume.get(key) is not None]
+    for position, key in enumerate(present):
+        if position:
+            causes.append(Cause.forbidden(f"{where}.{key}", "may not specify more than 1 volume type"))
+        elif (check := _SOURCES[key]) is not None:
+            check(volume[key], f"{where}.{_PATHS.get(key, key)}", causes)
+    name = volume.get("name") or ""
+    if present[:1] == ["ephemeral"] and pod and name:
+        claim = f"{pod}-{name}"
+        faults = (f'PVC name "{claim}": {why}' for why in names.subdomain(claim))
+        refused(faults, name, f"{where}.name", causes)
+    if not present:
+        causes.append(Cause.required(where, "must specify a volume type"))
+
+
+def _required(*keys: str) -> Check:
     def check(source: Json, where: str, causes: list[Cause]) -> None:
         causes.extend(Cause.required(f"{where}.{key}") for key in keys if not source.get(key))
 
     return check
 
 
+def _all(*checks: Check) -> Check:
+    def check(source: Json, where: str, causes: list[Cause]) -> None:
+        for one in checks:
+            one(source, where, causes)
+
+    return check
+
+
+def _check_empty_dir(source: Json, where: str, causes: list[Cause]) -> None:
+    if source.get("sizeLimit") is not None and parse(source["sizeLimit"]).nanos < 0:
+        causes.append(Cause.forbidden(f"{where}.sizeLimit", "SizeLimit field must be a valid resource quantity"))
+
+
+def _check_items(source: Json, where: str, causes: list[Cause]) -> None:
+    check_mode(source, "defaultMode", where, causes)
+    for index, item in enumerate(source.get("items") or ()):
+        _check_item(item, f"{where}.items[{index}]", causes)
+
+
+def _check_item(item: Json, where: str, causes: list[Cause]) -> None:
+    causes.extend(Cause.required(f"{where}.{key}") for key in ("key", "path") if not item.get(key))
+    check_local_path(item.get("path") or "", f"{where}.path", causes)
+    check_mode(item, "mode", where, causes)
+
+
+def _check_downward(source: Json, where: str, causes: list[Cause]) -> None:
+    check_mode(source, "defaultMode", where, causes)
+    for item in source.get("items") or ():
+        check_downward_file(item, where, causes)
+
+
+def _check_projected(source: Json, where: str, causes: list[Cause]) -> None:
+    check_mode(source, "defaultMode", where, causes)
+    paths: set[str] = set()
+    for index, part in enumerate(source.get("sources") or ()):
+        place = f"{where}.sources[{index}]"
+        for key in ("secret", "configMap"):
+            if (projection := part.get(key)) is not None:
+                causes.extend(() if projection.get("name") else (Cause.required(f"{place}.{key}.name"),))
+                for at, item in enumerate(projection.get("items") or ()):
+                    _check_item(item, f"{place}.{key}.items[{at}]", causes)
+                    _check_twice(item.get("path"), projection.get("name", ""), paths, where, causes)
+        for item in (part.get("downwardAPI") or {}).get("items") or ():
+            check_downward_file(item, f"{place}.downwardAPI", causes)
+            _check_twice(item.get("path"), item.get("path"), paths, where, causes)
+        if (token := part.get("serviceAccountToken")) is not None:
+            _check_token(token, f"{place}.serviceAccountToken", where, causes)
+        if len(part) > 1:
+            causes.append(Cause.forbidden(place, "may not specify more than 1 volume type per source"))
+
+
+def _check_twice(path: str | None, shown: object, paths: set[str], where: str, causes: list[Cause]) -> None:
+    if path and path in paths:
+        causes.append(Cause.invalid(where, shown, "conflicting duplicate paths"))
+    paths.add(path or "")
+
+
+def _check_token(token: Json, where: str, volume: str, causes: list[Cause]) -> None:
+    seconds = token.get("expirationSeconds", 0)
+    if seconds < _SHORTEST_TOKEN:
+        why = "may not specify a duration less than 10 minutes"
+        causes.append(Cause.invalid(f"{where}.expirationSeconds", seconds, why))
+    if seconds > _LONGEST_TOKEN:
+        why = "may not specify a duration larger than 2^32 seconds"
+        causes.append(Cause.invalid(f"{where}.expirationSeconds", seconds, why))
+    if token.get("path"):
+        check_local_path(token["path"], f"{volume}.path", causes)
+    else:
+        causes.append(Cause.required(f"{volume}.path"))
+
+
 def _check_csi(source: Json, where: str, causes: list[Cause]) -> None:
     driver_name(source.get("driver") or "", f"{where}.driver", causes)
+    reference = source.get("nodePublishSecretRef")
+    if reference is None:
+        return
+    if name := reference.get("name"):
+        refused(names.subdomain(name), name, f"{where}.name", causes)
+    else:
+        causes.append(Cause.required(f"{where}.nodePublishSecretRef.name"))
 
 
 def _check_ephemeral(source: Json, where: str, causes: list[Cause]) -> None:
-    template = source.get("volumeClaimTemplate")
+    template, where = source.get("volumeClaimTemplate"), f"{where}.volumeClaimTemplate"
     if template is None:
-        causes.append(Cause.required(f"{where}.volumeClaimTemplate"))
-    else:
-        persistentvolumeclaims.validate_spec(template.get("spec") or {}, f"{where}.volumeClaimTemplate.spec", causes)
+        causes.append(Cause.required(where))
+        return
+    causes.extend(object_meta.validate_template(template.get("metadata") or {}, f"{where}.metadata"))
+    persistentvolumeclaims.validate_spec(template.get("spec") or {}, f"{where}.spec", causes)
 
 
-_SOURCES: Final[Mapping[str, Callable[[Json, str, list[Cause]], None]]] = {
+_PATHS: Final[Mapping[str, str]] = {"gcePersistentDisk": "persistentDisk"}
+_SOURCES: Final[Mapping[str, Check | None]] = {
+    "emptyDir": _check_empty_dir,
     "hostPath": check_host_path,
-    "nfs": _required("server", "path"),
-    "secret": _required("secretName"),
-    "configMap": _required("name"),
+    "gitRepo": _required("repository"),
+    "gcePersistentDisk": _all(_required("pdName"), check_partition),
+    "awsElasticBlockStore": _all(_required("volumeID"), check_partition),
+    "secret": _all(_required("secretName"), _check_items),
+    "nfs": _all(_required("server", "path"), check_nfs),
+    "iscsi": _all(_required("targetPortal", "iqn"), check_iscsi),
+    "glusterfs": _required("endpoints", "path"),
+    "flocker": None,
     "persistentVolumeClaim": _required("claimName"),
-    "gcePersistentDisk": _required("pdName"),
-    "awsElasticBlockStore": _required("volumeID"),
-    "iscsi": _required("targetPortal", "iqn"),
     "rbd": _required("monitors", "image"),
+    "cinder": _required("volumeID"),
     "cephfs": _required("monitors"),
+    "quobyte": _required("registry", "volume"),
+    "downwardAPI": _check_downward,
+    "fc": check_fc,
+    "flexVolume": _required("driver"),
+    "configMap": _all(_required("name"), _check_items),
+    "azureFile": _required("secretName", "shareName"),
+    "vsphereVolume": _required("volumePath"),
+    "photonPersistentDisk": _required("pdID"),
+    "portworxVolume": _required("volumeID"),
+    "azureDisk": _required("diskName", "diskURI"),
+    "storageos": _required("volumeName"),
+    "projected": _check_projected,
+    "scaleIO": _required("gateway", "system", "volumeName"),
     "csi": _check_csi,
     "ephemeral": _check_ephemeral,
+    "image": None,
 }
-
-
-def validate_mounts(container: Json, path: str, volumes: Mapping[str, Json], causes: list[Cause]) -> None:
-    """Check mounts and devices of a container: the volumes exist, and no path is used twice."""
-    places: set[str] = set()
-    for list_name, place_name in (("volumeMounts", "mountPath"), ("volumeDevices", "devicePath")):
-        for index, mount in enumerate(container.get(list_name) or ()):
-            where = f"{path}.{list_name}[{index}]"
-            name, place = mount.get("name") or "", mount.get(place_name) or ""
-            if not name:
-                causes.append(Cause.required(f"{where}.name"))
-            elif name not in volumes:
-                causes.append(Cause("FieldValueNotFound", f"{where}.name", f'Not found: "{name}"'))
-            elif list_name == "volumeDevices" and not volumes[name].keys() & {"persistentVolumeClaim", "ephemeral"}:
-                why = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
-                causes.append(Cause.invalid(f"{where}.name", name, why))
-            if not place:
-                causes.append(Cause.required(f"{where}.{place_name}"))
-            elif place in places:
-                causes.append(Cause.invalid(f"{where}.{place_name}", place, "must be unique"))
-            places.add(place)
-            _validate_sub_path(mount, where, causes)
-
-
-def _validate_sub_path(mount: Json, where: str, causes: list[Cause]) -> None:
-    if mount.get("subPath") and mount.get("subPathExpr"):
-        causes.append(
-            Cause.invalid(
-                f"{where}.subPathExpr", mount["subPathExpr"], "subPathExpr and subPath are mutually exclusive"
-            )
-        )
-    for key in ("subPath", "subPathExpr"):
-        value = mount.get(key) or ""
-        if value.startswith("/"):
-            causes.append(Cause.invalid(f"{where}.{key}", value, "must be a relative path"))
-        if ".." in value.split("/"):
-            causes.append(Cause.invalid(f"{where}.{key}", value, "must not contain '..'"))
-
-
-def validate_affinity(affinity: Json, causes: list[Cause]) -> None:
-    node = affinity.get("nodeAffinity") or {}
-    where = "spec.affinity.nodeAffinity"
-    if node.get(_REQUIRED_DURING) is not None:
-        node_selector(node[_REQUIRED_DURING], f"{where}.{_REQUIRED_DURING}", causes)
-    for index, term in enumerate(node.get(_PREFERRED_DURING) or ()):
-        weight = term.get("weight") or 0
-        if not 1 <= weight <= 100:
-            path = f"{where}.{_PREFERRED_DURING}[{index}].weight"
-            causes.append(Cause.invalid(path, weight, "must be in the range 1-100"))
-
-
-def narrows_affinity(after: Json, before: Json) -> bool:
-    """Whether only required node terms changed, each at most gaining expressions, or appeared where none were."""
-    rest_after = {key: value for key, value in after.items() if key != "nodeAffinity"}
-    rest_before = {key: value for key, value in before.items() if key != "nodeAffinity"}
-    if rest_after != rest_before:
-        return False
-    required = ((before.get("nodeAffinity") or {}).get(_REQUIRED_DURING) or {}).get("nodeSelectorTerms")
-    if not required:
-        return True
-    wanted = ((after.get("nodeAffinity") or {}).get(_REQUIRED_DURING) or {}).get("nodeSelectorTerms") or []
-    return len(wanted) == len(required) and all(map(_gains, wanted, required))
-
-
-def _gains(after: Json, before: Json) -> bool:
-    return all(
-        expression in (after.get(key) or ())
-        for key in ("matchExpressions", "matchFields")
-        for expression in before.get(key) or ()
-    )
+"""Sources in the order in which a stock server checks them."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from volplane_embedded.apiserver.errors import Cause
-from volplane_embedded.apiserver.kinds import pod_defaults, pod_validation
+from volplane_embedded.apiserver.kinds import pod_defaults, pod_updates, pod_validation
 from volplane_embedded.apiserver.kinds.printer_columns import POD_COLUMNS, field_text, pod_row_conditions
 from volplane_embedded.apiserver.resources import Clock, Json, Resource, StatusStrategy
 from volplane_embedded.apiserver.scalars import format_time
@@ -31,7 +31,7 @@ class PodStrategy(StatusStrategy):
                     "type": "PodScheduled",
                     "status": "False",
                     "lastProbeTime": None,
-                    "lastTransitionTime": None,
+                    "lastTransitionTime": format_time(self._now()),
                     "reason": "SchedulingGated",
                     "message": "Scheduling is blocked due to non-empty scheduling gates",
                 }
@@ -41,21 +41,27 @@ class PodStrategy(StatusStrategy):
     def validate_create(self, obj: Json) -> Sequence[Cause]:
         causes: list[Cause] = []
         pod_validation.validate(obj, causes)
+        spec = obj["spec"]
+        if spec.get("ephemeralContainers"):
+            causes.append(Cause.forbidden("spec.ephemeralContainers", "cannot be set on create"))
+        if spec.get("nodeName") and spec.get("schedulingGates"):
+            why = "cannot be set until all schedulingGates have been cleared"
+            causes.append(Cause.forbidden("spec.nodeName", why))
         return causes
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
         super().prepare_update(new, old, subresource)
-        if subresource == "status":
-            new["status"].setdefault("qosClass", old.get("status", {}).get("qosClass", "BestEffort"))
+        if subresource != "status":
+            return
+        new["status"].setdefault("qosClass", old.get("status", {}).get("qosClass", "BestEffort"))
+        if "ownerReferences" in old["metadata"]:
+            new["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]
+        else:
+            new["metadata"].pop("ownerReferences", None)
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        causes: list[Cause] = []
-        if subresource == "status":
-            _validate_status(new, old, causes)
-        elif new["spec"] != old["spec"]:
-            pod_validation.validate(new, causes)
-            pod_validation.validate_change(new, old, causes)
-        return causes
+        check = pod_updates.validate_status if subresource == "status" else pod_updates.validate_change
+        return check(new, old)
 
     def validate_binding(self, binding: Json) -> Sequence[Cause]:
         target = binding.get("target") or {}
@@ -81,18 +87,27 @@ class PodStrategy(StatusStrategy):
         added = (binding.get("metadata") or {}).get("annotations")
         if added:
             metadata["annotations"] = {**(metadata.get("annotations") or {}), **added}
-        self._set_scheduled(obj.setdefault("status", {}))
+        self._set_condition(obj.setdefault("status", {}), "PodScheduled", {})
         return ""
 
-    def _set_scheduled(self, status: Json) -> None:
+    def evict(self, obj: Json) -> None:
+        reason = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+        self._set_condition(obj.setdefault("status", {}), "DisruptionTarget", reason)
+
+    def _set_condition(self, status: Json, kind: str, reason: Json) -> None:
+        """Set a condition to True. Its time stays if it was True before."""
+        conditions = status.get("conditions") or []
+        before: Json = next(
+            (entry for entry in conditions if entry.get("type") == kind and entry.get("status") == "True"), {}
+        )
         condition = {
-            "type": "PodScheduled",
+            "type": kind,
             "status": "True",
             "lastProbeTime": None,
-            "lastTransitionTime": format_time(self._now()),
+            "lastTransitionTime": before.get("lastTransitionTime") or format_time(self._now()),
+            **reason,
         }
-        others = [entry for entry in status.get("conditions") or () if entry.get("type") != "PodScheduled"]
-        status["conditions"] = [*others, condition]
+        status["conditions"] = [*(entry for entry in conditions if entry.get("type") != kind), condition]
 
     def grace_seconds(self, obj: Json, asked: int | None) -> int:
         spec, phase = obj["spec"], obj.get("status", {}).get("phase")
@@ -100,24 +115,6 @@ class PodStrategy(StatusStrategy):
             return 0
         seconds = spec.get("terminationGracePeriodSeconds") or 0 if asked is None else asked
         return 1 if seconds < 0 else int(seconds)
-
-
-def _validate_status(new: Json, old: Json, causes: list[Cause]) -> None:
-    """A container that ended for good may not run again."""
-    policy = old["spec"].get("restartPolicy")
-    if policy == "Always":
-        return
-    for key in ("containerStatuses", "initContainerStatuses"):
-        ended = {entry.get("name") for entry in old["status"].get(key) or () if _ended_for_good(entry, policy)}
-        for index, entry in enumerate(new["status"].get(key) or ()):
-            if entry.get("name") in ended and not (entry.get("state") or {}).get("terminated"):
-                why = "may not be transitioned to non-terminated state"
-                causes.append(Cause.forbidden(f"status.{key}[{index}].state", why))
-
-
-def _ended_for_good(container: Json, policy: object) -> bool:
-    terminated = (container.get("state") or {}).get("terminated")
-    return terminated is not None and (policy == "Never" or not terminated.get("exitCode"))
 
 
 def resource(now: Clock) -> Resource:
@@ -133,7 +130,7 @@ def resource(now: Clock) -> Resource:
         row_conditions=pod_row_conditions,
         short_names=("po",),
         categories=("all",),
-        subresources=("binding", "log", "status"),
+        subresources=("binding", "eviction", "log", "status"),
         fields={
             "spec.nodeName": field_text("spec", "nodeName"),
             "spec.restartPolicy": field_text("spec", "restartPolicy"),

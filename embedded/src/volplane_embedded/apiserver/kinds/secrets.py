@@ -6,6 +6,9 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
+from volplane_embedded.apiserver import object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.configmaps import immutable_causes, validate_keys, validate_size
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, field_text, path
@@ -14,12 +17,15 @@ from volplane_embedded.apiserver.resources import Column, Json, Resource, Strate
 __all__ = ["SECRET", "SERVICE_ACCOUNT", "SecretStrategy"]
 
 _TOKEN_TYPE: Final = "kubernetes.io/service-account-token"  # noqa: S105 - a type, no secret
-_KEYS_OF_TYPE: Final[Mapping[str, Sequence[str]]] = {
-    "kubernetes.io/dockercfg": (".dockercfg",),
-    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
-    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
-    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+_DOCKER_KEYS: Final[Mapping[str, str]] = {
+    "kubernetes.io/dockercfg": ".dockercfg",
+    "kubernetes.io/dockerconfigjson": ".dockerconfigjson",
 }
+_ANY_KEY_OF_TYPE: Final[Mapping[str, Sequence[str]]] = {
+    "kubernetes.io/basic-auth": ("username", "password"),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+}
+_EVERY_KEY_OF_TYPE: Final[Mapping[str, Sequence[str]]] = {"kubernetes.io/tls": ("tls.crt", "tls.key")}
 
 
 class SecretStrategy(Strategy):
@@ -31,14 +37,14 @@ class SecretStrategy(Strategy):
         obj.setdefault("type", "Opaque")
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        causes: list[Cause] = []
+        causes = list(object_meta.validate_of_kind(obj["metadata"]))
         data = obj.get("data") or {}
         validate_keys("data", data, causes)
         validate_size(data.values(), "data", causes)
-        causes.extend(Cause.required(f"data[{key}]") for key in _KEYS_OF_TYPE.get(obj["type"], ()) if key not in data)
         annotations = obj["metadata"].get("annotations") or {}
         if obj["type"] == _TOKEN_TYPE and not annotations.get("kubernetes.io/service-account.name"):
             causes.append(Cause.required("metadata.annotations[kubernetes.io/service-account.name]"))
+        _validate_keys_of_type(obj["type"], data, causes)
         return causes
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
@@ -46,12 +52,38 @@ class SecretStrategy(Strategy):
             new["type"] = old["type"]
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        causes: list[Cause] = []
+        causes = list(object_meta.validate_update_of_kind(new["metadata"], old["metadata"]))
         if new["type"] != old["type"]:
             causes.append(Cause.invalid("type", new["type"], "field is immutable"))
         causes.extend(immutable_causes(new, old, "data"))
         causes.extend(self.validate_create(new))
         return causes
+
+
+def _validate_keys_of_type(kind: str, data: Mapping[str, str], causes: list[Cause]) -> None:
+    """Check that the data has the keys that its type needs."""
+    causes.extend(Cause.required(f"data[{key}]") for key in _EVERY_KEY_OF_TYPE.get(kind, ()) if key not in data)
+    wanted = _ANY_KEY_OF_TYPE.get(kind, ())
+    if not any(data.get(key) is not None for key in wanted):
+        causes.extend(Cause.required(f"data[{key}]") for key in wanted)
+    if (key := _DOCKER_KEYS.get(kind)) is None:
+        return
+    if key not in data:
+        causes.append(Cause.required(f"data[{key}]"))
+    elif why := _why_no_json_object(data[key]):
+        causes.append(Cause.invalid(f"data[{key}]", "<secret contents redacted>", why))
+
+
+def _why_no_json_object(encoded: str) -> str:
+    try:
+        value = msgspec.json.decode(base64.b64decode(encoded))
+    except (ValueError, RecursionError) as why:
+        return str(why)
+    return (
+        ""
+        if value is None or isinstance(value, dict)
+        else "json: cannot unmarshal into Go value of type map[string]interface {}"
+    )
 
 
 SECRET: Final = Resource(
@@ -68,13 +100,22 @@ SECRET: Final = Resource(
         Column(
             "Data",
             "Data contains the secret data. Each key must consist of alphanumeric characters, '-', '_' or '.'.",
-            lambda secret: str(len(secret.get("data") or ())),
+            lambda secret: len(secret.get("data") or ()),
         ),
         AGE,
     ),
     fields={"type": field_text("type")},
     returns_deleted=False,
 )
+
+
+class ServiceAccountStrategy(Strategy):
+    def validate_create(self, obj: Json) -> Sequence[Cause]:
+        return list(object_meta.validate_of_kind(obj["metadata"]))
+
+    def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
+        return [*object_meta.validate_update_of_kind(new["metadata"], old["metadata"]), *self.validate_create(new)]
+
 
 SERVICE_ACCOUNT: Final = Resource(
     group="",
@@ -83,14 +124,14 @@ SERVICE_ACCOUNT: Final = Resource(
     kind="ServiceAccount",
     singular="serviceaccount",
     namespaced=True,
-    strategy=Strategy(),
+    strategy=ServiceAccountStrategy(),
     columns=(
         NAME,
         Column(
             "Secrets",
             "Secrets is a list of the secrets in the same namespace that pods running using this ServiceAccount are"
             " allowed to use.",
-            lambda account: str(len(account.get("secrets") or ())),
+            lambda account: len(account.get("secrets") or ()),
         ),
         AGE,
     ),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from volplane_embedded.apiserver import names
+from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
-from volplane_embedded.apiserver.kinds.validation import immutable, one_of
-from volplane_embedded.apiserver.kinds.volume_sources import driver_name
+from volplane_embedded.apiserver.kinds.validation import immutable, one_of, refused
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 
 __all__ = [
@@ -41,71 +40,80 @@ class StorageClassStrategy(Strategy):
         obj.setdefault("volumeBindingMode", "Immediate")
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        causes: list[Cause] = []
-        provisioner = obj.get("provisioner", "")
-        if not provisioner:
-            causes.append(Cause.required("provisioner"))
-        elif why := names.qualified_name(provisioner.lower()):
-            causes.append(Cause.invalid("provisioner", provisioner, why))
+        causes = list(object_meta.validate_of_kind(obj["metadata"]))
+        _validate_driver(obj.get("provisioner", ""), "provisioner", causes)
         _validate_parameters(obj.get("parameters") or {}, causes)
-        one_of(obj["reclaimPolicy"], ("Delete", "Retain"), "reclaimPolicy", causes)
+        one_of(obj["reclaimPolicy"], ("", "Delete", "Retain"), "reclaimPolicy", causes)
         one_of(obj["volumeBindingMode"], ("Immediate", "WaitForFirstConsumer"), "volumeBindingMode", causes)
         _validate_topologies(obj.get("allowedTopologies") or (), causes)
         return causes
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        causes: list[Cause] = []
-        if (new.get("parameters") or {}) != (old.get("parameters") or {}):
-            causes.append(Cause.forbidden("parameters", "updates to parameters are forbidden."))
+        causes = [*self.validate_create(new), *object_meta.validate_update_of_kind(new["metadata"], old["metadata"])]
+        immutable(new.get("parameters") or {}, old.get("parameters") or {}, "parameters", causes)
         for key in ("provisioner", "reclaimPolicy", "volumeBindingMode"):
             immutable(new.get(key), old.get(key), key, causes)
-        _validate_topologies(new.get("allowedTopologies") or (), causes)
         return causes
 
 
 class AttributesClassStrategy(Strategy):
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        causes: list[Cause] = []
-        driver_name(obj.get("driverName", ""), "driverName", causes)
+        causes = list(object_meta.validate_of_kind(obj["metadata"]))
+        _validate_driver(obj.get("driverName", ""), "driverName", causes)
+        _validate_parameters(obj.get("parameters") or {}, causes)
         if not obj.get("parameters"):
             causes.append(Cause.required("parameters", "must contain at least one key/value pair"))
-        _validate_parameters(obj.get("parameters") or {}, causes)
         return causes
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        causes: list[Cause] = []
-        immutable(new.get("driverName"), old.get("driverName"), "driverName", causes)
-        if (new.get("parameters") or {}) != (old.get("parameters") or {}):
-            causes.append(Cause.forbidden("parameters", "updates to parameters are forbidden."))
-        return causes
+        causes = list(object_meta.validate_update_of_kind(new["metadata"], old["metadata"]))
+        causes.extend(
+            Cause.forbidden(key, f"updates to {key} are forbidden.")
+            for key in ("driverName", "parameters")
+            if (new.get(key) or None) != (old.get(key) or None)
+        )
+        return [*causes, *self.validate_create(new)]
+
+
+def _validate_driver(name: str, where: str, causes: list[Cause]) -> None:
+    if name:
+        refused(names.qualified_name(name.lower()), name.lower(), where, causes)
+    else:
+        causes.append(Cause.required(where))
 
 
 def _validate_parameters(parameters: Json, causes: list[Cause]) -> None:
     if len(parameters) > _PARAMETERS:
-        causes.append(Cause("FieldValueTooLong", "parameters", f"Too long: may not have more than {_PARAMETERS} keys"))
+        causes.append(Cause.too_long("parameters", f"{_PARAMETERS} bytes"))
         return
     if "" in parameters:
         causes.append(Cause.invalid("parameters", "", "field can not be empty."))
     if sum(len(key) + len(value) for key, value in parameters.items()) > _PARAMETER_BYTES:
-        why = f"Too long: may not be more than {_PARAMETER_BYTES} bytes"
-        causes.append(Cause("FieldValueTooLong", "parameters", why))
+        causes.append(Cause.too_long("parameters", f"{_PARAMETER_BYTES} bytes"))
 
 
 def _validate_topologies(terms: Sequence[Json], causes: list[Cause]) -> None:
+    former: list[dict[str, set[str]]] = []
     for index, term in enumerate(terms):
-        seen: set[str] = set()
-        where = f"allowedTopologies[{index}]"
+        where, found = f"allowedTopologies[{index}]", dict[str, set[str]]()
         for position, expression in enumerate(term.get("matchLabelExpressions") or ()):
             place, key = f"{where}.matchLabelExpressions[{position}]", expression.get("key", "")
-            if why := names.qualified_name(key):
-                causes.append(Cause.invalid(f"{place}.key", key, why))
-            if key in seen:
-                causes.append(Cause.duplicate(f"{place}.key", key))
-            seen.add(key)
-            if not expression.get("values"):
+            values = expression.get("values") or []
+            if not values:
                 causes.append(Cause.required(f"{place}.values"))
-        if any(term == other for other in terms[:index]):
-            causes.append(Cause.duplicate(f"{where}.matchLabelExpressions", ""))
+            causes.extend(
+                Cause.duplicate(f"{place}.values[{at}]", value)
+                for at, value in enumerate(values)
+                if value in values[:at]
+            )
+            refused(names.qualified_name(key), key, f"{place}.key", causes)
+            if key in found:
+                causes.append(Cause.duplicate(f"{place}.key", key))
+            found[key] = set(values)
+        # A stock server compares with as many empty terms as there are terms, too.
+        same = former.count(found) + (len(terms) if not found else 0)
+        causes.extend(Cause.duplicate(f"{where}.matchLabelExpressions", "") for _ in range(same))
+        former.append(found)
 
 
 def _shown_name(storage_class: Json) -> str:

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from volplane.kube.quantity import canonical_milli, parse
-from volplane_embedded.apiserver import names
+from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.resources import Json
 
 __all__ = [
     "ACCESS_MODES",
     "access_modes",
+    "basic_quantity",
+    "canonical_amounts",
     "canonical_resources",
     "fill_condition_times",
     "immutable",
+    "is_native_resource",
     "label_selector",
     "named",
     "node_selector",
+    "node_selector_term",
+    "nonnegative_quantity",
     "one_of",
     "positive_quantity",
+    "refused",
+    "resource_quantity",
 ]
 
 ACCESS_MODES: Final = frozenset({"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
-_NODE_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
+_LABEL_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+_NODE_OPERATORS: Final = _LABEL_OPERATORS | {"Gt", "Lt"}
+_INTEGER_RESOURCES: Final = frozenset(
+    {"pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims"}
+)
 
 
 def canonical_resources(owner: Mapping[str, Any], *keys: str) -> None:
@@ -34,6 +46,13 @@ def canonical_resources(owner: Mapping[str, Any], *keys: str) -> None:
         if amounts:
             for resource, amount in amounts.items():
                 amounts[resource] = canonical_milli(amount)
+
+
+def canonical_amounts(owner: Json, *keys: str) -> None:
+    """Put the named quantities of `owner` into canonical form."""
+    for key in keys:
+        if owner.get(key) is not None:
+            owner[key] = str(parse(owner[key]))
 
 
 def fill_condition_times(status: Json, *times: str) -> None:
@@ -49,10 +68,14 @@ def one_of(value: str, legal: Iterable[str], path: str, causes: list[Cause]) -> 
         causes.append(Cause.unsupported(path, value, legal))
 
 
+def refused(faults: Iterable[str], value: object, path: str, causes: list[Cause]) -> None:
+    """Append a cause for every fault of a value."""
+    causes.extend(Cause.invalid(path, value, why) for why in faults)
+
+
 def named(value: str, path: str, causes: list[Cause]) -> None:
     """A reference to an object whose name is a subdomain."""
-    if why := names.subdomain(value):
-        causes.append(Cause.invalid(path, value, why))
+    refused(names.subdomain(value), value, path, causes)
 
 
 def immutable(new: object, old: object, path: str, causes: list[Cause]) -> None:
@@ -66,6 +89,36 @@ def positive_quantity(value: object, path: str, causes: list[Cause]) -> None:
         causes.append(Cause.invalid(path, str(amount), "must be greater than zero"))
 
 
+def nonnegative_quantity(value: Any, path: str, causes: list[Cause]) -> None:
+    if parse(value).nanos < 0:
+        causes.append(Cause.invalid(path, str(parse(value)), "must be greater than or equal to 0"))
+
+
+def basic_quantity(value: Any, path: str, causes: list[Cause]) -> bool:
+    """A quantity that is not negative. Returns whether it is none."""
+    if parse(value).nanos >= 0:
+        return False
+    causes.append(Cause.invalid(path, math.ceil(parse(value).nanos / 10**9), "must be a valid resource quantity"))
+    return True
+
+
+def resource_quantity(name: str, value: Any, path: str, causes: list[Cause]) -> None:
+    """The amount of a resource: not negative, and whole where the resource is counted in integers."""
+    nonnegative_quantity(value, path, causes)
+    if is_integer_resource(name) and parse(value).nanos % 10**9:
+        causes.append(Cause.invalid(path, value, "must be an integer"))
+
+
+def is_integer_resource(name: str) -> bool:
+    """Whether amounts of a resource are whole: pods, storage objects, and extended resources."""
+    return name in _INTEGER_RESOURCES or ("/" in name and not is_native_resource(name))
+
+
+def is_native_resource(name: str) -> bool:
+    """Whether Kubernetes defines the resource."""
+    return "/" not in name or "kubernetes.io/" in name
+
+
 def access_modes(modes: Iterable[str], path: str, causes: list[Cause]) -> None:
     seen = set(modes)
     if seen <= ACCESS_MODES and ("ReadWriteOncePod" not in seen or len(seen) == 1):
@@ -77,66 +130,48 @@ def access_modes(modes: Iterable[str], path: str, causes: list[Cause]) -> None:
 
 def label_selector(selector: Json, path: str, causes: list[Cause]) -> None:
     """A `LabelSelector`."""
-    for key, value in (selector.get("matchLabels") or {}).items():
-        if why := names.qualified_name(key):
-            causes.append(Cause.invalid(f"{path}.matchLabels", key, why))
-        if why := names.label_value(value):
-            causes.append(Cause.invalid(f"{path}.matchLabels", value, why))
+    causes.extend(object_meta.validate_labels(selector.get("matchLabels") or {}, f"{path}.matchLabels"))
     for index, term in enumerate(selector.get("matchExpressions") or ()):
-        _label_expression(term, f"{path}.matchExpressions[{index}]", causes)
-
-
-def _label_expression(term: Json, path: str, causes: list[Cause]) -> None:
-    operator, values = term.get("operator", ""), term.get("values") or []
-    if operator in {"In", "NotIn"}:
-        if not values:
-            why = "must be specified when `operator` is 'In' or 'NotIn'"
-            causes.append(Cause.required(f"{path}.values", why))
-    elif operator in {"Exists", "DoesNotExist"}:
-        if values:
-            why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            causes.append(Cause.forbidden(f"{path}.values", why))
-    else:
-        causes.append(Cause.invalid(f"{path}.operator", operator, "not a valid selector operator"))
-    if why := names.qualified_name(term.get("key", "")):
-        causes.append(Cause.invalid(f"{path}.key", term.get("key", ""), why))
-    for index, value in enumerate(values):
-        if why := names.label_value(value):
-            causes.append(Cause.invalid(f"{path}.values[{index}]", value, why))
+        where = f"{path}.matchExpressions[{index}]"
+        _expression(term, where, _LABEL_OPERATORS, causes)
 
 
 def node_selector(selector: Json, path: str, causes: list[Cause]) -> None:
     """A `NodeSelector`, as in a volume's node affinity."""
     terms = selector.get("nodeSelectorTerms") or []
     if not terms:
-        why = "must have at least one node selector term"
-        causes.append(Cause.required(f"{path}.nodeSelectorTerms", why))
+        causes.append(Cause.required(f"{path}.nodeSelectorTerms", "must have at least one node selector term"))
     for index, term in enumerate(terms):
-        _node_term(term, f"{path}.nodeSelectorTerms[{index}]", causes)
+        node_selector_term(term, f"{path}.nodeSelectorTerms[{index}]", causes)
 
 
-def _node_term(term: Json, path: str, causes: list[Cause]) -> None:
+def node_selector_term(term: Json, path: str, causes: list[Cause], *, any_value: bool = False) -> None:
+    """One term of a node selector. any_value: values of labels are not checked."""
     for index, expression in enumerate(term.get("matchExpressions") or ()):
-        where = f"{path}.matchExpressions[{index}]"
-        _node_expression(expression, where, causes)
-        if why := names.qualified_name(expression.get("key", "")):
-            causes.append(Cause.invalid(f"{where}.key", expression.get("key", ""), why))
+        _expression(expression, f"{path}.matchExpressions[{index}]", _NODE_OPERATORS, causes, any_value=any_value)
     for index, expression in enumerate(term.get("matchFields") or ()):
-        where = f"{path}.matchFields[{index}]"
-        if expression.get("operator") not in {"In", "NotIn"}:
-            causes.append(
-                Cause.invalid(f"{where}.operator", expression.get("operator", ""), "not a valid selector operator")
-            )
-        elif len(expression.get("values") or ()) != 1:
-            why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
-            causes.append(Cause.required(f"{where}.values", why))
-        if expression.get("key") != "metadata.name":
-            causes.append(Cause.invalid(f"{where}.key", expression.get("key", ""), "not a valid field selector key"))
+        _field_expression(expression, f"{path}.matchFields[{index}]", causes)
 
 
-def _node_expression(expression: Json, path: str, causes: list[Cause]) -> None:
+def _field_expression(expression: Json, path: str, causes: list[Cause]) -> None:
     operator, values = expression.get("operator", ""), expression.get("values") or []
-    if operator not in _NODE_OPERATORS:
+    if operator not in {"In", "NotIn"}:
+        causes.append(Cause.invalid(f"{path}.operator", operator, "not a valid selector operator"))
+    elif len(values) != 1:
+        why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+        causes.append(Cause.required(f"{path}.values", why))
+    if expression.get("key") != "metadata.name":
+        causes.append(Cause.invalid(f"{path}.key", expression.get("key", ""), "not a valid field selector key"))
+        return
+    for index, value in enumerate(values):
+        refused(names.subdomain(value), value, f"{path}.values[{index}]", causes)
+
+
+def _expression(
+    expression: Json, path: str, operators: frozenset[str], causes: list[Cause], *, any_value: bool = False
+) -> None:
+    operator, values = expression.get("operator", ""), expression.get("values") or []
+    if operator not in operators:
         causes.append(Cause.invalid(f"{path}.operator", operator, "not a valid selector operator"))
     elif operator in {"In", "NotIn"} and not values:
         causes.append(Cause.required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
@@ -146,3 +181,6 @@ def _node_expression(expression: Json, path: str, causes: list[Cause]) -> None:
     elif operator in {"Gt", "Lt"} and len(values) != 1:
         why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
         causes.append(Cause.required(f"{path}.values", why))
+    refused(names.qualified_name(expression.get("key", "")), expression.get("key", ""), f"{path}.key", causes)
+    for index, value in enumerate(values if not any_value else ()):
+        refused(names.label_value(value), value, f"{path}.values[{index}]", causes)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from volplane_embedded.apiserver import object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.persistentvolumes import validate_inline
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
-from volplane_embedded.apiserver.kinds.validation import named
+from volplane_embedded.apiserver.kinds.validation import immutable, named
 from volplane_embedded.apiserver.kinds.volume_sources import driver_name
 from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy, keep_metadata
 
 __all__ = ["RESOURCE", "AttachmentStrategy"]
 
 _ERROR_BYTES: Final = 1024
-_METADATA_KEYS: Final = 512
 _METADATA_BYTES: Final = 256 * 1024
 
 
@@ -32,17 +32,14 @@ class AttachmentStrategy(StatusStrategy):
         obj["status"] = {"attached": False}
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        causes: list[Cause] = []
+        causes = list(object_meta.validate_of_kind(obj["metadata"]))
         spec = obj["spec"]
-        if spec.get("attacher"):
-            driver_name(spec["attacher"], "spec.attacher", causes)
-        else:
-            causes.append(Cause.required("spec.attacher"))
+        driver_name(spec.get("attacher") or "", "spec.attacher", causes)
         _validate_source(spec["source"], causes)
-        if spec.get("nodeName"):
-            named(spec["nodeName"], "spec.nodeName", causes)
-        else:
-            causes.append(Cause.required("spec.nodeName"))
+        named(spec.get("nodeName") or "", "spec.nodeName", causes)
+        _validate_status(obj["status"], causes)
+        if (name := spec["source"].get("persistentVolumeName")) is not None:
+            named(name, "spec.source.persistentVolumeName", causes)
         return causes
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
@@ -51,42 +48,35 @@ class AttachmentStrategy(StatusStrategy):
             keep_metadata(new, old)
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        causes: list[Cause] = []
-        if subresource == "status":
-            _validate_status(new["status"], causes)
-        elif new["spec"] != old["spec"]:
-            causes.append(Cause.invalid("spec", new["spec"], "field is immutable"))
+        causes = list(self.validate_create(new))
+        immutable(new["spec"], old["spec"], "spec", causes)
         return causes
 
 
 def _validate_source(source: Json, causes: list[Cause]) -> None:
     inline, name = source.get("inlineVolumeSpec"), source.get("persistentVolumeName")
+    why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
     if inline is None and name is None:
-        why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
         causes.append(Cause.required("spec.source", why))
     elif inline is not None and name is not None:
-        why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
         causes.append(Cause.forbidden("spec.source", why))
     elif inline is not None:
         validate_inline(inline, "spec.source.inlineVolumeSpec", causes)
     elif not name:
         causes.append(Cause.required("spec.source.persistentVolumeName", "must specify non empty persistentVolumeName"))
-    else:
-        named(name, "spec.source.persistentVolumeName", causes)
 
 
 def _validate_status(status: Json, causes: list[Cause]) -> None:
     metadata = status.get("attachmentMetadata") or {}
-    if len(metadata) > _METADATA_KEYS:
-        why = f"Too long: may not have more than {_METADATA_KEYS} keys"
-        causes.append(Cause("FieldValueTooLong", "status.attachmentMetadata", why))
     if sum(len(key) + len(value) for key, value in metadata.items()) > _METADATA_BYTES:
-        why = f"Too long: may not be more than {_METADATA_BYTES} bytes"
-        causes.append(Cause("FieldValueTooLong", "status.attachmentMetadata", why))
+        causes.append(Cause.too_long("status.attachmentMetadata", f"{_METADATA_BYTES} bytes"))
     for key in ("attachError", "detachError"):
-        if len((status.get(key) or {}).get("message") or "") > _ERROR_BYTES:
-            why = f"Too long: may not be more than {_ERROR_BYTES} bytes"
-            causes.append(Cause("FieldValueTooLong", f"status.{key}.message", why))
+        error = status.get(key) or {}
+        if len(error.get("message") or "") > _ERROR_BYTES:
+            causes.append(Cause.too_long(f"status.{key}.message", f"{_METADATA_BYTES} bytes"))
+        if (error.get("errorCode") or 0) < 0:
+            why = "must be between 0 and 2147483647, inclusive"
+            causes.append(Cause.invalid(f"status.{key}.errorCode", error["errorCode"], why))
 
 
 RESOURCE: Final = Resource(

@@ -1,0 +1,250 @@
+"""The nfs backend against a real NFS-Ganesha of this machine: rates, memory, and what they are compared with.
+
+    python -m bench.nfs [pairs|exports|scrub|listing|memory]... [--quick]
+
+Server and driver share the processors. Everything is in memory (/dev/shm), so that no disk is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from volplane import (
+    Asset,
+    ClaimIdentity,
+    Context,
+    DeleteRequest,
+    Done,
+    ListRequest,
+    Ownership,
+    ProvisionRequest,
+    StartRequest,
+    StopRequest,
+    VolumeIdentity,
+)
+from volplane_nfs import NfsBackend
+from volplane_nfs.ganesha.bus import ExportManager
+from volplane_nfs.settings import OPTIONS, PARAMETERS
+from volplane_nfs.testing import GaneshaServer, why_no_ganesha
+from volplane_nfs.testing.subjects import export_options
+
+CONTEXT: Final = Context(driver="nfs.volplane.dev", cluster_id="bench")
+WORKERS: Final = 8
+
+
+def started(server: GaneshaServer, **options: Any) -> NfsBackend:
+    values = {each.name: each.default for each in OPTIONS.parameters}
+    backend = NfsBackend({**values, "shares": (server.share,), "timeout": 60.0, **options})
+    backend.start(StartRequest(context=CONTEXT))
+    return backend
+
+
+def demand() -> ProvisionRequest:
+    uid = str(uuid.uuid4())
+    return ProvisionRequest(
+        context=CONTEXT,
+        name=f"pvc-{uid}",
+        capacity_bytes=1 << 20,
+        owner=Ownership(cluster_id="bench", claim_uid=uid, volume_name=f"pvc-{uid}"),
+        claim=ClaimIdentity(namespace="default", name="data", uid=uid),
+        parameters={each.name: each.default for each in PARAMETERS.parameters},
+    )
+
+
+def provision(backend: NfsBackend) -> VolumeIdentity:
+    request = demand()
+    asset = backend.provision(request)
+    if not isinstance(asset, Asset):
+        raise TypeError(f"{asset!r} is no asset")
+    return VolumeIdentity(
+        name=request.name,
+        uid=f"pv-{request.claim.uid}",
+        handle=asset.handle,
+        source=asset.source,
+        capacity_bytes=asset.capacity_bytes,
+        owner=request.owner,
+    )
+
+
+def delete(backend: NfsBackend, volume: VolumeIdentity) -> int:
+    """Delete to the end; after how many calls."""
+    for count in range(1, 1_000_000):
+        if backend.delete(DeleteRequest(context=CONTEXT, volume=volume)) == Done():
+            return count
+    raise RuntimeError("it never ends")
+
+
+def together(count: int, work: Callable[[], object]) -> float:
+    """Calls a second, by several threads."""
+
+    def several() -> None:
+        for _ in range(count // WORKERS):
+            work()
+
+    threads = [threading.Thread(target=several) for _ in range(WORKERS)]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return count / (time.perf_counter() - begun)
+
+
+@contextmanager
+def processor_seconds(server: GaneshaServer) -> Iterator[list[float]]:
+    """Processor time of this process and of the server while the block runs."""
+
+    def seconds() -> tuple[float, float]:
+        fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return time.process_time(), (int(fields[11]) + int(fields[12])) / 100
+
+    found: list[float] = []
+    before = seconds()
+    yield found
+    found += [after - start for after, start in zip(seconds(), before, strict=True)]
+
+
+def pairs(server: GaneshaServer, quick: bool) -> None:
+    backend = started(server)
+    held = provision(backend)
+    count = 800 if quick else 8000
+    begun = time.perf_counter()
+    for _ in range(count // 4):
+        delete(backend, provision(backend))
+    alone = count / 4 / (time.perf_counter() - begun)
+    with processor_seconds(server) as used:
+        rate = together(count, lambda: delete(backend, provision(backend)))
+    print(f"pairs of provision and delete a second: {rate:.0f} by {WORKERS} threads, {alone:.0f} by one")
+    print(f"  processor time of a pair: driver {used[0] / count * 1e3:.2f} ms, server {used[1] / count * 1e3:.2f} ms")
+    delete(backend, held)
+    backend.stop(StopRequest(context=CONTEXT))
+
+
+def exports(server: GaneshaServer, quick: bool) -> None:
+    backend = started(server, **export_options(server))
+    held = provision(backend)
+    count = 80 if quick else 800
+    rate = together(count, lambda: delete(backend, provision(backend)))
+    print(f"exports added and removed a second, whole volumes: {rate:.0f}")
+    delete(backend, held)
+    backend.stop(StopRequest(context=CONTEXT))
+    manager = ExportManager(server.bus, "")
+    (server.data / "plain").mkdir(exist_ok=True)
+    file = server.directory / "plain.conf"
+    text = 'EXPORT {{ Export_Id = {0}; Path = "{1}"; Pseudo = /plain; Access_Type = RW; FSAL {{ Name = VFS; }} }}\n'
+    file.write_text(text.format(900, server.data / "plain"))
+    begun = time.perf_counter()
+    for _ in range(count):
+        manager.add(str(file), 900, str(server.data / "plain"))
+        manager.remove(900)
+    print(f"  Ganesha's own limit, AddExport and RemoveExport alone: {count / (time.perf_counter() - begun):.0f}")
+
+
+def tree(directory: Path, directories: int, files: int) -> int:
+    """A tree of so many directories with so many files each; how many entries."""
+    for number in range(directories):
+        below = directory / f"d{number // 100}" / f"d{number}"
+        below.mkdir(parents=True)
+        for each in range(files):
+            (below / f"file-{each:06}").touch()
+    return directories * (files + 1) + -(-directories // 100)
+
+
+def scrub(server: GaneshaServer, quick: bool) -> None:
+    backend = started(server)
+    directories = 100 if quick else 1000
+    volume = provision(backend)
+    place = server.data / str(volume.source.fields["path"]).removeprefix("/vol/")
+    entries = tree(place, directories, 100)
+    beside = server.directory / "beside"
+    tree(beside, directories, 100)
+    begun = time.perf_counter()
+    subprocess.run(["rm", "-rf", str(beside)], check=True)
+    plain = entries / (time.perf_counter() - begun)
+    begun = time.perf_counter()
+    calls = delete(backend, volume)
+    rate = entries / (time.perf_counter() - begun)
+    print(f"entries removed a second: {rate:.0f} over NFS in {calls} calls; rm -rf on the same file system {plain:.0f}")
+    backend.stop(StopRequest(context=CONTEXT))
+
+
+def listing(server: GaneshaServer, quick: bool) -> None:
+    backend = started(server)
+    count = 1000 if quick else 10_000
+    volumes: list[VolumeIdentity] = []
+    together(count, lambda: volumes.append(provision(backend)))
+    begun = time.perf_counter()
+    page: str | None = None
+    found = 0
+    while True:
+        answer = backend.list_assets(ListRequest(context=CONTEXT, page=page))
+        found += len(answer.assets)
+        page = answer.next_page
+        if page is None:
+            break
+    print(f"{found} volumes listed in {time.perf_counter() - begun:.2f} s")
+    for volume in volumes:
+        delete(backend, volume)
+    backend.stop(StopRequest(context=CONTEXT))
+
+
+def memory(server: GaneshaServer, quick: bool) -> None:
+    backend = started(server)
+    count = 50_000 if quick else 1_000_000
+    volume = provision(backend)
+    place = server.data / str(volume.source.fields["path"]).removeprefix("/vol/")
+    for number in range(count):
+        (place / f"file-{number:07}").touch()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.perf_counter()
+    longest = 0.0
+    calls = 0
+    while True:
+        start = time.perf_counter()
+        calls += 1
+        answer = backend.delete(DeleteRequest(context=CONTEXT, volume=volume))
+        longest = max(longest, time.perf_counter() - start)
+        if answer == Done():
+            break
+    seconds = time.perf_counter() - begun
+    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"a directory of {count} entries: {seconds:.0f} s, {count / seconds:.0f} entries a second, {calls} calls")
+    print(f"  the longest call {longest:.2f} s, {more:.1f} MiB more memory")
+    backend.stop(StopRequest(context=CONTEXT))
+
+
+PARTS: Final = {each.__name__: each for each in (pairs, exports, scrub, listing, memory)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="*", help=", ".join(PARTS))
+    parser.add_argument("--quick", action="store_true", help="a tenth of everything, to see that it works")
+    arguments = parser.parse_args()
+    if unknown := [part for part in arguments.part if part not in PARTS]:
+        parser.error(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+    if reason := why_no_ganesha():
+        sys.exit(f"bench.nfs: {reason}")
+    for part in arguments.part or PARTS:
+        directory = Path(tempfile.mkdtemp(prefix="volplane-bench-", dir="/dev/shm"))
+        try:
+            with GaneshaServer(directory) as server:
+                PARTS[part](server, arguments.quick)
+        finally:
+            shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,502 @@
+"""The hooks of the driver: each finds the share, looks at the volume's marker and calls other modules."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, ClassVar, Final, TypeVar
+
+from volplane import (
+    Absent,
+    AccessMode,
+    AdoptRequest,
+    AlreadyExists,
+    Asset,
+    AssetPage,
+    BackendError,
+    BackendSpec,
+    Capacity,
+    CapacityRequest,
+    DeleteRequest,
+    DescribeRequest,
+    Done,
+    DriverInfo,
+    Erased,
+    ExpandRequest,
+    FindRequest,
+    InProgress,
+    InvalidArgument,
+    ListRequest,
+    NotFound,
+    OwnsRequest,
+    ParameterSchema,
+    PodScrub,
+    ProbeRequest,
+    ProvisionRequest,
+    RecycleRequest,
+    ResourceExhausted,
+    StartRequest,
+    StopRequest,
+    Unavailable,
+    Unsupported,
+    ValidateRequest,
+    VolumeIdentity,
+    VolumeMode,
+    VolumeSource,
+    hookimpl,
+)
+from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, scrub, static_key, take_away
+from volplane_nfs.exports import Exports, NoExports
+from volplane_nfs.listing import list_page, tidy_up
+from volplane_nfs.markers import Handle, VolumeMarker, check_name
+from volplane_nfs.mount_options import refuse_mount_options
+from volplane_nfs.nfs4 import Address, Client, Compounds, Credentials, Dial, dial_tcp
+from volplane_nfs.nfs4.files import ANONYMOUS, Path, create_directory
+from volplane_nfs.nfs4.operations import PUTFH, REMOVE, SETATTR
+from volplane_nfs.provision import check_sizes, free_space, provision_directory, space_request
+from volplane_nfs.settings import OPTIONS, PARAMETERS, ClassParameters, Settings, ShareAddress
+from volplane_nfs.share import Handles, Share
+from volplane_nfs.sources import below_pseudo_path, path_below_share, static_path
+from volplane_nfs.static_volumes import refuse_not_static
+from volplane_nfs.volumes import (
+    asset_of,
+    directory_attributes,
+    is_unfinished,
+    read_found,
+    read_marker,
+    refuse_foreign_marks,
+    replace_marker,
+    text,
+    wanted_attributes,
+)
+
+__all__ = ["NfsBackend"]
+
+_AGAIN: Final = 0.1
+T = TypeVar("T")
+
+
+class NfsBackend(BackendSpec):
+    """Volumes as directories of shares of NFSv4 servers, or as exports of NFS-Ganesha."""
+
+    default_driver_name: ClassVar[str] = "nfs.volplane.dev"
+    options_schema: ClassVar[ParameterSchema] = OPTIONS
+
+    def __init__(
+        self, options: Mapping[str, Any], *, dial: Dial = dial_tcp, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Check the options; raises `InvalidArgument`. dial: how servers are connected to. now: monotonic seconds."""
+        super().__init__(options)
+        self._settings = Settings.of(options)
+        self._clients: dict[Address, Compounds] = {}
+        self._shares = [self._share(address, dial, now) for address in self._settings.shares]
+        export = self._settings.export
+        self._exports: Exports | NoExports = NoExports() if export is None else Exports(export)
+
+    def _share(self, address: ShareAddress, dial: Dial, now: Callable[[], float]) -> Share:
+        settings = self._settings
+        client = self._clients.get(address.server)
+        if client is None:
+            credentials = Credentials(uid=settings.uid, gid=settings.gid)
+            if settings.client == "pynfs":
+                from volplane_nfs.pynfs_client import PynfsClient  # noqa: PLC0415 - only who has it imports it
+
+                client = PynfsClient(address.server, credentials=credentials, timeout=settings.timeout)
+            else:
+                client = Client(
+                    address.server,
+                    credentials=credentials,
+                    timeout=settings.timeout,
+                    connections=settings.connections,
+                    dial=dial,
+                    now=now,
+                )
+            self._clients[address.server] = client
+        return Share(address, client, mark=settings.mark_shares)
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        """Every access mode, from everywhere."""
+        return DriverInfo(
+            version=version("volplane-nfs"),
+            parameters=PARAMETERS,
+            access_modes=frozenset(AccessMode),
+            volume_modes=frozenset({VolumeMode.FILESYSTEM}),
+            supports_mount_options=True,
+            waived_rules={
+                "capacity-is-used-and-given-back": "a directory takes space from the share only as it is written: "
+                "nothing is reserved"
+            },
+        )
+
+    @hookimpl
+    def start(self, request: StartRequest) -> Done:
+        """Open every share and tidy up; at least one has to answer."""
+        self._exports.start()
+        errors: list[BackendError] = []
+        for share in self._shares:
+            try:
+                share.work("use the share", lambda handles, share=share: tidy_up(share, handles, request.context))  # type: ignore[misc]
+            except BackendError as error:
+                request.context.log.warning("%s cannot be used yet: %s", share, error)
+                errors.append(error)
+        if len(errors) == len(self._shares):
+            raise errors[0]
+        return Done()
+
+    @hookimpl
+    def stop(self, request: StopRequest) -> Done:
+        """End the sessions."""
+        for client in self._clients.values():
+            client.close()
+        self._exports.stop()
+        return Done()
+
+    @hookimpl
+    def probe(self, request: ProbeRequest) -> Done:
+        """Every share is ours and can be written; the D-Bus of Ganesha answers in mode export."""
+        self._exports.probe()
+        for share in self._shares:
+            share.work("write", lambda handles, share=share: _write_something(share, handles))  # type: ignore[misc]
+        return Done()
+
+    @hookimpl
+    def validate(self, request: ValidateRequest) -> Done:
+        """Server, share, path template and what goes together."""
+        ClassParameters.of(request.parameters, self._settings)
+        return Done()
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        """Choose a share, then make the directory there, or finish and return that of an earlier call."""
+        check_name(request.name)
+        check_sizes(request)
+        _refuse_unsupported(request)
+        parameters = ClassParameters.of(request.parameters, self._settings)
+        candidates = [share for share in self._shares if share.address in parameters.shares]
+        share = self._chosen(request, candidates)
+        if share is None:
+            return self._placed(request, candidates)
+        return share.work(
+            f"make the directory of {request.name}",
+            lambda handles: self._provision(share, handles, request, parameters),
+        )
+
+    def _provision(
+        self, share: Share, handles: Handles, request: ProvisionRequest, parameters: ClassParameters
+    ) -> Asset:
+        marker = provision_directory(
+            share,
+            handles,
+            request,
+            parameters,
+            check_space=self._settings.check_free_space,
+            prepare=lambda marker: self._exports.prepare(share, handles, marker),
+        )
+        self._exports.ensure(marker, handles)
+        return asset_of(share, handles, marker, self._settings.export)
+
+    def _chosen(self, request: ProvisionRequest, candidates: Sequence[Share]) -> Share | None:
+        """The share on which the volume is, or has to be; None = that is still to be decided."""
+        if len(candidates) == 1:
+            return candidates[0]
+        wanted = request.context.state.get("share")
+        for share in candidates:
+            if wanted == str(share):
+                return share
+        for share in candidates:
+            try:
+                marker = share.work(
+                    f"look for {request.name}",
+                    lambda handles, share=share: read_marker(share, handles.volumes, request.name.encode()),  # type: ignore[misc]
+                )
+            except Unavailable:
+                continue
+            if marker is not None:
+                return share
+        return None
+
+    def _placed(self, request: ProvisionRequest, candidates: Sequence[Share]) -> InProgress:
+        """Choose the share with most free space. Nothing is made before the choice is saved with the claim."""
+        spaces: list[tuple[int, str]] = []
+        errors: list[BackendError] = []
+        for share in candidates:
+            try:
+                free = self._free(share)
+            except BackendError as error:
+                errors.append(error)
+                continue
+            if free is None or free >= request.capacity_bytes or not self._settings.check_free_space:
+                spaces.append((free or 0, str(share)))
+        if not spaces:
+            if errors:
+                raise errors[0]
+            raise ResourceExhausted(
+                f"none of {', '.join(map(str, candidates))} has {request.capacity_bytes} bytes left for {request.name}",
+                nothing_done=True,
+            )
+        return InProgress(retry_after=0.0, state={"share": max(spaces)[1]})
+
+    def _free(self, share: Share) -> int | None:
+        return share.work(
+            "ask for free space",
+            lambda handles: free_space(share.client.pipeline([space_request(handles)])[0]),
+        )
+
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        """A finished volume; what is not finished, or is being deleted, is removed."""
+        name = check_name(request.name)
+        for share in self._shares:
+            found = share.work(f"look for {name}", lambda handles, share=share: self._find(share, handles, request))  # type: ignore[misc]
+            if found is not None:
+                return found
+        return Absent()
+
+    def _find(self, share: Share, handles: Handles, request: FindRequest) -> Asset | None:
+        found = read_found(share, handles, request.name, request.owner.generation)
+        for marker, complete in ((found.marker, True), (found.deleting, False)):
+            if marker is None or not marker.belongs_to(request.owner):
+                continue
+            if marker.owner.generation != request.owner.generation:
+                continue
+            if complete and self._is_whole(share, handles, marker):
+                return asset_of(share, handles, marker, self._settings.export)
+            if not delete_unfinished(share, handles, marker, self._exports):
+                raise Unavailable(f"{request.name} is still being removed", retry_after=_AGAIN)
+        return None
+
+    def _is_whole(self, share: Share, handles: Handles, marker: VolumeMarker) -> bool:
+        directory = directory_attributes(share, handles, marker.components)
+        return directory is not None and not is_unfinished(directory[0], marker) and self._exports.exists(marker)
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done | InProgress:
+        """Remove the directory and its contents, if its marker or its path proves that it is this volume's."""
+        volume = request.volume
+        share = self._share_of(volume)
+        if share is None:
+            return Done()
+        doing = f"remove {volume.name}"
+        if volume.owner is None:
+            finished = share.work(doing, lambda handles: self._delete_static(share, handles, volume))
+        else:
+            name = _name_of(volume)
+            finished = share.work(
+                doing,
+                lambda handles: delete_owned(share, handles, name, volume, self._exports),
+            )
+        return Done() if finished else InProgress(retry_after=_AGAIN)
+
+    def _delete_static(self, share: Share, handles: Handles, volume: VolumeIdentity) -> bool:
+        path, key = self._static_path(share, handles, volume), static_key(volume)
+        take_away(share, handles, path, key)
+        return empty_trash(share, handles, key, text(share, path))
+
+    def _static_path(self, share: Share, handles: Handles, volume: VolumeIdentity) -> Path:
+        """The directory of a static volume, if it can be nothing else."""
+        if below_pseudo_path(volume.source, self._settings):
+            raise AlreadyExists(
+                f"nfs {volume.source.fields['path']!r} is an export of this driver, or would be: only the volume it "
+                "was made for deletes or empties it"
+            )
+        path = static_path(volume.source, share.address)
+        refuse_not_static(share, handles, path)
+        return path
+
+    @hookimpl
+    def owns(self, request: OwnsRequest) -> bool:
+        """A directory strictly below a share, or one of the driver's exports. Only the text is looked at."""
+        source = request.source
+        return below_pseudo_path(source, self._settings) or any(
+            path_below_share(source, share) is not None for share in self._settings.shares
+        )
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> Erased | PodScrub | InProgress:
+        """Empty the directory, in slices, and verify it; or let a pod do it."""
+        volume = request.volume
+        share = self._share_of(volume)
+        if share is None:
+            raise NotFound(f"volume {volume.name} is on no share of this driver")
+        return share.work(f"empty {volume.name}", lambda handles: self._recycle(share, handles, volume))
+
+    def _recycle(self, share: Share, handles: Handles, volume: VolumeIdentity) -> Erased | PodScrub | InProgress:
+        marker: VolumeMarker | None = None
+        if volume.owner is None:
+            path, key = self._static_path(share, handles, volume), static_key(volume)
+        else:
+            marker = self._present(share, handles, volume)
+            path, key = marker.components, marker.key
+        directory = directory_attributes(share, handles, path)
+        if directory is None:
+            raise NotFound(f"{text(share, path)} of volume {volume.name} is gone: there is nothing to empty")
+        if self._settings.recycle_by_pod:
+            fields = volume.source.fields
+            return PodScrub(volume={"nfs": {"server": fields.get("server"), "path": fields.get("path")}})
+        if not scrub(share, handles, path, key):
+            return InProgress(retry_after=_AGAIN)
+        if marker is not None:
+            share.client.compound(PUTFH(directory[1]), SETATTR(ANONYMOUS, wanted_attributes(marker)))
+        return Erased()
+
+    @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset:
+        """Raise the promised size in the marker. NFS has no means to set a limit, and servers differ in theirs."""
+        volume = request.volume
+        share = self._share_or_not_found(volume)
+        return share.work(
+            f"grow {volume.name}", lambda handles: self._expand(share, handles, volume, request.capacity_bytes)
+        )
+
+    def _expand(self, share: Share, handles: Handles, volume: VolumeIdentity, capacity_bytes: int) -> Asset:
+        marker = self._present(share, handles, volume)
+        if capacity_bytes > marker.capacity_bytes:
+            free = free_space(share.client.pipeline([space_request(handles)])[0])
+            more = capacity_bytes - marker.capacity_bytes
+            if self._settings.check_free_space and free is not None and more > free:
+                raise ResourceExhausted(
+                    f"{share} has {free} bytes left, {marker.name} asks for {more} more",
+                    scope=str(share),
+                    nothing_done=True,
+                )
+            marker = replace(marker, capacity_bytes=capacity_bytes)
+            replace_marker(share, handles, marker)
+        return asset_of(share, handles, marker, self._settings.export)
+
+    @hookimpl
+    def list_assets(self, request: ListRequest) -> AssetPage:
+        """The shares one after the other. A share that does not answer fails the listing: absence would be no proof."""
+        number, _, page = (request.page or "0|").partition("|")
+        if not number.isdecimal() or int(number) >= len(self._shares) or (page and ":" not in page):
+            raise InvalidArgument(f"page {request.page!r} is none of this driver")
+        share = self._shares[int(number)]
+        found = share.work("list the volumes", lambda handles: self._list(share, handles, page or None, request))
+        if found.next_page is not None:
+            return AssetPage(assets=found.assets, next_page=f"{number}|{found.next_page}")
+        following = int(number) + 1
+        return AssetPage(assets=found.assets, next_page=f"{following}|" if following < len(self._shares) else None)
+
+    def _list(self, share: Share, handles: Handles, page: str | None, request: ListRequest) -> AssetPage:
+        if page is None:
+            tidy_up(share, handles, request.context)
+        return list_page(share, handles, page, request.context, self._settings.export)
+
+    @hookimpl
+    def adopt(self, request: AdoptRequest) -> Done:
+        """Write the new owner into the volume's marker."""
+        volume, owner = request.volume, request.volume.owner
+        if owner is None:
+            raise Unsupported(f"{volume.name} was not made by this driver: it carries no marks")
+        share = self._share_or_not_found(volume)
+
+        def step(handles: Handles) -> None:
+            marker = read_marker(share, handles.volumes, _name_of(volume).encode())
+            if marker is None:
+                raise NotFound(f"{volume.name} has no marker on {share}")
+            if marker.owner == owner:
+                return
+            if marker.owner != request.former:
+                raise AlreadyExists(
+                    f"{marker.name} belongs to claim {marker.owner.claim_uid} of cluster {marker.owner.cluster_id!r}, "
+                    "neither to the former nor to the new owner"
+                )
+            replace_marker(share, handles, replace(marker, owner=owner))
+
+        share.work(f"take over {volume.name}", step)
+        return Done()
+
+    @hookimpl
+    def get_capacity(self, request: CapacityRequest) -> Capacity:
+        """Free space of all shares that the class allows and that answer."""
+        allowed = ClassParameters.of(request.parameters, self._settings).shares
+        spaces: list[int] = []
+        errors: list[BackendError] = []
+        for share in self._shares:
+            if share.address not in allowed:
+                continue
+            try:
+                free = self._free(share)
+            except BackendError as error:
+                errors.append(error)
+                continue
+            if free is not None:
+                spaces.append(free)
+        if not spaces:
+            raise errors[0] if errors else Unsupported("the server does not tell how much space is free")
+        return Capacity(available_bytes=sum(spaces), maximum_volume_bytes=max(spaces))
+
+    # --- which share ----------------------------------------------------------------------------------------------
+
+    def _present(self, share: Share, handles: Handles, volume: VolumeIdentity) -> VolumeMarker:
+        """The marker of a volume of ours that exists. Raises `NotFound`, `AlreadyExists`, `Unsupported`."""
+        if volume.owner is None:
+            raise Unsupported(f"{volume.name} was not made by this driver: nothing was promised to it")
+        marker = read_marker(share, handles.volumes, _name_of(volume).encode())
+        if marker is None:
+            raise NotFound(f"{volume.name} has no marker on {share}: it is deleted")
+        refuse_foreign_marks(marker, volume.owner)
+        handle = Handle.parse(volume.handle)
+        if handle is not None and handle.generation != marker.owner.generation:
+            raise NotFound(f"{volume.name} exists in another generation ({marker.owner.generation})")
+        return marker
+
+    def _share_or_not_found(self, volume: VolumeIdentity) -> Share:
+        share = self._share_of(volume)
+        if share is None:
+            raise NotFound(f"volume {volume.name} is on no share of this driver")
+        return share
+
+    def _share_of(self, volume: VolumeIdentity) -> Share | None:
+        """The share that holds a volume; None if it is on none. Raises `Unavailable` if that cannot be known now."""
+        handle = Handle.parse(volume.handle) if volume.owner is not None else None
+        if handle is not None:
+            return self._share_with_id(handle.share_id, volume.source)
+        if volume.owner is None and below_pseudo_path(volume.source, self._settings):
+            return self._shares[0]
+        for share in self._shares:
+            if path_below_share(volume.source, share.address) is not None:
+                return share
+        return None
+
+    def _share_with_id(self, share_id: str, source: VolumeSource) -> Share:
+        for share in self._shares:
+            if share.known_id == share_id:
+                return share
+        unknown: BackendError | None = None
+        for share in self._shares:
+            if share.known_id:
+                continue
+            try:
+                if share.work("look at its mark", lambda handles: handles.share_id) == share_id:
+                    return share
+            except BackendError as error:
+                unknown = error
+        if unknown is not None:
+            raise unknown
+        raise Unavailable(
+            f"no share of this driver has the id {share_id}, where {source.fields.get('path')} of "
+            f"{source.fields.get('server')} is: its disk is not mounted on the server, or the share was taken out of "
+            "the option shares"
+        )
+
+
+def _name_of(volume: VolumeIdentity) -> str:
+    handle = Handle.parse(volume.handle)
+    return check_name(handle.volume_name if handle is not None else volume.name)
+
+
+def _refuse_unsupported(request: ProvisionRequest) -> None:
+    if request.volume_mode is not VolumeMode.FILESYSTEM:
+        raise Unsupported(f"volumeMode {request.volume_mode}: directories serve volumeMode Filesystem only")
+    if request.source_snapshot is not None or request.source_volume is not None:
+        raise Unsupported("directories cannot be made from a snapshot or from another volume")
+    refuse_mount_options(request.mount_options)
+
+
+def _write_something(share: Share, handles: Handles) -> None:
+    name = f"probe-{secrets.token_hex(8)}".encode()
+    share.client.compound(PUTFH(handles.tmp), create_directory(name, 0o700), PUTFH(handles.tmp), REMOVE(name))

@@ -1,0 +1,257 @@
+"""The hook `delete`: the marker moves to `deleting`, then the directory leaves its place, then it is removed in slices.
+
+From the first step on the volume does not exist for `provision`. Every step looks at what is there, so a deletion goes
+on wherever the last call ended. The marker in `deleting` is removed last. In the common case, an empty volume,
+everything is one COMPOUND.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import Final
+
+from volplane import AlreadyExists, VolumeIdentity, VolumeInUse
+from volplane_nfs.archive import archive_directory
+from volplane_nfs.exports import Exports, NoExports
+from volplane_nfs.markers import Handle, VolumeMarker, parent_key, parent_marker
+from volplane_nfs.nfs4 import Status, values_of
+from volplane_nfs.nfs4.attributes import NUMLINKS, mask_of
+from volplane_nfs.nfs4.files import (
+    MISSING,
+    NotADirectory,
+    Path,
+    create_link,
+    directory_handle,
+    make_directory,
+    page_of_names,
+    rename,
+    walk,
+)
+from volplane_nfs.nfs4.operations import GETATTR, PUTFH, REMOVE, RENAME, SAVEFH
+from volplane_nfs.settings import ARCHIVE, DELETE, RETAIN
+from volplane_nfs.share import Handles, Share
+from volplane_nfs.sources import path_below_share
+from volplane_nfs.tree_removal import TreeRemoval
+from volplane_nfs.volumes import (
+    ancestors,
+    directory_attributes,
+    is_directory,
+    ours,
+    read_found,
+    refuse_foreign_marks,
+    text,
+)
+
+__all__ = ["SLICE", "delete_owned", "delete_unfinished", "empty_trash", "scrub", "static_key"]
+
+SLICE: Final = 0.5
+"""Seconds of removal in one call."""
+_FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
+_MAXIMUM_ROUNDS: Final = 8
+
+
+def static_key(volume: VolumeIdentity) -> bytes:
+    """Name in the trash of the directory of a static volume."""
+    return b"static-" + hashlib.sha256(f"{volume.name}/{volume.uid}".encode()).hexdigest()[:32].encode()
+
+
+def delete_owned(
+    share: Share, handles: Handles, name: str, volume: VolumeIdentity, exports: Exports | NoExports
+) -> bool:
+    """Delete a volume of the driver's, if its marker proves that it is this one; False = not finished, call again."""
+    handle = Handle.parse(volume.handle)
+    generation = handle.generation if handle is not None else (volume.owner.generation if volume.owner else 1)
+    found = read_found(share, handles, name, generation)
+    for marker in (found.marker, found.deleting):
+        if marker is not None:
+            refuse_foreign_marks(marker, volume.owner)
+    marker = found.marker
+    if marker is not None and marker.owner.generation != generation:
+        marker = None  # the name belongs to another generation
+    if marker is None and found.deleting is None:
+        if found.marker is None:
+            _refuse_unmarked(share, handles, volume)
+        return True
+    # An asset that never became a volume holds nothing that anybody would want to keep.
+    keep = DELETE if not volume.uid else None
+    if marker is not None:
+        return _begin(share, handles, marker, keep, exports)
+    return found.deleting is None or _go_on(share, handles, found.deleting, keep, exports)
+
+
+def delete_unfinished(share: Share, handles: Handles, marker: VolumeMarker, exports: Exports | NoExports) -> bool:
+    """Delete what an interrupted call left, whatever its class says; False = not finished."""
+    return _begin(share, handles, marker, DELETE, exports)
+
+
+def _begin(
+    share: Share,
+    handles: Handles,
+    marker: VolumeMarker,
+    keep: str | None,
+    exports: Exports | NoExports,
+) -> bool:
+    path = marker.components
+    take_marker = rename(handles.volumes, marker.file, handles.deleting, marker.key)
+    if (keep or marker.demand.get("on_delete")) != DELETE or marker.export_id is not None:
+        (reply,) = share.client.pipeline([take_marker])
+        if reply.status not in MISSING:
+            values_of(reply)
+        return _go_on(share, handles, marker, keep, exports)
+    (reply,) = share.client.pipeline(
+        [
+            [
+                *take_marker,
+                *is_directory(handles.root, path),
+                *walk(handles.root, path[:-1]),
+                REMOVE(path[-1]),
+                GETATTR(mask_of(NUMLINKS)),
+                PUTFH(handles.deleting),
+                REMOVE(marker.key),
+            ]
+        ]
+    )
+    if reply.status:
+        if len(reply.results) <= len(take_marker) and reply.status not in MISSING:
+            values_of(reply)
+        return _go_on(share, handles, marker, keep, exports)
+    if len(path) > 1 and reply.results[-3].value.get(NUMLINKS, 0) <= 2:
+        remove_empty_parents(share, handles, path)
+    return True
+
+
+def _go_on(
+    share: Share,
+    handles: Handles,
+    marker: VolumeMarker,
+    keep: str | None,
+    exports: Exports | NoExports,
+) -> bool:
+    """The steps one by one, each of them only if it is still to be done."""
+    on_delete = keep or marker.demand.get("on_delete", DELETE)
+    exports.remove(marker)
+    if on_delete == ARCHIVE:
+        archive_directory(share, handles, marker)
+    elif on_delete == DELETE:
+        take_away(share, handles, marker.components, marker.key)
+        if not empty_trash(share, handles, marker.key, text(share, marker.components)):
+            return False
+    if on_delete != RETAIN:
+        remove_empty_parents(share, handles, marker.components)
+    exports.release(share, handles, marker)
+    (reply,) = share.client.pipeline([[PUTFH(handles.deleting), REMOVE(marker.key)]])
+    if reply.status not in MISSING:
+        values_of(reply)
+    return True
+
+
+def _refuse_unmarked(share: Share, handles: Handles, volume: VolumeIdentity) -> None:
+    """A volume without any marker was never made, or is deleted. Its path may hold something all the same."""
+    path = path_below_share(volume.source, share.address)
+    if path is None:
+        return
+    (reply,) = share.client.pipeline([walk(handles.root, path)])
+    if not reply.status:
+        raise AlreadyExists(
+            f"{text(share, path)} exists but carries no mark of volume {volume.name}: it is not touched; remove it by "
+            "hand if it is not needed"
+        )
+
+
+def take_away(share: Share, handles: Handles, path: Path, key: bytes) -> None:
+    """Move the directory at the path into the trash. It may be missing. Raises NotADirectory, `VolumeInUse`."""
+    make_directory(share.client, handles.trash, key, 0o700)
+    container = directory_handle(share.client, handles.trash, (key,))
+    if container is None:
+        return
+    new = secrets.token_hex(8).encode()
+    (reply,) = share.client.pipeline(
+        [
+            [
+                *is_directory(handles.root, path),
+                *walk(handles.root, path[:-1]),
+                SAVEFH(),
+                PUTFH(container),
+                RENAME(path[-1], new),
+            ]
+        ]
+    )
+    if reply.status in MISSING and reply.results[-1].operation is not PUTFH:
+        return
+    if reply.status in {Status.NOT_SAME, Status.NOTDIR, Status.SYMLINK}:
+        raise NotADirectory(path[-1])
+    if reply.status in _FULL:
+        raise VolumeInUse(
+            f"{text(share, path)} cannot be moved: it is still exported, or mounted on the server; nothing was removed"
+        )
+    values_of(reply)
+
+
+def empty_trash(share: Share, handles: Handles, key: bytes, label: str) -> bool:
+    """Remove what the trash holds under this key, if anything, for at most `SLICE` seconds; False = not finished."""
+    container = directory_handle(share.client, handles.trash, (key,))
+    if container is None:
+        return True
+    removal = TreeRemoval(share.client, container, label=label, deadline=time.monotonic() + SLICE)
+    if not removal.clear():
+        if not removal.removed:
+            raise VolumeInUse(f"nothing of {label} could be removed in {SLICE} s; it is tried again")
+        return False
+    (reply,) = share.client.pipeline([[PUTFH(handles.trash), REMOVE(key)]])
+    if reply.status in _FULL:
+        return False
+    if reply.status not in MISSING:
+        values_of(reply)
+    return True
+
+
+def scrub(share: Share, handles: Handles, path: Path, key: bytes) -> bool:
+    """Empty the directory at the path, which stays, for at most `SLICE` seconds; False = not finished.
+
+    True only after a listing that showed nothing. Raises `VolumeInUse` if it fills again and again.
+    """
+    label = text(share, path)
+    found = directory_attributes(share, handles, path)
+    if found is None:
+        return True
+    directory = found[1]
+    make_directory(share.client, handles.trash, key, 0o700)
+    container = directory_handle(share.client, handles.trash, (key,))
+    if container is None:
+        return False
+    removal = TreeRemoval(share.client, container, label=label, deadline=time.monotonic() + SLICE)
+    if not removal.empty(directory) or not removal.clear():
+        if not removal.removed:
+            raise VolumeInUse(f"nothing of {label} could be removed in {SLICE} s; it is tried again")
+        return False
+    share.client.pipeline([[PUTFH(handles.trash), REMOVE(key)]])
+    for _ in range(_MAXIMUM_ROUNDS):
+        if not page_of_names(share.client, directory):
+            return True
+        if not removal.empty(directory):
+            return False
+    raise VolumeInUse(f"{label} fills again and again: somebody still writes into it")
+
+
+def remove_empty_parents(share: Share, handles: Handles, path: Path) -> None:
+    """Remove the driver's own directories above a volume that are empty now, the lowest first.
+
+    The directory goes before its marker. If another process made it again between the two, the marker is put back.
+    """
+    for parent in reversed(ancestors(path)):
+        key = parent_key(parent)
+        removal = [
+            *ours(handles, [parent]),
+            *walk(handles.root, parent[:-1]),
+            REMOVE(parent[-1]),
+            PUTFH(handles.parents),
+            REMOVE(key),
+        ]
+        (reply,) = share.client.pipeline([[*removal, *walk(handles.root, parent)]])
+        if len(reply.results) <= len(removal):
+            return
+        if not reply.status:
+            share.client.pipeline([[PUTFH(handles.parents), create_link(key, parent_marker(parent))]])
+            return

@@ -1,0 +1,112 @@
+"""The export of a volume on NFS-Ganesha: made after the directory, ended before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from volplane import Unavailable
+from volplane_nfs.ganesha.bus import ExportManager
+from volplane_nfs.ganesha.export_block import file_of, remove_file, server_path, write_file
+from volplane_nfs.ganesha.export_ids import allocate, release
+from volplane_nfs.markers import VolumeMarker
+from volplane_nfs.settings import ExportSettings
+from volplane_nfs.share import Handles, Share
+
+__all__ = ["Exports", "NoExports"]
+
+
+class NoExports:
+    """Mode subdirectory: a volume is a directory, and nothing else."""
+
+    def start(self) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+    def probe(self) -> None:
+        """Nothing to check."""
+
+    def prepare(self, share: Share, handles: Handles, marker: VolumeMarker) -> VolumeMarker:
+        return marker
+
+    def ensure(self, marker: VolumeMarker, handles: Handles) -> None:
+        """Nothing to do."""
+
+    def exists(self, marker: VolumeMarker) -> bool:
+        return True
+
+    def remove(self, marker: VolumeMarker) -> None:
+        """Nothing to do."""
+
+    def release(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
+        """Nothing to do."""
+
+
+class Exports:
+    """Mode export. The order of a deletion: the export ends, then its file goes, then the directory, then the id."""
+
+    def __init__(self, settings: ExportSettings) -> None:
+        self._settings = settings
+        self._manager = ExportManager(settings.bus, settings.bus_prefix)
+
+    def start(self) -> None:
+        """Check the folder; raises `Unavailable`."""
+        folder = Path(self._settings.config_directory)
+        if not folder.is_dir():
+            raise Unavailable(
+                f"config_directory {folder} is no directory of this host: mode export runs beside NFS-Ganesha, and its "
+                "configuration includes the folder by %dir"
+            )
+
+    def stop(self) -> None:
+        self._manager.close()
+
+    def probe(self) -> None:
+        """The server answers on its D-Bus; raises `Unavailable`."""
+        self.start()
+        self._manager.exports()
+
+    def prepare(self, share: Share, handles: Handles, marker: VolumeMarker) -> VolumeMarker:
+        """Give a volume that is about to be made its Export_Id."""
+        settings = self._settings
+        export_id = allocate(
+            share,
+            handles,
+            _owner(marker),
+            first=settings.first_id,
+            last=settings.last_id,
+            quarantine=settings.quarantine,
+        )
+        return replace(marker, export_id=export_id)
+
+    def ensure(self, marker: VolumeMarker, handles: Handles) -> None:
+        """Export a volume whose directory is there. Raises `Unavailable`, `InvalidArgument`."""
+        if marker.export_id is None:
+            raise Unavailable(f"{marker.name} was made in mode subdirectory: it cannot be exported")
+        file = write_file(self._settings, marker, handles.share_id)
+        self._manager.add(str(file), marker.export_id, server_path(self._settings, marker))
+
+    def exists(self, marker: VolumeMarker) -> bool:
+        """Whether the volume is exported, now and after a restart of the server."""
+        if marker.export_id is None or not file_of(self._settings, marker.export_id).exists():
+            return False
+        return self._manager.path_of(marker.export_id) == server_path(self._settings, marker)
+
+    def remove(self, marker: VolumeMarker) -> None:
+        """End the export, before the directory leaves its place."""
+        if marker.export_id is None:
+            return
+        if self._manager.path_of(marker.export_id) == server_path(self._settings, marker):
+            self._manager.remove(marker.export_id)
+        remove_file(self._settings, marker.export_id)
+
+    def release(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
+        """Free the id of a volume whose directory is gone."""
+        if marker.export_id is not None:
+            release(share, handles, marker.export_id, _owner(marker))
+
+
+def _owner(marker: VolumeMarker) -> str:
+    return marker.key.decode()

@@ -1,0 +1,92 @@
+"""The EXPORT block of a volume, in a file of its own in a folder that the server's configuration includes (%dir).
+
+A folder with one bad file keeps Ganesha from starting, so a file is written beside the folder and renamed into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import zlib
+from pathlib import Path
+
+from volplane import InvalidArgument, Unavailable
+from volplane_nfs.markers import VolumeMarker
+from volplane_nfs.settings import ExportSettings
+
+__all__ = ["export_block", "file_of", "remove_file", "server_path", "write_file"]
+
+
+def file_of(settings: ExportSettings, export_id: int) -> Path:
+    return Path(settings.config_directory, f"volplane-{export_id}.conf")
+
+
+def server_path(settings: ExportSettings, marker: VolumeMarker) -> str:
+    """Where the volume is on the server's own file system."""
+    return f"{settings.server_path}/{marker.path}"
+
+
+def export_block(settings: ExportSettings, marker: VolumeMarker, share_id: str) -> str:
+    """The block. Everything in it was checked character by character: paths by their template, clients by the class.
+
+    Filesystem_id follows from the share and the Export_Id: it is stable over restarts, and other disks.
+    """
+    demand, export_id = marker.demand, marker.export_id
+    access = [
+        f"Access_Type = {'NONE' if demand.get('clients') else 'RW'};",
+        f"Squash = {demand['squash']};",
+        "SecType = sys;",
+        f"Protocols = {', '.join(demand['protocols'])};",
+        "Transports = TCP;",
+    ]
+    for key, option in (("anonymous_uid", "Anonymous_Uid"), ("anonymous_gid", "Anonymous_Gid")):
+        if demand.get(key) is not None:
+            access.append(f"{option} = {int(demand[key])};")
+    if demand.get("clients"):
+        clients = ", ".join(demand["clients"])
+        access.append(f"CLIENT {{ Clients = {clients}; Access_Type = RW; Squash = {demand['squash']}; }}")
+    lines = [
+        f"# volume {marker.name} of claim {marker.owner.claim_uid}, made by volplane",
+        "EXPORT {",
+        f"  Export_Id = {export_id};",
+        f'  Path = "{server_path(settings, marker)}";',
+        f'  Pseudo = "{settings.pseudo_path}/{marker.name}";',
+        f"  Filesystem_Id = {zlib.crc32(share_id.encode())}.{export_id};",
+        *(f"  {line}" for line in access),
+        "  FSAL { Name = VFS; }",
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def write_file(settings: ExportSettings, marker: VolumeMarker, share_id: str) -> Path:
+    """Write the file of a volume's export; raises `Unavailable`, `InvalidArgument`."""
+    folder = Path(settings.config_directory)
+    if marker.export_id is None:
+        raise InvalidArgument(f"{marker.name} was made in mode subdirectory: it has no export")
+    file = file_of(settings, marker.export_id)
+    new = folder.parent / f".volplane-{secrets.token_hex(8)}"
+    try:
+        with new.open("x") as stream:
+            stream.write(export_block(settings, marker, share_id))
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.rename(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise Unavailable(
+            f"cannot write {file}: {error.strerror}; config_directory and the folder above it have to be on this host, "
+            "on one file system, and writable"
+        ) from error
+    return file
+
+
+def remove_file(settings: ExportSettings, export_id: int) -> None:
+    """Remove the file, if it is there; raises `Unavailable`."""
+    try:
+        file_of(settings, export_id).unlink(missing_ok=True)
+    except OSError as error:
+        raise Unavailable(f"cannot remove {file_of(settings, export_id)}: {error.strerror}") from error

@@ -1,0 +1,131 @@
+"""Export_Ids of a server, 16 bits: who has which is kept on the share, and a freed one rests before it is given again.
+
+`exports/<id>` names the volume that has the id. `exports/<id>.free` says when it was freed. Each step is one operation
+that only one process can win: making a link that is not there, or renaming one away.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from volplane import ResourceExhausted
+from volplane_nfs.markers import CorruptMarker, dumped, loaded
+from volplane_nfs.nfs4 import NfsError, Status, values_of
+from volplane_nfs.nfs4.attributes import TIME_METADATA, mask_of
+from volplane_nfs.nfs4.files import MISSING, create_link, entries, names, read_link, rename
+from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, REMOVE
+from volplane_nfs.share import Handles, Share
+
+__all__ = ["allocate", "free_unused", "release"]
+
+_FREED: Final = b".free"
+_GUESSES: Final = 4
+_TAKEN: Final = 4
+"""Number of results if the id was taken, and is not resting."""
+
+
+def allocate(share: Share, handles: Handles, owner: str, *, first: int, last: int, quarantine: float) -> int:
+    """An id that nobody has and nobody had for `quarantine` seconds. owner: `<volume>@<generation>`.
+
+    Raises `ResourceExhausted`.
+    """
+    for _ in range(_GUESSES):
+        guess = random.randint(first, last)  # noqa: S311 - so that processes do not try the same ones
+        if _take(share, handles, guess, owner):
+            return guess
+    known = set(names(share.client, handles.exports))
+    for export_id in _candidates(first, last, known):
+        name = str(export_id).encode()
+        if name + _FREED in known and not _take_freed(share, handles, name, quarantine):
+            continue
+        if _take(share, handles, export_id, owner):
+            return export_id
+    raise ResourceExhausted(
+        f"all Export_Ids from {first} to {last} are in use, or were until {quarantine:.0f} s ago: raise "
+        "last_export_id, or delete volumes",
+        scope=str(share),
+    )
+
+
+def _take(share: Share, handles: Handles, export_id: int, owner: str) -> bool:
+    """Take an id that nobody has and that does not rest; False if it is not such a one."""
+    name = str(export_id).encode()
+    (reply,) = share.client.pipeline(
+        [
+            [
+                PUTFH(handles.exports),
+                create_link(name, dumped({"owner": owner})),
+                PUTFH(handles.exports),
+                LOOKUP(name + _FREED),
+            ]
+        ]
+    )
+    if len(reply.results) == _TAKEN and reply.status in MISSING:
+        return True
+    if not reply.status:
+        share.client.pipeline([[PUTFH(handles.exports), REMOVE(name)]])
+    elif reply.status != Status.EXIST:
+        values_of(reply)
+    return False
+
+
+def _candidates(first: int, last: int, known: set[bytes]) -> Iterator[int]:
+    """Ids that were never used, from a random one on; then those that were freed."""
+    start = random.randint(first, last)  # noqa: S311 - as above
+    order = [*range(start, last + 1), *range(first, start)]
+    taken = [each for each in order if str(each).encode() not in known]
+    yield from (each for each in taken if str(each).encode() + _FREED not in known)
+    yield from (each for each in taken if str(each).encode() + _FREED in known)
+
+
+def _take_freed(share: Share, handles: Handles, name: bytes, quarantine: float) -> bool:
+    """Remove the note that the id was freed, if it is old enough; True for exactly one process."""
+    content = read_link(share.client, handles.exports, name + _FREED)
+    if content is None:
+        return False
+    try:
+        freed_at = float(loaded(content).get("freed_at", 0.0))
+    except (CorruptMarker, TypeError, ValueError):
+        return False
+    if time.time() < freed_at + quarantine:
+        return False
+    new = f"freed.{secrets.token_hex(8)}".encode()
+    (reply,) = share.client.pipeline([rename(handles.exports, name + _FREED, handles.tmp, new)])
+    if reply.status:
+        return False
+    share.client.pipeline([[PUTFH(handles.tmp), REMOVE(new)]])
+    return True
+
+
+def release(share: Share, handles: Handles, export_id: int, owner: str) -> None:
+    """Free the id of a volume that is deleted. It does nothing if somebody else has the id."""
+    name = str(export_id).encode()
+    content = read_link(share.client, handles.exports, name)
+    if content is None or loaded(content).get("owner") != owner:
+        return
+    note = create_link(name + _FREED, dumped({"freed_at": round(time.time(), 3), "owner": owner}))
+    (reply,) = share.client.pipeline([[PUTFH(handles.exports), note]])
+    if reply.status and reply.status != Status.EXIST:
+        raise NfsError(reply.status, "CREATE", 1)
+    (reply,) = share.client.pipeline([[PUTFH(handles.exports), REMOVE(name)]])
+    if reply.status and reply.status not in MISSING:
+        raise NfsError(reply.status, "REMOVE", 1)
+
+
+def free_unused(share: Share, handles: Handles, *, older_than: float) -> None:
+    """Free ids of volumes that do not exist: a crash came before their marker. older_than: seconds, of the id."""
+    volumes: set[bytes] | None = None
+    for entry in list(entries(share.client, handles.exports, mask_of(TIME_METADATA))):
+        changed = entry.attributes.get(TIME_METADATA)
+        if not entry.name.isdigit() or changed is None or changed[0] > time.time() - older_than:
+            continue
+        content = read_link(share.client, handles.exports, entry.name)
+        owner = "" if content is None else str(loaded(content).get("owner", ""))
+        if volumes is None:
+            volumes = {*names(share.client, handles.volumes), *names(share.client, handles.deleting)}
+        if owner and owner.encode() not in volumes and owner.partition("@")[0].encode() not in volumes:
+            release(share, handles, int(entry.name), owner)

@@ -1,0 +1,112 @@
+"""Attributes of files (RFC 7530 section 5, RFC 8881 section 5): one table of those that this client speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from volplane_nfs.nfs4.xdr import BITMAP, INT64, UINT32, UINT64, Codec, MalformedData, Opaque, Reader, Struct
+
+__all__ = [
+    "ATTRIBUTES",
+    "CHANGE",
+    "DIRECTORY",
+    "FATTR",
+    "FILEHANDLE",
+    "FILEHANDLE_BYTES",
+    "FILEID",
+    "FSID",
+    "LINK",
+    "MODE",
+    "NUMLINKS",
+    "OWNER",
+    "OWNER_GROUP",
+    "QUOTA_AVAIL_HARD",
+    "QUOTA_USED",
+    "RDATTR_ERROR",
+    "REGULAR",
+    "SIZE",
+    "SPACE_AVAIL",
+    "SPACE_TOTAL",
+    "TIME_METADATA",
+    "TYPE",
+    "mask_of",
+]
+
+REGULAR, DIRECTORY, LINK = 1, 2, 5
+"""Values of TYPE: NF4REG, NF4DIR, NF4LNK."""
+
+TYPE, CHANGE, SIZE, FSID, RDATTR_ERROR, FILEHANDLE, FILEID = 1, 3, 4, 8, 11, 19, 20
+MODE, NUMLINKS, OWNER, OWNER_GROUP = 33, 35, 36, 37
+QUOTA_AVAIL_HARD, QUOTA_USED, SPACE_AVAIL, SPACE_TOTAL = 38, 40, 42, 44
+TIME_METADATA = 52
+
+FILEHANDLE_BYTES: Final = 128
+_NAME: Final = Opaque(1024)
+_TIME: Final = Struct("Time", ("seconds", INT64), ("nanoseconds", UINT32))
+
+ATTRIBUTES: Final[Mapping[int, Codec]] = {
+    TYPE: UINT32,
+    CHANGE: UINT64,
+    SIZE: UINT64,
+    FSID: Struct("FsId", ("major", UINT64), ("minor", UINT64)),
+    RDATTR_ERROR: UINT32,
+    FILEHANDLE: Opaque(FILEHANDLE_BYTES),
+    FILEID: UINT64,
+    MODE: UINT32,
+    NUMLINKS: UINT32,
+    OWNER: _NAME,
+    OWNER_GROUP: _NAME,
+    QUOTA_AVAIL_HARD: UINT64,
+    QUOTA_USED: UINT64,
+    SPACE_AVAIL: UINT64,
+    SPACE_TOTAL: UINT64,
+    TIME_METADATA: _TIME,
+}
+"""Number -> type. A server returns a subset of what was asked for, never more."""
+
+_LARGEST: Final = 8192
+
+
+def mask_of(*numbers: int) -> int:
+    """The bitmap of these attributes."""
+    mask = 0
+    for number in numbers:
+        mask |= 1 << number
+    return mask
+
+
+class _Attributes:
+    """`fattr4`: a dict of numbers and values, in the order of the numbers."""
+
+    def pack(self, out: bytearray, value: Mapping[int, Any]) -> None:
+        unknown = sorted(value.keys() - ATTRIBUTES.keys())
+        if unknown:
+            raise MalformedData(f"unknown attributes {unknown}")
+        BITMAP.pack(out, mask_of(*value))
+        content = bytearray()
+        for number in sorted(value):
+            ATTRIBUTES[number].pack(content, value[number])
+        Opaque(_LARGEST).pack(out, bytes(content))
+
+    def unpack(self, reader: Reader) -> dict[int, Any]:
+        mask = BITMAP.unpack(reader)
+        size = reader.uint32()
+        start = reader.position
+        if size > _LARGEST or size > reader.left:
+            raise MalformedData(f"{size} bytes of attributes announced, {reader.left} left")
+        values: dict[int, Any] = {}
+        while mask:
+            lowest = mask & -mask
+            number = lowest.bit_length() - 1
+            codec = ATTRIBUTES.get(number)
+            if codec is None:
+                raise MalformedData(f"attribute {number} was not asked for")
+            values[number] = codec.unpack(reader)
+            mask ^= lowest
+        if reader.position - start != size + (-size & 3):
+            raise MalformedData(f"{size} bytes of attributes announced, {reader.position - start} used")
+        return values
+
+
+FATTR: Final = _Attributes()

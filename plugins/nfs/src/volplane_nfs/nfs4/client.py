@@ -1,0 +1,169 @@
+"""A client of one server: a small pool of channels, calls with a time limit, and a rest for a server that is down."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from volplane_nfs.nfs4.connection import Address, Dial, dial_tcp
+from volplane_nfs.nfs4.errors import NfsError, NoAnswer, ServerUnavailable, TransportError
+from volplane_nfs.nfs4.operations import Reply, Request
+from volplane_nfs.nfs4.rpc import Credentials
+from volplane_nfs.nfs4.session import Channel
+from volplane_nfs.nfs4.status import Status
+
+__all__ = ["Client", "Compounds", "done", "values_of"]
+
+_REST_FIRST: Final = 1.0
+_REST_LONGEST: Final = 15.0
+_SILENCE: Final = 0.5
+"""Seconds without any answer after which no more calls are given to a server: they would only hold threads."""
+_DELAY_FIRST: Final = 0.005
+_DELAY_TOTAL: Final = 0.8
+"""Seconds that NFS4ERR_DELAY is waited for in the caller's thread; after that the caller gets it."""
+
+
+class Compounds(Protocol):
+    """What users of a server need: the own client is one, others can be put in its place."""
+
+    @property
+    def operations(self) -> int:
+        """How many operations one COMPOUND may have."""
+
+    def compound(self, *requests: Request) -> list[Any]: ...
+
+    def pipeline(self, compounds: Sequence[Sequence[Request]]) -> list[Reply]: ...
+
+    def close(self) -> None: ...
+
+
+def values_of(reply: Reply) -> list[Any]:
+    """The values of a successful answer; raises NfsError otherwise."""
+    if reply.status:
+        last = len(reply.results) - 1
+        operation = reply.results[last].operation.name if reply.results else "COMPOUND"
+        raise NfsError(reply.status, operation, max(0, last))
+    return [result.value for result in reply.results]
+
+
+def done(reply: Reply) -> int:
+    """How many operations were done."""
+    return len(reply.results) - (1 if reply.status and reply.results else 0)
+
+
+class Client:
+    """Calls one server. Threads may share it; after fork(2) the child connects anew.
+
+    timeout: seconds of a call, from sending to its answer. connections: at most so many; a second one is opened when
+    the first has several calls under way. now: the clock of the rest that a dead server is given.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        credentials: Credentials = Credentials(),  # noqa: B008 - frozen
+        timeout: float = 10.0,
+        connections: int = 2,
+        dial: Dial = dial_tcp,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.address = address
+        self._credentials = credentials.encode()
+        self._timeout = timeout
+        self._connections = connections
+        self._dial = dial
+        self._now = now
+        self._nonce = secrets.token_hex(8)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._channels: list[Channel] = []
+        self._rest_until = 0.0
+        self._rest = 0.0
+        self._why = ""
+
+    @property
+    def operations(self) -> int:
+        return min((channel.operations for channel in self._channels), default=32)
+
+    @property
+    def minor(self) -> int | None:
+        """The minor version in use; None before the first call."""
+        return self._channels[0].minor if self._channels else None
+
+    def compound(self, *requests: Request) -> list[Any]:
+        """Do these operations; the values of their results. Raises NfsError for the first that fails, TransportError.
+
+        NFS4ERR_DELAY is waited for a little while, unless an operation that changes something was done before it.
+        """
+        pause, waited = _DELAY_FIRST, 0.0
+        while True:
+            (reply,) = self.pipeline([requests])
+            if reply.status != Status.DELAY or waited >= _DELAY_TOTAL:
+                return values_of(reply)
+            if any(request.operation.changes for request in requests[: done(reply)]):
+                return values_of(reply)
+            time.sleep(pause)
+            waited += pause
+            pause *= 2
+
+    def pipeline(self, compounds: Sequence[Sequence[Request]]) -> list[Reply]:
+        """Do several COMPOUNDs at once, in any order; their answers, failed ones too. Raises TransportError."""
+        self._refuse_if_resting()
+        channel = self._channel()
+        try:
+            replies = channel.run(compounds, time.monotonic() + self._timeout)
+        except (ServerUnavailable, NoAnswer) as error:
+            self._let_rest(error)
+            raise type(error)(f"NFS server {self.address}: {error}") from error
+        except TransportError as error:
+            raise type(error)(f"NFS server {self.address}: {error}") from error
+        if self._rest:
+            self._rest = 0.0
+        return replies
+
+    def close(self) -> None:
+        """End all sessions. A later call opens new ones."""
+        with self._lock:
+            channels, self._channels = self._channels, []
+            mine = self._pid == os.getpid()
+        if mine:
+            for channel in channels:
+                channel.close()
+
+    def _channel(self) -> Channel:
+        with self._lock:
+            if self._pid != os.getpid():
+                # The connections belong to the parent process.
+                self._channels, self._pid = [], os.getpid()
+            idle = min(self._channels, key=lambda channel: channel.load, default=None)
+            if idle is not None and (idle.load < 2 or len(self._channels) >= self._connections):
+                return idle
+            owner = f"volplane {socket.gethostname()} {self._pid} {self._nonce} {len(self._channels)}"
+            channel = Channel(self.address, self._credentials, owner.encode(), dial=self._dial, timeout=self._timeout)
+            self._channels.append(channel)
+            return channel
+
+    # --- a server that is down ----------------------------------------------------------------------------------
+
+    def _refuse_if_resting(self) -> None:
+        now = self._now()
+        if now < self._rest_until:
+            raise ServerUnavailable(
+                f"NFS server {self.address}: {self._why}; it is tried again in {self._rest_until - now:.0f} s"
+            )
+        if any(channel.silent_seconds > _SILENCE for channel in self._channels):
+            raise ServerUnavailable(f"NFS server {self.address}: it does not answer other calls")
+
+    def _let_rest(self, error: TransportError) -> None:
+        """Fail the next calls at once, so that a dead server holds no threads; the first one after that tries again."""
+        if isinstance(error, ServerUnavailable) and "being connected to" in str(error):
+            return
+        self._why = str(error)
+        self._rest = min(_REST_LONGEST, self._rest * 2 or _REST_FIRST)
+        self._rest_until = self._now() + self._rest

@@ -1,0 +1,260 @@
+"""One TCP connection: many calls at once, answers in any order, no thread of its own.
+
+Whichever caller waits reads for all: it hands answers of others over, and leaves the reading to another one when its
+own is there. So a single caller never waits for another thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from volplane_nfs.nfs4.errors import NoAnswer, NotAnNfsServer, ServerUnavailable, TransportError
+from volplane_nfs.nfs4.rpc import RecordParser, call_header, check_reply_header, framed
+from volplane_nfs.nfs4.xdr import MalformedData, Reader
+
+__all__ = ["Address", "Connection", "Dial", "Stream", "dial_tcp"]
+
+_CHUNK: Final = 1 << 18
+_RESOLVE_THREADS: Final = threading.BoundedSemaphore(8)
+"""Look-ups of names that hang keep their thread; no more than these are given to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Of a server. host: a name or an IP address without brackets."""
+
+    host: str
+    port: int = 2049
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == 2049 else f"{host}:{self.port}"
+
+
+class Stream(Protocol):
+    """The part of a socket that a connection uses."""
+
+    def settimeout(self, seconds: float | None, /) -> None: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+Dial = Callable[[Address, float], Stream]
+"""Connect within so many seconds; raises OSError."""
+
+
+def dial_tcp(address: Address, seconds: float) -> Stream:
+    """A TCP connection to the first address of the host that answers."""
+    deadline = time.monotonic() + seconds
+    last: OSError = OSError(f"{address.host} has no address")
+    for family, kind, protocol, _, place in _resolve(address, seconds):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        stream = socket.socket(family, kind, protocol)
+        try:
+            stream.settimeout(left)
+            stream.connect(place)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except OSError as error:
+            stream.close()
+            last = error
+        else:
+            return stream
+    raise last
+
+
+def _resolve(
+    address: Address, seconds: float
+) -> list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int]]]:
+    """getaddrinfo(3) cannot be given a time limit, so it gets a thread of its own."""
+    with contextlib.suppress(OSError):
+        return socket.getaddrinfo(  # type: ignore[return-value]
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )
+    if not _RESOLVE_THREADS.acquire(blocking=False):
+        raise TimeoutError("too many look-ups of host names hang")
+    answers: list[object] = []
+
+    def look_up() -> None:
+        try:
+            answers.append(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.append(error)
+        finally:
+            _RESOLVE_THREADS.release()
+
+    thread = threading.Thread(target=look_up, name=f"resolve-{address.host}", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not answers:
+        raise TimeoutError(f"the look-up of host {address.host} timed out")
+    if isinstance(answers[0], Exception):
+        raise OSError(f"host name {address.host} cannot be resolved: {answers[0]}")
+    return answers[0]  # type: ignore[return-value]
+
+
+class Call:
+    """A call that was sent. answer: set when it is there."""
+
+    __slots__ = ("answer", "xid")
+
+    def __init__(self, xid: int) -> None:
+        self.xid = xid
+        self.answer: bytes | None = None
+
+
+class Connection:
+    """An open connection. Once a call of it fails it is `broken` for ever."""
+
+    def __init__(self, stream: Stream, credentials: bytes, largest_answer: int) -> None:
+        self._stream = stream
+        weakref.finalize(self, stream.close).atexit = False
+        self._credentials = credentials
+        self._parser = RecordParser(largest_answer)
+        self._xids = itertools.count(int.from_bytes(os.urandom(3), "big"))
+        self._state = threading.Condition(threading.Lock())
+        self._sending = threading.Lock()
+        self._reading = False
+        self._pending: dict[int, Call] = {}
+        self.broken: TransportError | None = None
+        self.last_heard = time.monotonic()
+
+    @property
+    def load(self) -> int:
+        """Number of calls without an answer."""
+        return len(self._pending)
+
+    def send(self, procedure: int, arguments: Sequence[bytes], seconds: float) -> list[Call]:
+        """Send calls together. Raises ServerUnavailable if none was sent, NoAnswer if any may have arrived."""
+        calls: list[Call] = []
+        with self._state:
+            if self.broken is not None:
+                raise ServerUnavailable(str(self.broken))
+            if not self._pending:
+                self.last_heard = time.monotonic()
+                if not self._reading and self._is_closed():
+                    self.broken = NoAnswer("the server closed the connection")
+                    raise ServerUnavailable(str(self.broken))
+            for _ in arguments:
+                call = Call(next(self._xids) & 0xFFFFFFFF)
+                self._pending[call.xid] = call
+                calls.append(call)
+        records = b"".join(
+            framed(call_header(call.xid, procedure, self._credentials) + each)
+            for call, each in zip(calls, arguments, strict=True)
+        )
+        try:
+            with self._sending:
+                self._stream.settimeout(seconds)
+                self._stream.sendall(records)
+        except OSError as error:
+            raise self._break(NoAnswer(f"the connection broke: {error}")) from error
+        return calls
+
+    def _is_closed(self) -> bool:
+        """Whether the server closed an idle connection: then a call need not be sent to find out."""
+        try:
+            self._stream.settimeout(0)
+            return not self._stream.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def wait(self, call: Call, deadline: float) -> Reader:
+        """The results of a call, before `deadline` (monotonic). Raises NoAnswer, NotAnNfsServer, ServerUnavailable."""
+        while not self._there_or_ours_to_read(call, deadline):
+            self._read_until(call, deadline)
+        answer = call.answer or b""
+        reader = Reader(answer, 4)
+        try:
+            check_reply_header(reader)
+        except MalformedData as error:
+            raise self._break(NotAnNfsServer(f"the answer cannot be decoded: {error}")) from error
+        except NotAnNfsServer as error:
+            raise self._break(error) from None
+        return reader
+
+    def _there_or_ours_to_read(self, call: Call, deadline: float) -> bool:
+        """Wait until the answer is there (True), or nobody reads any more (False): then the caller is who reads."""
+        with self._state:
+            while call.answer is None and self.broken is None and self._reading:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._state.wait(left)
+            if call.answer is not None:
+                return True
+            if self.broken is not None:
+                raise type(self.broken)(str(self.broken))
+            if not self._reading:
+                self._reading = True
+                return False
+        raise self._break(NoAnswer("no answer in time"))
+
+    def _read_until(self, call: Call, deadline: float) -> None:
+        """Read for everybody until our own answer is there."""
+        failure: TransportError | None = None
+        try:
+            while call.answer is None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    failure = NoAnswer("no answer in time")
+                    break
+                self._stream.settimeout(left)
+                data = self._stream.recv(_CHUNK)
+                if not data:
+                    failure = NoAnswer("the server closed the connection")
+                    break
+                self._deliver(self._parser.feed(data))
+        except TimeoutError:
+            failure = NoAnswer("no answer in time")
+        except OSError as error:
+            failure = NoAnswer(f"the connection broke: {error}")
+        except MalformedData as error:
+            failure = NotAnNfsServer(f"the answer cannot be decoded: {error}")
+        finally:
+            with self._state:
+                self._reading = False
+                self._state.notify_all()
+        if failure is not None:
+            raise self._break(failure)
+
+    def _deliver(self, records: list[bytes]) -> None:
+        self.last_heard = time.monotonic()
+        with self._state:
+            for record in records:
+                call = self._pending.pop(int.from_bytes(record[:4], "big"), None) if len(record) >= 4 else None
+                if call is None:
+                    raise MalformedData("an answer to a call that was not made")
+                call.answer = record
+            self._state.notify_all()
+
+    def _break(self, error: TransportError) -> TransportError:
+        with self._state:
+            if self.broken is None:
+                self.broken = error
+            self._pending.clear()
+            self._state.notify_all()
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        return error
+
+    def close(self) -> None:
+        """Break it; calls without an answer raise NoAnswer."""
+        self._break(NoAnswer("the connection was closed"))

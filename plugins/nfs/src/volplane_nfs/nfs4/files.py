@@ -1,0 +1,241 @@
+"""Directories, symbolic links and small files, by the handle of a directory and names below it.
+
+A path is a tuple of names. Each is a LOOKUP of its own, and no server follows a symbolic link in one: a path with a
+link in it is `NotADirectory`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from volplane_nfs.nfs4.attributes import DIRECTORY, MODE, RDATTR_ERROR, TYPE, mask_of
+from volplane_nfs.nfs4.client import Compounds, values_of
+from volplane_nfs.nfs4.errors import NfsError
+from volplane_nfs.nfs4.operations import (
+    CLOSE,
+    CREATE,
+    GETATTR,
+    GETFH,
+    LOOKUP,
+    OPEN,
+    OPEN_CONFIRM,
+    PUTFH,
+    PUTROOTFH,
+    READ,
+    READDIR,
+    READLINK,
+    REMOVE,
+    RENAME,
+    SAVEFH,
+    SETCLIENTID,
+    SETCLIENTID_CONFIRM,
+    WRITE,
+    Entry,
+    Request,
+)
+from volplane_nfs.nfs4.status import Status
+
+__all__ = [
+    "ANONYMOUS",
+    "MISSING",
+    "NotADirectory",
+    "Path",
+    "create_directory",
+    "create_link",
+    "directory_handle",
+    "entries",
+    "make_directory",
+    "names",
+    "page_of_names",
+    "read_attributes",
+    "read_file",
+    "read_link",
+    "remove",
+    "rename",
+    "root_handle",
+    "walk",
+    "write_file",
+]
+
+Path = tuple[bytes, ...]
+
+ANONYMOUS: Final = (0, bytes(12))
+"""The stateid of whoever has opened nothing."""
+_CURRENT: Final = (1, bytes(12))
+"""In 4.1: the stateid that the operation before returned."""
+MISSING: Final = frozenset({Status.NOENT})
+_NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TYPE, Status.BADTYPE})
+_VERIFIER: Final = bytes(8)
+_PAGE_BYTES: Final = 1 << 16
+_FILE_SYNC: Final = 2
+_WRITE_ONLY, _NO_DELEGATION = 2, 0x0400
+_CONFIRM: Final = 2
+
+
+class NotADirectory(Exception):
+    """A component of the path is a symbolic link or a file. name: which."""
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(f"{name.decode(errors='backslashreplace')!r} is no directory")
+        self.name = name
+
+
+def walk(handle: bytes, path: Path) -> list[Request]:
+    """The operations that lead from a directory to what lies below it."""
+    return [PUTFH(handle), *[LOOKUP(name) for name in path]]
+
+
+def directory_handle(client: Compounds, handle: bytes, path: Path) -> bytes | None:
+    """The handle of a directory; None if it does not exist. Raises NotADirectory."""
+    found = read_attributes(client, handle, path, mask_of(TYPE))
+    if found is None:
+        return None
+    if found[0][TYPE] != DIRECTORY:
+        raise NotADirectory(path[-1] if path else b"")
+    return found[1]
+
+
+def root_handle(client: Compounds, path: Path) -> bytes:
+    """The handle of a directory below the server's root. Raises NotADirectory, NfsError (NOENT: it is missing)."""
+    try:
+        attributes, handle = client.compound(
+            PUTROOTFH(), *[LOOKUP(name) for name in path], GETATTR(mask_of(TYPE)), GETFH()
+        )[-2:]
+    except NfsError as error:
+        if error.status in _NO_DIRECTORY:
+            raise NotADirectory(path[max(0, error.index - 2)] if path else b"") from error
+        raise
+    if attributes[TYPE] != DIRECTORY:
+        raise NotADirectory(path[-1] if path else b"")
+    return bytes(handle)
+
+
+def read_attributes(client: Compounds, handle: bytes, path: Path, mask: int) -> tuple[dict[int, Any], bytes] | None:
+    """Attributes and handle of what is at the path, a link itself; None if nothing is. Raises NotADirectory."""
+    try:
+        values = client.compound(*walk(handle, path), GETATTR(mask), GETFH())
+    except NfsError as error:
+        if error.operation == "LOOKUP" and error.status in MISSING:
+            return None
+        if error.operation == "LOOKUP" and error.status in _NO_DIRECTORY:
+            raise NotADirectory(path[max(0, error.index - 2)]) from error
+        raise
+    return values[-2], bytes(values[-1])
+
+
+def create_directory(name: bytes, mode: int) -> Request:
+    return CREATE((DIRECTORY, None), name, {MODE: mode})
+
+
+def create_link(name: bytes, content: bytes) -> Request:
+    return CREATE((5, content), name, {})
+
+
+def make_directory(client: Compounds, handle: bytes, name: bytes, mode: int) -> bool:
+    """Make a directory; False if there is something of that name."""
+    try:
+        client.compound(PUTFH(handle), create_directory(name, mode))
+    except NfsError as error:
+        if error.status == Status.EXIST:
+            return False
+        raise
+    return True
+
+
+def read_link(client: Compounds, handle: bytes, name: bytes) -> bytes | None:
+    """The target of a symbolic link; None if it does not exist. Raises NfsError (INVAL, WRONG_TYPE) for others."""
+    try:
+        return bytes(client.compound(PUTFH(handle), LOOKUP(name), READLINK())[-1])
+    except NfsError as error:
+        if error.operation == "LOOKUP" and error.status in MISSING:
+            return None
+        raise
+
+
+def remove(client: Compounds, handle: bytes, name: bytes) -> bool:
+    """Remove a file, a link or an empty directory; False if there was none."""
+    try:
+        client.compound(PUTFH(handle), REMOVE(name))
+    except NfsError as error:
+        if error.operation == "REMOVE" and error.status in MISSING:
+            return False
+        raise
+    return True
+
+
+def rename(old_directory: bytes, old: bytes, new_directory: bytes, new: bytes) -> list[Request]:
+    """The operations that rename."""
+    return [PUTFH(old_directory), SAVEFH(), PUTFH(new_directory), RENAME(old, new)]
+
+
+def page_of_names(client: Compounds, handle: bytes) -> list[bytes]:
+    """The names of the first entries of a directory; empty = it is empty."""
+    (_, page) = client.compound(PUTFH(handle), read_page(0, _VERIFIER, 0))
+    return [entry.name for entry in page.entries]
+
+
+def read_page(cookie: int, verifier: bytes, mask: int) -> Request:
+    """RDATTR_ERROR is always asked for: an entry whose attributes cannot be read must not fail the page."""
+    return READDIR(cookie, verifier, _PAGE_BYTES // 4, _PAGE_BYTES, mask | mask_of(RDATTR_ERROR))
+
+
+def entries(client: Compounds, handle: bytes, mask: int = 0) -> Iterator[Entry]:
+    """All entries of a directory, page by page."""
+    cookie, verifier = 0, _VERIFIER
+    while True:
+        (_, page) = client.compound(PUTFH(handle), read_page(cookie, verifier, mask))
+        yield from page.entries
+        if page.eof or not page.entries:
+            return
+        cookie, verifier = page.entries[-1].cookie, page.verifier
+
+
+def names(client: Compounds, handle: bytes) -> list[bytes]:
+    """All names in a directory."""
+    return [entry.name for entry in entries(client, handle)]
+
+
+def read_file(client: Compounds, handle: bytes, name: bytes, maximum: int = 1 << 16) -> bytes | None:
+    """The content of a small file; None if there is none. At most `maximum` bytes are read."""
+    try:
+        values = client.compound(PUTFH(handle), LOOKUP(name), READ(ANONYMOUS, 0, maximum))
+    except NfsError as error:
+        if error.operation == "LOOKUP" and error.status in MISSING:
+            return None
+        raise
+    return bytes(values[-1].data)
+
+
+def write_file(client: Compounds, handle: bytes, name: bytes, data: bytes) -> None:
+    """Make or overwrite a small file: it is on the server's disk when this returns."""
+    how = (1, (0, {MODE: 0o644}))
+    owner = os.urandom(8)
+    opened = OPEN(0, _WRITE_ONLY | _NO_DELEGATION, 0, (0, owner), how, (0, name))
+    (reply,) = client.pipeline([[PUTFH(handle), opened, WRITE(_CURRENT, 0, _FILE_SYNC, data), CLOSE(0, _CURRENT)]])
+    if not reply.status or getattr(client, "minor", 1) != 0:
+        values_of(reply)
+        return
+    _write_in_40(client, [PUTFH(handle)], (how, (0, name)), owner, data)
+
+
+def _write_in_40(
+    client: Compounds, directory: list[Request], how_and_claim: tuple[Any, Any], owner: bytes, data: bytes
+) -> None:
+    """4.0 has no current stateid, and wants a client id and confirmed owners."""
+    callback = (0x40000000, (b"tcp", b"0.0.0.0.0.0"))
+    (made,) = client.compound(SETCLIENTID((os.urandom(8), b"volplane " + owner), callback, 0))
+    client.compound(SETCLIENTID_CONFIRM(made.clientid, made.verifier))
+    opened = OPEN(0, _WRITE_ONLY, 0, (made.clientid, owner), *how_and_claim)
+    values = client.compound(*directory, opened, GETFH())
+    stateid, seqid, file = values[1].stateid, 1, values[2]
+    if values[1].flags & _CONFIRM:
+        stateid, seqid = client.compound(PUTFH(file), OPEN_CONFIRM(stateid, seqid))[1], 2
+    client.compound(PUTFH(file), WRITE(stateid, 0, _FILE_SYNC, data), CLOSE(seqid, stateid))
+
+
+def batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    """Parts of at most `size` items."""
+    for start in range(0, len(items), max(1, size)):
+        yield items[start : start + max(1, size)]

@@ -1,0 +1,414 @@
+"""The operations of NFSv4.0 and 4.1 that this client speaks: one table, from which both directions are coded.
+
+`LOOKUP(b"name")` is a request; a list of them is a COMPOUND. Source: RFC 7530 section 16, RFC 8881 section 18.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from volplane_nfs.nfs4.attributes import FATTR, FILEHANDLE_BYTES
+from volplane_nfs.nfs4.status import Status, name_of_status
+from volplane_nfs.nfs4.xdr import (
+    BITMAP,
+    BOOL,
+    INT64,
+    UINT32,
+    UINT64,
+    VOID,
+    Array,
+    Codec,
+    Fixed,
+    MalformedData,
+    Opaque,
+    Reader,
+    Struct,
+    Union,
+)
+
+__all__ = [
+    "MAXIMUM_OPERATIONS",
+    "OPERATIONS",
+    "Entry",
+    "Operation",
+    "Reply",
+    "Request",
+    "Result",
+    "pack_compound",
+    "pack_reply",
+    "unpack_compound",
+    "unpack_reply",
+]
+
+MAXIMUM_OPERATIONS: Final = 128
+"""In one COMPOUND. Servers have limits of their own; sessions announce them."""
+MAXIMUM_NAME: Final = 1024
+"""Bytes of a name that are sent or taken. A server that allows fewer says NAMETOOLONG."""
+MAXIMUM_LINK: Final = 4096
+MAXIMUM_DATA: Final = 1 << 20
+_MAXIMUM_ENTRIES: Final = 1 << 16
+
+
+class Request(NamedTuple):
+    """An operation with its arguments."""
+
+    operation: Operation
+    arguments: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.operation.name}{self.arguments!r}"
+
+
+class Result(NamedTuple):
+    """What a server answered to one operation. value: None after an error, or if there is none."""
+
+    operation: Operation
+    status: int
+    value: Any
+
+    def __repr__(self) -> str:
+        return f"{self.operation.name}: {name_of_status(self.status)} {self.value!r}"
+
+
+class Reply(NamedTuple):
+    """The answer to a COMPOUND: the results of all operations up to the first that failed."""
+
+    status: int
+    results: list[Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """number: on the wire. minor: the first minor version that has it. changes: it may change something on the server.
+
+    errors: status -> type of what comes with that error; others come with `failure`.
+    """
+
+    number: int
+    name: str
+    arguments: Struct
+    result: Codec
+    minor: int = 0
+    changes: bool = False
+    errors: tuple[tuple[int, Codec], ...] = ()
+    failure: Codec = VOID
+    arms: Union = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arms", Union({0: self.result, **dict(self.errors)}, self.failure))
+
+    def __call__(self, *arguments: Any) -> Request:
+        if len(arguments) != len(self.arguments.fields):
+            raise TypeError(f"{self.name} takes {len(self.arguments.fields)} arguments, not {len(arguments)}")
+        return Request(self, arguments)
+
+    def pack_arguments(self, out: bytearray, arguments: tuple[Any, ...]) -> None:
+        for (_, codec), value in zip(self.arguments.fields, arguments, strict=True):
+            codec.pack(out, value)
+
+    def unpack_arguments(self, reader: Reader) -> tuple[Any, ...]:
+        return tuple(codec.unpack(reader) for _, codec in self.arguments.fields)
+
+
+class Entry(NamedTuple):
+    """One entry of a directory."""
+
+    cookie: int
+    name: bytes
+    attributes: dict[int, Any]
+
+
+class _Entries:
+    """The linked list of entries in the result of READDIR."""
+
+    def pack(self, out: bytearray, value: Sequence[Entry]) -> None:
+        for entry in value:
+            BOOL.pack(out, True)
+            UINT64.pack(out, entry[0])
+            _COMPONENT.pack(out, entry[1])
+            FATTR.pack(out, entry[2])
+        BOOL.pack(out, False)
+
+    def unpack(self, reader: Reader) -> list[Entry]:
+        entries: list[Entry] = []
+        while BOOL.unpack(reader):
+            if len(entries) == _MAXIMUM_ENTRIES:
+                raise MalformedData(f"more than {_MAXIMUM_ENTRIES} entries in one page")
+            entries.append(Entry(reader.uint64(), reader.opaque(MAXIMUM_NAME), FATTR.unpack(reader)))
+        return entries
+
+
+_COMPONENT: Final = Opaque(MAXIMUM_NAME)
+_HANDLE: Final = Opaque(FILEHANDLE_BYTES)
+_VERIFIER: Final = Fixed(8)
+_SESSION: Final = Fixed(16)
+_SMALL: Final = Opaque(1024)
+_NONE: Final = Struct("Nothing")
+_STATEID: Final = Struct("StateId", ("seqid", UINT32), ("other", Fixed(12)))
+_CHANGE: Final = Struct("ChangeInfo", ("atomic", BOOL), ("before", UINT64), ("after", UINT64))
+_DEVICE: Final = Struct("Device", ("major", UINT32), ("minor", UINT32))
+_CREATE_TYPE: Final = Union({3: _DEVICE, 4: _DEVICE, 5: Opaque(MAXIMUM_LINK), 2: VOID, 6: VOID, 7: VOID})
+_OPEN_OWNER: Final = Struct("OpenOwner", ("clientid", UINT64), ("owner", _SMALL))
+_CREATE_HOW: Final = Union(
+    {0: FATTR, 1: FATTR, 2: _VERIFIER, 3: Struct("Exclusive", ("verifier", _VERIFIER), ("attributes", FATTR))}
+)
+_ACE: Final = Struct("Ace", ("type", UINT32), ("flag", UINT32), ("mask", UINT32), ("who", _SMALL))
+_SPACE_LIMIT: Final = Union({1: UINT64, 2: Struct("Blocks", ("count", UINT32), ("size", UINT32))})
+_DELEGATION: Final = Union(
+    {
+        0: VOID,
+        1: Struct("Read", ("stateid", _STATEID), ("recall", BOOL), ("permissions", _ACE)),
+        2: Struct("Write", ("stateid", _STATEID), ("recall", BOOL), ("limit", _SPACE_LIMIT), ("permissions", _ACE)),
+        3: Union({1: BOOL, 2: BOOL}, VOID),
+    }
+)
+_TIME: Final = Struct("Time", ("seconds", INT64), ("nanoseconds", UINT32))
+_IMPLEMENTATION: Final = Array(Struct("Implementation", ("domain", _SMALL), ("name", _SMALL), ("date", _TIME)), 1)
+_CHANNEL: Final = Struct(
+    "Channel",
+    ("padding", UINT32),
+    ("request_bytes", UINT32),
+    ("response_bytes", UINT32),
+    ("cached_bytes", UINT32),
+    ("operations", UINT32),
+    ("slots", UINT32),
+    ("rdma", Array(UINT32, 1)),
+)
+_CALLBACK_SECURITY: Final = Array(Union({0: VOID}), 4)
+_ADDRESS: Final = Struct("Address", ("network", _SMALL), ("address", _SMALL))
+_SP4_NONE: Final = Union({0: VOID})
+
+_TABLE: list[Operation] = []
+
+
+def _operation(number: int, name: str, *arguments: tuple[str, Codec], result: Codec = _NONE, **more: Any) -> Operation:
+    operation = Operation(number, name, Struct(name.title().replace("_", ""), *arguments), result, **more)
+    _TABLE.append(operation)
+    return operation
+
+
+CLOSE = _operation(4, "CLOSE", ("seqid", UINT32), ("stateid", _STATEID), result=_STATEID, changes=True)
+CREATE = _operation(
+    6,
+    "CREATE",
+    ("type", _CREATE_TYPE),
+    ("name", _COMPONENT),
+    ("attributes", FATTR),
+    result=Struct("Created", ("change", _CHANGE), ("attributes", BITMAP)),
+    changes=True,
+)
+GETATTR = _operation(9, "GETATTR", ("mask", BITMAP), result=FATTR)
+GETFH = _operation(10, "GETFH", result=_HANDLE)
+LOOKUP = _operation(15, "LOOKUP", ("name", _COMPONENT))
+OPEN = _operation(
+    18,
+    "OPEN",
+    ("seqid", UINT32),
+    ("access", UINT32),
+    ("deny", UINT32),
+    ("owner", _OPEN_OWNER),
+    ("how", Union({0: VOID, 1: _CREATE_HOW})),
+    ("claim", Union({0: _COMPONENT})),
+    result=Struct(
+        "Opened",
+        ("stateid", _STATEID),
+        ("change", _CHANGE),
+        ("flags", UINT32),
+        ("attributes", BITMAP),
+        ("delegation", _DELEGATION),
+    ),
+    changes=True,
+)
+OPEN_CONFIRM = _operation(20, "OPEN_CONFIRM", ("stateid", _STATEID), ("seqid", UINT32), result=_STATEID, changes=True)
+PUTFH = _operation(22, "PUTFH", ("handle", _HANDLE))
+PUTROOTFH = _operation(24, "PUTROOTFH")
+READ = _operation(
+    25,
+    "READ",
+    ("stateid", _STATEID),
+    ("offset", UINT64),
+    ("count", UINT32),
+    result=Struct("Data", ("eof", BOOL), ("data", Opaque(MAXIMUM_DATA))),
+)
+READDIR = _operation(
+    26,
+    "READDIR",
+    ("cookie", UINT64),
+    ("verifier", _VERIFIER),
+    ("name_bytes", UINT32),
+    ("maximum_bytes", UINT32),
+    ("mask", BITMAP),
+    result=Struct("Page", ("verifier", _VERIFIER), ("entries", _Entries()), ("eof", BOOL)),
+)
+READLINK = _operation(27, "READLINK", result=Opaque(MAXIMUM_LINK))
+REMOVE = _operation(28, "REMOVE", ("name", _COMPONENT), result=_CHANGE, changes=True)
+RENAME = _operation(
+    29,
+    "RENAME",
+    ("old", _COMPONENT),
+    ("new", _COMPONENT),
+    result=Struct("Renamed", ("source", _CHANGE), ("target", _CHANGE)),
+    changes=True,
+)
+SAVEFH = _operation(32, "SAVEFH")
+SETATTR = _operation(
+    34, "SETATTR", ("stateid", _STATEID), ("attributes", FATTR), result=BITMAP, failure=BITMAP, changes=True
+)
+SETCLIENTID = _operation(
+    35,
+    "SETCLIENTID",
+    ("client", Struct("Client", ("verifier", _VERIFIER), ("id", _SMALL))),
+    ("callback", Struct("Callback", ("program", UINT32), ("location", _ADDRESS))),
+    ("callback_ident", UINT32),
+    result=Struct("ClientId", ("clientid", UINT64), ("verifier", _VERIFIER)),
+    errors=((Status.CLID_INUSE, _ADDRESS),),
+)
+SETCLIENTID_CONFIRM = _operation(36, "SETCLIENTID_CONFIRM", ("clientid", UINT64), ("verifier", _VERIFIER))
+VERIFY = _operation(37, "VERIFY", ("attributes", FATTR))
+WRITE = _operation(
+    38,
+    "WRITE",
+    ("stateid", _STATEID),
+    ("offset", UINT64),
+    ("stable", UINT32),
+    ("data", Opaque(MAXIMUM_DATA)),
+    result=Struct("Written", ("count", UINT32), ("committed", UINT32), ("verifier", _VERIFIER)),
+    changes=True,
+)
+EXCHANGE_ID = _operation(
+    42,
+    "EXCHANGE_ID",
+    ("client", Struct("Owner", ("verifier", _VERIFIER), ("id", _SMALL))),
+    ("flags", UINT32),
+    ("protection", _SP4_NONE),
+    ("implementation", _IMPLEMENTATION),
+    result=Struct(
+        "Exchanged",
+        ("clientid", UINT64),
+        ("sequence", UINT32),
+        ("flags", UINT32),
+        ("protection", _SP4_NONE),
+        ("server", Struct("Server", ("minor", UINT64), ("major", _SMALL))),
+        ("scope", _SMALL),
+        ("implementation", _IMPLEMENTATION),
+    ),
+    minor=1,
+)
+CREATE_SESSION = _operation(
+    43,
+    "CREATE_SESSION",
+    ("clientid", UINT64),
+    ("sequence", UINT32),
+    ("flags", UINT32),
+    ("fore", _CHANNEL),
+    ("back", _CHANNEL),
+    ("callback_program", UINT32),
+    ("callback_security", _CALLBACK_SECURITY),
+    result=Struct(
+        "Session", ("id", _SESSION), ("sequence", UINT32), ("flags", UINT32), ("fore", _CHANNEL), ("back", _CHANNEL)
+    ),
+    minor=1,
+)
+DESTROY_SESSION = _operation(44, "DESTROY_SESSION", ("session", _SESSION), minor=1)
+SEQUENCE = _operation(
+    53,
+    "SEQUENCE",
+    ("session", _SESSION),
+    ("sequence", UINT32),
+    ("slot", UINT32),
+    ("highest_slot", UINT32),
+    ("keep", BOOL),
+    result=Struct(
+        "Sequenced",
+        ("session", _SESSION),
+        ("sequence", UINT32),
+        ("slot", UINT32),
+        ("highest_slot", UINT32),
+        ("target_highest_slot", UINT32),
+        ("flags", UINT32),
+    ),
+    minor=1,
+)
+DESTROY_CLIENTID = _operation(57, "DESTROY_CLIENTID", ("clientid", UINT64), minor=1)
+RECLAIM_COMPLETE = _operation(58, "RECLAIM_COMPLETE", ("one_file_system", BOOL), minor=1)
+ILLEGAL = _operation(10044, "ILLEGAL")
+
+OPERATIONS: Final = {operation.number: operation for operation in _TABLE}
+"""Number -> operation: the whole table."""
+
+_TAG: Final = Opaque(1024)
+
+
+def pack_compound(requests: Sequence[Request], minor: int, tag: bytes = b"") -> bytes:
+    """The arguments of a COMPOUND."""
+    out = bytearray()
+    _TAG.pack(out, tag)
+    UINT32.pack(out, minor)
+    UINT32.pack(out, len(requests))
+    for operation, arguments in requests:
+        UINT32.pack(out, operation.number)
+        operation.pack_arguments(out, arguments)
+    return bytes(out)
+
+
+def unpack_compound(reader: Reader) -> tuple[int, list[Request]]:
+    """The minor version and the requests of a COMPOUND."""
+    _TAG.unpack(reader)
+    minor = reader.uint32()
+    count = reader.uint32()
+    if count > MAXIMUM_OPERATIONS:
+        raise MalformedData(f"{count} operations in one COMPOUND")
+    requests = []
+    for _ in range(count):
+        operation = _known(reader.uint32())
+        requests.append(Request(operation, operation.unpack_arguments(reader)))
+    _end(reader)
+    return minor, requests
+
+
+def pack_reply(reply: Reply, tag: bytes = b"") -> bytes:
+    """The result of a COMPOUND."""
+    out = bytearray()
+    UINT32.pack(out, reply.status)
+    _TAG.pack(out, tag)
+    UINT32.pack(out, len(reply.results))
+    for operation, status, value in reply.results:
+        UINT32.pack(out, operation.number)
+        operation.arms.pack(out, (status, value))
+    return bytes(out)
+
+
+def unpack_reply(reader: Reader, requests: Sequence[Request]) -> Reply:
+    """The answer to these requests; raises MalformedData if it is none to them."""
+    status = reader.uint32()
+    _TAG.unpack(reader)
+    count = reader.uint32()
+    if count > len(requests):
+        raise MalformedData(f"{count} results for {len(requests)} operations")
+    results: list[Result] = []
+    for request in requests[:count]:
+        operation = _known(reader.uint32())
+        if operation is not request.operation and operation is not ILLEGAL:
+            raise MalformedData(f"a result of {operation.name} where one of {request.operation.name} is due")
+        results.append(Result(operation, *operation.arms.unpack(reader)))
+    _end(reader)
+    failed = [result.status for result in results if result.status]
+    if (failed and (len(failed) > 1 or results[-1].status != status)) or (not failed and status and results):
+        raise MalformedData(f"status {status} does not go with the results {failed}")
+    if not status and count != len(requests):
+        raise MalformedData(f"{count} results for {len(requests)} operations, and no error")
+    return Reply(status, results)
+
+
+def _known(number: int) -> Operation:
+    operation = OPERATIONS.get(number)
+    if operation is None:
+        raise MalformedData(f"unknown operation {number}")
+    return operation
+
+
+def _end(reader: Reader) -> None:
+    if reader.left:
+        raise MalformedData(f"{reader.left} bytes too many")

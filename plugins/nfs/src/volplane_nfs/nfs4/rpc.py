@@ -1,0 +1,130 @@
+"""ONC RPC (RFC 5531): calls with AUTH_SYS credentials, replies, and record marking for TCP."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from volplane_nfs.nfs4.errors import NotAnNfsServer, ServerUnavailable
+from volplane_nfs.nfs4.xdr import UINT32, Array, MalformedData, Opaque, Reader, Struct
+
+__all__ = [
+    "AUTH_SYS",
+    "COMPOUND",
+    "NULL",
+    "Credentials",
+    "RecordParser",
+    "call_header",
+    "check_reply_header",
+    "framed",
+    "success_header",
+]
+
+NFS_PROGRAM: Final = 100003
+NFS_VERSION: Final = 4
+NULL, COMPOUND = 0, 1
+AUTH_NONE, AUTH_SYS = 0, 1
+_CALL, _REPLY = 0, 1
+_LAST_FRAGMENT: Final = 0x80000000
+_HEADER: Final = struct.Struct(">I")
+_AUTH_BODY: Final = Opaque(400)
+_AUTH_SYS: Final = Struct(
+    "AuthSys",
+    ("stamp", UINT32),
+    ("machine", Opaque(255)),
+    ("uid", UINT32),
+    ("gid", UINT32),
+    ("groups", Array(UINT32, 16)),
+)
+_ACCEPT_ERRORS: Final = {
+    1: "it does not serve NFS",
+    2: "it does not serve NFS version 4",
+    3: "it does not know the procedure",
+    4: "it could not decode the call",
+    5: "it had an internal error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """AUTH_SYS: user, group and up to 16 more groups; the server believes them."""
+
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+    machine: str = ""
+
+    def encode(self) -> bytes:
+        body = bytearray()
+        _AUTH_SYS.pack(body, (0, self.machine.encode()[:255], self.uid, self.gid, self.groups))
+        out = bytearray()
+        UINT32.pack(out, AUTH_SYS)
+        _AUTH_BODY.pack(out, bytes(body))
+        return bytes(out)
+
+
+def call_header(xid: int, procedure: int, credentials: bytes) -> bytes:
+    """What stands before the arguments. credentials: encoded."""
+    head = struct.pack(">IIIIII", xid, _CALL, 2, NFS_PROGRAM, NFS_VERSION, procedure)
+    return head + credentials + struct.pack(">II", AUTH_NONE, 0)
+
+
+def success_header(xid: int) -> bytes:
+    """What stands before the results of an accepted call."""
+    return struct.pack(">IIIIII", xid, _REPLY, 0, AUTH_NONE, 0, 0)
+
+
+def check_reply_header(reader: Reader) -> None:
+    """Read the rest of a reply's header, behind the xid. Raises NotAnNfsServer, ServerUnavailable, MalformedData."""
+    if reader.uint32() != _REPLY:
+        raise NotAnNfsServer("the server sent a call where an answer is due")
+    if reader.uint32() != 0:
+        if reader.uint32() == 0:
+            raise NotAnNfsServer("the server does not speak version 2 of ONC RPC")
+        raise ServerUnavailable(
+            f"the server refuses the credentials of AUTH_SYS (auth_stat {reader.uint32()}): it may want Kerberos"
+        )
+    reader.uint32()
+    _AUTH_BODY.unpack(reader)
+    accepted = reader.uint32()
+    if accepted == 5:
+        raise ServerUnavailable("the server had an internal error (SYSTEM_ERR)")
+    if accepted:
+        raise NotAnNfsServer(f"the server refused the call: {_ACCEPT_ERRORS.get(accepted, f'accept_stat {accepted}')}")
+
+
+def framed(message: bytes) -> bytes:
+    """A record of one fragment."""
+    return _HEADER.pack(_LAST_FRAGMENT | len(message)) + message
+
+
+class RecordParser:
+    """Takes bytes as they come, gives records. maximum: bytes of the largest record; more raises MalformedData before
+    they are stored.
+    """
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._buffer = bytearray()
+        self._record = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The records that are complete with this data."""
+        self._buffer += data
+        records = []
+        while len(self._buffer) >= 4:
+            (header,) = _HEADER.unpack_from(self._buffer)
+            size = header & ~_LAST_FRAGMENT
+            if len(self._record) + size > self._maximum:
+                raise MalformedData(f"a record of {len(self._record) + size} bytes, where {self._maximum} are allowed")
+            if len(self._buffer) < 4 + size:
+                break
+            self._record += self._buffer[4 : 4 + size]
+            del self._buffer[: 4 + size]
+            if header & _LAST_FRAGMENT:
+                records.append(bytes(self._record))
+                self._record.clear()
+            elif size == 0:
+                raise MalformedData("an empty fragment that is not the last")
+        return records

@@ -1,0 +1,373 @@
+"""A channel to a server: a connection, and on it a session of NFSv4.1, or NFSv4.0 where the server has no more.
+
+A call of a session has a slot and a sequence number. If the connection is lost, it is sent again with both, and the
+server either does it or repeats its answer: it is done once. Only a server that was restarted has forgotten; then the
+outcome of a call that changes something is unknown, and everything else is simply called again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from volplane_nfs.nfs4.connection import Address, Call, Connection, Dial
+from volplane_nfs.nfs4.errors import NfsError, NoAnswer, NotAnNfsServer, OutcomeUnknown, ServerUnavailable
+from volplane_nfs.nfs4.operations import (
+    CREATE_SESSION,
+    DESTROY_CLIENTID,
+    DESTROY_SESSION,
+    EXCHANGE_ID,
+    RECLAIM_COMPLETE,
+    SEQUENCE,
+    Reply,
+    Request,
+    pack_compound,
+    unpack_reply,
+)
+from volplane_nfs.nfs4.rpc import COMPOUND
+from volplane_nfs.nfs4.status import Status, name_of_status
+from volplane_nfs.nfs4.xdr import MalformedData
+
+__all__ = ["LARGEST_ANSWER", "Channel"]
+
+SLOTS: Final = 16
+LARGEST_ANSWER: Final = (1 << 18) + 4096
+"""Bytes of the largest record that is taken from a server."""
+_LARGEST: Final = 1 << 18
+_OPERATIONS: Final = 64
+_CONNECT_WAIT: Final = 0.5
+"""Seconds a caller waits while another one connects: a server that does not answer takes one thread, not all."""
+_USE_NON_PNFS: Final = 0x00010000
+_LOST: Final = frozenset(
+    {
+        Status.BADSESSION,
+        Status.DEADSESSION,
+        Status.STALE_CLIENTID,
+        Status.CONN_NOT_BOUND_TO_SESSION,
+        Status.BADSLOT,
+        Status.SEQ_MISORDERED,
+        Status.SEQ_FALSE_RETRY,
+        Status.EXPIRED,
+    }
+)
+"""Results of SEQUENCE after which the session is replaced. The operations behind it were not done by this call."""
+
+
+_Channel = tuple[int, int, int, int, int, int, list[int]]
+
+
+@dataclass(slots=True)
+class _Session:
+    """minor: version. free: numbers of slots and the next sequence of each. operations: in one COMPOUND."""
+
+    minor: int
+    id: bytes = bytes(16)
+    clientid: int = 0
+    operations: int = _OPERATIONS
+    highest: int = SLOTS - 1
+    free: list[tuple[int, int]] = field(default_factory=list)
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class _Item:
+    """A COMPOUND on its way. sent: how often it was sent in this session."""
+
+    requests: Sequence[Request]
+    changes: bool
+    session: _Session | None = None
+    slot: tuple[int, int] = (0, 1)
+    sent: int = 0
+    call: Call | None = None
+    reply: Reply | None = None
+
+
+class Channel:
+    """One connection at a time to one server; it connects when it is needed, and again when it was lost."""
+
+    def __init__(self, address: Address, credentials: bytes, owner: bytes, *, dial: Dial, timeout: float) -> None:
+        self._address = address
+        self._credentials = credentials
+        self._owner = owner
+        self._dial = dial
+        self._timeout = timeout
+        self._connecting = threading.Lock()
+        self._slots = threading.Condition(threading.Lock())
+        self._connection: Connection | None = None
+        self._session: _Session | None = None
+        self._minor = 1
+
+    @property
+    def minor(self) -> int:
+        """The minor version in use, the last one tried if there is no connection."""
+        return self._minor
+
+    @property
+    def operations(self) -> int:
+        """How many operations a COMPOUND may have, besides SEQUENCE."""
+        session = self._session
+        return (session.operations if session is not None else _OPERATIONS) - 1
+
+    @property
+    def load(self) -> int:
+        connection = self._connection
+        return connection.load if connection is not None else 0
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the server has left calls without any answer."""
+        connection = self._connection
+        if connection is None or connection.broken is not None or not connection.load:
+            return 0.0
+        return time.monotonic() - connection.last_heard
+
+    def run(self, compounds: Sequence[Sequence[Request]], deadline: float) -> list[Reply]:
+        """Send them all, as many at once as there are slots, and wait for the answers, in the same order.
+
+        Raises ServerUnavailable (nothing was done), NoAnswer, OutcomeUnknown, NotAnNfsServer.
+        """
+        waiting = [_Item(requests, any(request.operation.changes for request in requests)) for requests in compounds]
+        todo = waiting
+        begun = interrupted = False
+        while todo:
+            if time.monotonic() >= deadline:
+                raise NoAnswer("no answer in time")
+            try:
+                connection, session = self._ready(deadline)
+                part = self._take_slots(todo, session, deadline)
+            except ServerUnavailable as error:
+                if isinstance(error.__cause__, NoAnswer) and not interrupted:
+                    interrupted = True  # the connection broke while the session began
+                    continue
+                if begun and any(item.sent and item.changes for item in todo):
+                    raise NoAnswer("the connection was lost, and the server cannot be reached again") from None
+                raise
+            begun = True
+            self._round(part, connection, deadline)
+            todo = [item for item in todo if item.reply is None]
+        return [item.reply for item in waiting if item.reply is not None]
+
+    def close(self) -> None:
+        """End the session on the server, if it answers, and close the connection."""
+        connection, session = self._connection, self._session
+        self._connection = self._session = None
+        if connection is None:
+            return
+        if session is not None and session.minor == 1 and connection.broken is None:
+            deadline = time.monotonic() + min(1.0, self._timeout)
+            with contextlib.suppress(Exception):
+                self._plain(connection, [DESTROY_SESSION(session.id)], 1, deadline)
+                self._plain(connection, [DESTROY_CLIENTID(session.clientid)], 1, deadline)
+        connection.close()
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    def _round(self, items: list[_Item], connection: Connection, deadline: float) -> None:
+        """Send each once and wait for the answers. Items without a reply afterwards shall be sent again."""
+        try:
+            self._send(items, connection, deadline)
+            for item in items:
+                if item.call is not None:
+                    self._answered(item, connection, deadline)
+        except (NoAnswer, ServerUnavailable):
+            # A session is kept over connections, so that calls can be repeated. Time that is up ends that.
+            if time.monotonic() >= deadline:
+                self._drop(items)
+                raise
+            for item in items:
+                if item.reply is None and item.session is not None and item.session.minor == 0:
+                    self._release(item, item.session)
+                    self._again(item, unknown=item.sent > 0)
+        except BaseException:
+            self._drop(items)
+            raise
+
+    def _send(self, items: list[_Item], connection: Connection, deadline: float) -> None:
+        records = [self._packed(item) for item in items]
+        for item in items:
+            item.call = None
+            item.sent += 1
+        try:
+            calls = connection.send(COMPOUND, records, max(0.001, deadline - time.monotonic()))
+        except ServerUnavailable:
+            for item in items:
+                item.sent -= 1  # the connection was known to be lost: nothing was sent
+            raise
+        for item, call in zip(items, calls, strict=True):
+            item.call = call
+
+    def _packed(self, item: _Item) -> bytes:
+        session = item.session
+        if session is None or session.minor == 0:
+            return pack_compound(item.requests, 0)
+        slot, sequence = item.slot
+        first = SEQUENCE(session.id, sequence, slot, session.highest, item.changes)
+        return pack_compound([first, *item.requests], 1)
+
+    def _answered(self, item: _Item, connection: Connection, deadline: float) -> None:
+        call, session = item.call, item.session
+        if call is None or session is None:
+            return
+        reader = connection.wait(call, deadline)
+        requests = item.requests if session.minor == 0 else [SEQUENCE(b"", 0, 0, 0, False), *item.requests]
+        try:
+            reply = unpack_reply(reader, requests)
+        except MalformedData as error:
+            connection.close()
+            raise NotAnNfsServer(f"the answer cannot be decoded: {error}") from error
+        if session.minor == 1:
+            if not reply.results or reply.results[0].status:
+                status = reply.results[0].status if reply.results else reply.status
+                self._sequence_failed(item, session, status, deadline)
+                return
+            reply = Reply(reply.status, reply.results[1:])
+        self._release(item, session)
+        item.reply = reply
+
+    def _sequence_failed(self, item: _Item, session: _Session, status: int, deadline: float) -> None:
+        if status == Status.RETRY_UNCACHED_REP:
+            self._release(item, session)  # done, without its answer kept: it changes nothing, so it is called again
+            item.session = None
+        elif status == Status.DELAY:
+            time.sleep(min(0.02, max(0.0, deadline - time.monotonic())))
+        elif status in _LOST:
+            session.lost = True
+            self._again(item, unknown=item.sent > 1)
+        else:
+            self._release(item, session)
+            raise NfsError(status, "SEQUENCE", 0)
+
+    def _again(self, item: _Item, *, unknown: bool) -> None:
+        """Call it anew, in another session. unknown: it may have been done already."""
+        item.session = None
+        if unknown and item.changes:
+            raise OutcomeUnknown("the server has forgotten the session, and with it the call")
+        item.sent = 0
+
+    # --- slots --------------------------------------------------------------------------------------------------
+
+    def _take_slots(self, items: list[_Item], session: _Session, deadline: float) -> list[_Item]:
+        """Those that have a slot of the session, or get one: at least one item, waiting for it if need be."""
+        taken: list[_Item] = []
+        with self._slots:
+            for item in items:
+                if item.session is session:
+                    taken.append(item)
+                elif item.session is not None:
+                    self._again(item, unknown=item.sent > 0)
+            for item in items:
+                if item.session is None:
+                    while not session.free and not taken and not session.lost:
+                        if not self._slots.wait(max(0.0, deadline - time.monotonic())):
+                            raise ServerUnavailable("all slots of the session are taken by calls without an answer")
+                    if not session.free:
+                        break
+                    item.slot = session.free.pop()
+                    item.session = session
+                    taken.append(item)
+        return taken
+
+    def _release(self, item: _Item, session: _Session) -> None:
+        slot, sequence = item.slot
+        with self._slots:
+            session.free.append((slot, (sequence + 1) & 0xFFFFFFFF))
+            self._slots.notify()
+
+    def _drop(self, items: list[_Item]) -> None:
+        """Give the session up: the state of some of its slots is not known."""
+        with self._slots:
+            for item in items:
+                if item.reply is None and item.session is not None and item.session.minor == 1:
+                    item.session.lost = True
+                elif item.reply is None and item.session is not None:
+                    item.session.free.append(item.slot)
+            self._slots.notify_all()
+
+    # --- connecting ---------------------------------------------------------------------------------------------
+
+    def _ready(self, deadline: float) -> tuple[Connection, _Session]:
+        """A connection that is not broken and a session that is not lost."""
+        connection, session = self._connection, self._session
+        if connection is not None and connection.broken is None and session is not None and not session.lost:
+            return connection, session
+        if not self._connecting.acquire(timeout=min(_CONNECT_WAIT, max(0.0, deadline - time.monotonic()))):
+            raise ServerUnavailable("it is being connected to and does not answer")
+        try:
+            connection, session = self._connection, self._session
+            if connection is None or connection.broken is not None:
+                connection = self._connected(deadline)
+                self._connection = connection
+            if session is None or session.lost or session.minor == 0:
+                session = self._begun(connection, session, deadline)
+                self._session = session
+        finally:
+            self._connecting.release()
+        return connection, session
+
+    def _connected(self, deadline: float) -> Connection:
+        try:
+            stream = self._dial(self._address, max(0.001, deadline - time.monotonic()))
+        except OSError as error:
+            raise ServerUnavailable(f"cannot connect: {error.strerror or error}") from error
+        return Connection(stream, self._credentials, LARGEST_ANSWER)
+
+    def _begun(self, connection: Connection, old: _Session | None, deadline: float) -> _Session:
+        """A new session. Its new verifier lets the server forget the one before."""
+        try:
+            if self._minor == 1:
+                session = self._session_of_41(connection, deadline)
+                if session is not None:
+                    return session
+                self._minor = 0
+        except NoAnswer as error:
+            raise ServerUnavailable(str(error)) from error
+        if old is not None and old.minor == 0:
+            return old
+        return _Session(minor=0, free=[(slot, 0) for slot in range(SLOTS)])
+
+    def _session_of_41(self, connection: Connection, deadline: float) -> _Session | None:
+        exchange = EXCHANGE_ID((os.urandom(8), self._owner), _USE_NON_PNFS, (0, None), [])
+        status, exchanged = self._plain(connection, [exchange], 1, deadline)
+        if status == Status.MINOR_VERS_MISMATCH:
+            return None
+        self._check(status, "EXCHANGE_ID")
+        channel: _Channel = (0, _LARGEST, _LARGEST, 8192, _OPERATIONS, SLOTS, [])
+        back: _Channel = (0, 4096, 4096, 0, 2, 1, [])
+        create = CREATE_SESSION(exchanged.clientid, exchanged.sequence, 0, channel, back, 0, [(0, None)])
+        status, made = self._plain(connection, [create], 1, deadline)
+        self._check(status, "CREATE_SESSION")
+        slots = max(1, min(SLOTS, made.fore.slots))
+        session = _Session(
+            minor=1,
+            id=made.id,
+            clientid=exchanged.clientid,
+            operations=max(8, min(_OPERATIONS, made.fore.operations)),
+            highest=slots - 1,
+            free=[(slot, 1) for slot in reversed(range(1, slots))] or [(0, 1)],
+        )
+        first = [SEQUENCE(session.id, 1, 0, session.highest, True), RECLAIM_COMPLETE(False)]
+        self._plain(connection, first, 1, deadline)
+        if slots > 1:
+            session.free.append((0, 2))
+        else:
+            session.free = [(0, 2)]
+        return session
+
+    def _plain(self, connection: Connection, requests: list[Request], minor: int, deadline: float) -> tuple[int, Any]:
+        """A call outside of any session: its status and the value of its last result."""
+        (call,) = connection.send(COMPOUND, [pack_compound(requests, minor)], max(0.001, deadline - time.monotonic()))
+        try:
+            reply = unpack_reply(connection.wait(call, deadline), requests)
+        except MalformedData as error:
+            connection.close()
+            raise NotAnNfsServer(f"the answer cannot be decoded: {error}") from error
+        return reply.status, reply.results[-1].value if reply.results else None
+
+    def _check(self, status: int, operation: str) -> None:
+        if status:
+            raise ServerUnavailable(f"{operation} is refused with {name_of_status(status)}")

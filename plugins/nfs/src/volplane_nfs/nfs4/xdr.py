@@ -1,0 +1,277 @@
+"""XDR (RFC 4506): codecs that pack and unpack, with a bound on everything whose length the other side chooses.
+
+A codec packs a value into a bytearray and unpacks it from a `Reader`. Composite codecs are built from others, so that a
+type is written once and serves both directions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+__all__ = [
+    "BITMAP",
+    "BOOL",
+    "INT64",
+    "UINT32",
+    "UINT64",
+    "VOID",
+    "Array",
+    "Codec",
+    "Fixed",
+    "MalformedData",
+    "Opaque",
+    "Reader",
+    "Struct",
+    "Union",
+]
+
+_U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+_I64: Final = struct.Struct(">q")
+_MAXIMUM_BITMAP_WORDS: Final = 8
+
+
+class MalformedData(ValueError):
+    """Bytes that are no value of the type: too short, too long, or a number that is not allowed."""
+
+
+class Reader:
+    """A position in received bytes."""
+
+    __slots__ = ("data", "position")
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self.data = data
+        self.position = position
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.position
+
+    def uint32(self) -> int:
+        try:
+            (value,) = _U32.unpack_from(self.data, self.position)
+        except struct.error:
+            raise MalformedData("the data ends within a number") from None
+        self.position += 4
+        return int(value)
+
+    def uint64(self) -> int:
+        try:
+            (value,) = _U64.unpack_from(self.data, self.position)
+        except struct.error:
+            raise MalformedData("the data ends within a number") from None
+        self.position += 8
+        return int(value)
+
+    def take(self, size: int) -> bytes:
+        """So many bytes and the padding behind them, which must be zero."""
+        start, end = self.position, self.position + size
+        padded = end + (-size & 3)
+        if padded > len(self.data):
+            raise MalformedData(f"{size} bytes announced, {self.left} left")
+        if padded != end and any(self.data[end:padded]):
+            raise MalformedData("padding that is not zero")
+        self.position = padded
+        return bytes(self.data[start:end])
+
+    def opaque(self, maximum: int) -> bytes:
+        size = self.uint32()
+        if size > maximum:
+            raise MalformedData(f"{size} bytes where at most {maximum} are allowed")
+        return self.take(size)
+
+
+class Codec(Protocol):
+    """A type. `pack` raises MalformedData for a value that is none of the type, `unpack` for such bytes."""
+
+    def pack(self, out: bytearray, value: Any, /) -> None: ...
+
+    def unpack(self, reader: Reader, /) -> Any: ...
+
+
+class _Number:
+    def __init__(self, form: struct.Struct, read: Callable[[Reader], int]) -> None:
+        self._pack = form.pack
+        self._read = read
+
+    def pack(self, out: bytearray, value: int) -> None:
+        try:
+            out += self._pack(value)
+        except struct.error:
+            raise MalformedData(f"{value!r} is out of range") from None
+
+    def unpack(self, reader: Reader) -> int:
+        return self._read(reader)
+
+
+def _signed(reader: Reader) -> int:
+    value = reader.uint64()
+    return value - (1 << 64) if value >> 63 else value
+
+
+UINT32: Final = _Number(_U32, Reader.uint32)
+UINT64: Final = _Number(_U64, Reader.uint64)
+INT64: Final = _Number(_I64, _signed)
+
+
+class _Bool:
+    def pack(self, out: bytearray, value: bool) -> None:
+        out += b"\0\0\0\1" if value else b"\0\0\0\0"
+
+    def unpack(self, reader: Reader) -> bool:
+        value = reader.uint32()
+        if value > 1:
+            raise MalformedData(f"{value} is no boolean")
+        return value == 1
+
+
+class _Void:
+    def pack(self, out: bytearray, value: None) -> None:
+        if value is not None:
+            raise MalformedData(f"{value!r} where nothing is allowed")
+
+    def unpack(self, reader: Reader) -> None:
+        return None
+
+
+BOOL: Final = _Bool()
+VOID: Final = _Void()
+
+
+class Opaque:
+    """Bytes of a length up to `maximum`."""
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+
+    def pack(self, out: bytearray, value: bytes) -> None:
+        size = len(value)
+        if size > self.maximum:
+            raise MalformedData(f"{size} bytes where at most {self.maximum} are allowed")
+        out += _U32.pack(size)
+        out += value
+        out += bytes(-size & 3)
+
+    def unpack(self, reader: Reader) -> bytes:
+        return reader.opaque(self.maximum)
+
+
+class Fixed:
+    """Exactly `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def pack(self, out: bytearray, value: bytes) -> None:
+        if len(value) != self.size:
+            raise MalformedData(f"{len(value)} bytes where {self.size} are needed")
+        out += value
+        out += bytes(-self.size & 3)
+
+    def unpack(self, reader: Reader) -> bytes:
+        return reader.take(self.size)
+
+
+class _Bitmap:
+    """`bitmap4`, as an int whose bit n stands for number n."""
+
+    def pack(self, out: bytearray, value: int) -> None:
+        words = -(-value.bit_length() // 32)
+        if value < 0 or words > _MAXIMUM_BITMAP_WORDS:
+            raise MalformedData(f"bitmap {value:#x} is out of range")
+        out += _U32.pack(words)
+        for word in range(words):
+            out += _U32.pack(value >> 32 * word & 0xFFFFFFFF)
+
+    def unpack(self, reader: Reader) -> int:
+        words = reader.uint32()
+        if words > _MAXIMUM_BITMAP_WORDS:
+            raise MalformedData(f"bitmap of {words} words")
+        value = 0
+        for word in range(words):
+            value |= reader.uint32() << 32 * word
+        return value
+
+
+BITMAP: Final = _Bitmap()
+
+
+class Array:
+    """A list of at most `maximum` values of one type."""
+
+    def __init__(self, item: Codec, maximum: int) -> None:
+        self._item = item
+        self.maximum = maximum
+
+    def pack(self, out: bytearray, value: Sequence[Any]) -> None:
+        if len(value) > self.maximum:
+            raise MalformedData(f"{len(value)} values where at most {self.maximum} are allowed")
+        out += _U32.pack(len(value))
+        for item in value:
+            self._item.pack(out, item)
+
+    def unpack(self, reader: Reader) -> list[Any]:
+        count = reader.uint32()
+        if count > self.maximum:
+            raise MalformedData(f"{count} values where at most {self.maximum} are allowed")
+        return [self._item.unpack(reader) for _ in range(count)]
+
+
+class Struct:
+    """A named tuple of fields. A struct with a single field is the value of that field."""
+
+    def __init__(self, name: str, *fields: tuple[str, Codec]) -> None:
+        self.name = name
+        self.fields = fields
+        self._codecs = tuple(codec for _, codec in fields)
+        self._make: Callable[..., Any] = namedtuple(name, [field for field, _ in fields])  # type: ignore[misc]  # noqa: PYI024
+
+    def __call__(self, *values: Any) -> Any:
+        """A value of the struct."""
+        return self._make(*values)
+
+    def pack(self, out: bytearray, value: Any) -> None:
+        if len(self._codecs) == 1:
+            self._codecs[0].pack(out, value)
+            return
+        if not self._codecs:
+            VOID.pack(out, value)
+            return
+        if len(value) != len(self._codecs):
+            raise MalformedData(f"{self.name} has {len(self._codecs)} fields, not {len(value)}")
+        for codec, field in zip(self._codecs, value, strict=True):
+            codec.pack(out, field)
+
+    def unpack(self, reader: Reader) -> Any:
+        if not self._codecs:
+            return None
+        if len(self._codecs) == 1:
+            return self._codecs[0].unpack(reader)
+        return self._make(*[codec.unpack(reader) for codec in self._codecs])
+
+
+class Union:
+    """A discriminated union: the value is a pair of the number and of what belongs to it."""
+
+    def __init__(self, arms: Mapping[int, Codec], default: Codec | None = None) -> None:
+        self.arms = arms
+        self.default = default
+
+    def pack(self, out: bytearray, value: tuple[int, Any]) -> None:
+        number, content = value
+        out += _U32.pack(number)
+        self._arm(number).pack(out, content)
+
+    def unpack(self, reader: Reader) -> tuple[int, Any]:
+        number = reader.uint32()
+        return number, self._arm(number).unpack(reader)
+
+    def _arm(self, number: int) -> Codec:
+        arm = self.arms.get(number, self.default)
+        if arm is None:
+            raise MalformedData(f"{number} is none of {sorted(self.arms)}")
+        return arm

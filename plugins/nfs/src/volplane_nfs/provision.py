@@ -1,0 +1,296 @@
+"""The hook `provision`: a marker with everything that was demanded, then the directory.
+
+Whether the path is free is looked up before the marker is made; from then on what is at the path is the volume's. The
+directory is made by CREATE, which never takes anything over, with a mode that says that it is not finished. Owner and
+mode follow in one SETATTR. In the common case marker, directory and attributes are one COMPOUND.
+
+A deletion may run beside a late duplicate of a call. It takes the marker away first, then the directory. So whoever
+makes the directory looks for the marker afterwards, and removes the directory if it is gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from volplane import AlreadyExists, InvalidArgument, ProvisionRequest, ResourceExhausted, Unavailable
+from volplane_nfs.markers import VolumeMarker, parent_key, parent_marker
+from volplane_nfs.nfs4 import NfsError, Status, values_of
+from volplane_nfs.nfs4.attributes import SPACE_AVAIL, SPACE_TOTAL, mask_of
+from volplane_nfs.nfs4.files import (
+    ANONYMOUS,
+    MISSING,
+    NotADirectory,
+    Path,
+    create_directory,
+    create_link,
+    names,
+    walk,
+)
+from volplane_nfs.nfs4.operations import CREATE, GETATTR, LOOKUP, PUTFH, REMOVE, SETATTR, Reply, Request
+from volplane_nfs.path_template import PathTemplate
+from volplane_nfs.settings import ClassParameters
+from volplane_nfs.share import Handles, Share
+from volplane_nfs.volumes import (
+    INITIAL_MODE,
+    ancestors,
+    directory_attributes,
+    is_unfinished,
+    marker_in,
+    ours,
+    read_marker,
+    read_request,
+    refuse_foreign_marks,
+    text,
+    wanted_attributes,
+)
+
+__all__ = ["check_sizes", "free_space", "make_parents", "provision_directory", "space_request"]
+
+_PARENT_MODE: Final = 0o755
+_FINAL: Final = frozenset({Status.NAMETOOLONG, Status.BADNAME, Status.BADCHAR, Status.INVAL, Status.XDEV})
+"""Errors that become such as prove that nothing was made: so nothing may be left."""
+_AGAIN: Final = 0.2
+
+
+def demand_of(request: ProvisionRequest, parameters: ClassParameters) -> dict[str, Any]:
+    """What was asked for, as JSON values: equal demands have equal ones."""
+    return {
+        "capacity_bytes": request.capacity_bytes,
+        "access_modes": sorted(str(mode) for mode in request.access_modes),
+        "mode": f"{parameters.mode:04o}",
+        "uid": parameters.uid,
+        "gid": parameters.gid,
+        "path_template": parameters.path_template,
+        "on_delete": parameters.on_delete,
+        "retention": parameters.retention,
+        **parameters.export,
+    }
+
+
+def new_marker(request: ProvisionRequest, parameters: ClassParameters) -> VolumeMarker:
+    """The marker of a volume that is to be made."""
+    path = PathTemplate.parse(parameters.path_template).render(request.claim, request.name)
+    return VolumeMarker(
+        name=request.name,
+        owner=request.owner,
+        path=path,
+        capacity_bytes=request.capacity_bytes,
+        demand=demand_of(request, parameters),
+        gid=parameters.gid,
+        claim=f"{request.claim.namespace}/{request.claim.name}",
+        created_at=round(time.time(), 3),
+    )
+
+
+def refuse_other_demand(marker: VolumeMarker, request: ProvisionRequest, parameters: ClassParameters) -> None:
+    """Raise `AlreadyExists` unless the volume was made for this owner and an equal demand."""
+    refuse_foreign_marks(marker, request.owner)
+    if marker.owner.generation != request.owner.generation:
+        raise AlreadyExists(
+            f"{request.name} exists in generation {marker.owner.generation}, asked for was {request.owner.generation}"
+        )
+    demand = demand_of(request, parameters)
+    for key, value in demand.items():
+        if marker.demand.get(key) != value:
+            raise AlreadyExists(
+                f"{request.name} was made with {key} {marker.demand.get(key)!r}, and {value!r} is asked for now"
+            )
+
+
+def free_space(reply: Reply) -> int | None:
+    """Bytes that are free, from the answer to `space_request` and more; None if the server does not tell."""
+    if len(reply.results) < 2 or reply.results[1].status:
+        values_of(reply)
+    attributes = reply.results[1].value
+    if not attributes.get(SPACE_TOTAL):
+        return None
+    return int(attributes.get(SPACE_AVAIL, 0))
+
+
+def space_request(handles: Handles) -> list[Request]:
+    return [PUTFH(handles.root), GETATTR(mask_of(SPACE_AVAIL, SPACE_TOTAL))]
+
+
+def provision_directory(
+    share: Share,
+    handles: Handles,
+    request: ProvisionRequest,
+    parameters: ClassParameters,
+    *,
+    check_space: bool,
+    prepare: Callable[[VolumeMarker], VolumeMarker],
+) -> VolumeMarker:
+    """Make the volume's marker and directory, or finish those of an earlier call.
+
+    prepare: completes a marker before it is made.
+    """
+    wanted = new_marker(request, parameters)
+    path = wanted.components
+    first = [*space_request(handles), *ours(handles, ancestors(path))]
+    look, there = share.client.pipeline(
+        [[*first, *read_request(handles.volumes, wanted.file)], walk(handles.root, path)]
+    )
+    free = free_space(look)
+    parents_marked = len(look.results) > len(first)
+    if not parents_marked:
+        (look,) = share.client.pipeline([read_request(handles.volumes, wanted.file)])
+    marker = marker_in(look)
+    if marker is None and not there.status:
+        # The path was looked at last: a duplicate of this call may have made both meanwhile.
+        marker = read_marker(share, handles.volumes, wanted.file)
+    if marker is not None:
+        refuse_other_demand(marker, request, parameters)
+        finish_directory(share, handles, marker)
+        return marker
+    _refuse_what_is_there(share, handles, wanted, there)
+    if check_space:
+        _refuse_too_large(share, request, free)
+    if not parents_marked or len(there.results) <= len(path):
+        make_parents(share, handles, path)
+    return _make(share, handles, prepare(wanted), request, parameters)
+
+
+def _make(
+    share: Share, handles: Handles, marker: VolumeMarker, request: ProvisionRequest, parameters: ClassParameters
+) -> VolumeMarker:
+    (reply,) = share.client.pipeline(
+        [[PUTFH(handles.volumes), create_link(marker.file, marker.encode()), *_directory_requests(handles, marker)]]
+    )
+    if reply.status == Status.EXIST and len(reply.results) == 2:
+        # A duplicate of this call was quicker.
+        present = read_marker(share, handles.volumes, marker.file)
+        if present is None:
+            raise Unavailable(f"{marker.name} was made and deleted meanwhile", retry_after=_AGAIN)
+        refuse_other_demand(present, request, parameters)
+        finish_directory(share, handles, present)
+        return present
+    if reply.status:
+        if len(reply.results) <= 2:
+            values_of(reply)
+        _go_on(share, handles, marker, reply)
+    return marker
+
+
+def _go_on(share: Share, handles: Handles, marker: VolumeMarker, reply: Reply) -> None:
+    """The marker is there, and something behind it failed."""
+    if reply.status in MISSING and _is_finished(reply):
+        _undo(share, handles, marker)
+    try:
+        if reply.results[-1].operation in {LOOKUP, CREATE} and reply.status in MISSING | {Status.EXIST}:
+            finish_directory(share, handles, marker)
+        else:
+            values_of(reply)
+    except NfsError as error:
+        if error.status in _FINAL:
+            share.client.pipeline([[PUTFH(handles.volumes), REMOVE(marker.file)]])
+        raise
+
+
+def _directory_requests(handles: Handles, marker: VolumeMarker) -> list[Request]:
+    """Make the directory, finish it, and see whether its marker is still there."""
+    path = marker.components
+    return [
+        *walk(handles.root, path[:-1]),
+        create_directory(path[-1], INITIAL_MODE),
+        SETATTR(ANONYMOUS, wanted_attributes(marker)),
+        PUTFH(handles.volumes),
+        LOOKUP(marker.file),
+    ]
+
+
+def finish_directory(share: Share, handles: Handles, marker: VolumeMarker) -> None:
+    """Make the directory of a volume that has a marker, and set its attributes, as far as that is still to be done."""
+    found = directory_attributes(share, handles, marker.components)
+    if found is None:
+        make_parents(share, handles, marker.components)
+        (reply,) = share.client.pipeline([_directory_requests(handles, marker)])
+        if reply.status in MISSING and _is_finished(reply):
+            _undo(share, handles, marker)
+        if reply.status not in {0, Status.EXIST}:
+            values_of(reply)
+        if not reply.status:
+            return
+        found = directory_attributes(share, handles, marker.components)
+    if found is not None and is_unfinished(found[0], marker):
+        share.client.compound(PUTFH(found[1]), SETATTR(ANONYMOUS, wanted_attributes(marker)))
+
+
+def _is_finished(reply: Reply) -> bool:
+    return any(result.operation is SETATTR and not result.status for result in reply.results)
+
+
+def _undo(share: Share, handles: Handles, marker: VolumeMarker) -> None:
+    """A deletion took the marker away before the directory was there: it will not see the directory."""
+    path = marker.components
+    share.client.pipeline([[*walk(handles.root, path[:-1]), REMOVE(path[-1])]])
+    raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
+
+
+def _refuse_what_is_there(share: Share, handles: Handles, marker: VolumeMarker, reply: Reply) -> None:
+    """Raise unless the path is free."""
+    if reply.status in MISSING:
+        return
+    if reply.status in {Status.NOTDIR, Status.SYMLINK}:
+        raise NotADirectory(marker.components[max(0, len(reply.results) - 3)])
+    values_of(reply)
+    prefix = f"{marker.name}@".encode()
+    if any(name.startswith(prefix) for name in names(share.client, handles.deleting)):
+        raise Unavailable(f"{marker.name} is being deleted", retry_after=1.0)
+    raise AlreadyExists(
+        f"{text(share, marker.components)} exists and carries no mark of {marker.name}: it is not touched; move it "
+        "away, or change pathTemplate"
+    )
+
+
+def _refuse_too_large(share: Share, request: ProvisionRequest, free: int | None) -> None:
+    if free is not None and request.capacity_bytes > free:
+        raise ResourceExhausted(
+            f"{share} has {free} bytes left, {request.name} asks for {request.capacity_bytes}: delete volumes, grow "
+            "the file system, or set the option check_free_space to false",
+            scope=str(share),
+            nothing_done=True,
+        )
+
+
+def make_parents(share: Share, handles: Handles, path: Path) -> None:
+    """Make the directories above a volume, each with a marker that it is the driver's own.
+
+    Raises `AlreadyExists` for a directory that somebody else made: its users could exchange volumes in it.
+    """
+    for parent in ancestors(path):
+        key = parent_key(parent)
+        (there, marked) = share.client.pipeline([[*walk(handles.root, parent)], [PUTFH(handles.parents), LOOKUP(key)]])
+        if not there.status and not marked.status:
+            continue
+        if not there.status:
+            # The removal of a parent takes its marker first, and puts it back if a volume came meanwhile.
+            time.sleep(0.05)
+            (marked,) = share.client.pipeline([[PUTFH(handles.parents), LOOKUP(key)]])
+            if marked.status:
+                raise AlreadyExists(
+                    f"{text(share, parent)} was not made by volplane: no volume is made in it; choose another "
+                    "pathTemplate"
+                )
+            continue
+        if there.status not in MISSING:
+            values_of(there)
+        if marked.status:
+            marker = create_link(key, parent_marker(parent))
+            _allow(share.client.pipeline([[PUTFH(handles.parents), marker]])[0], Status.EXIST)
+        request = create_directory(parent[-1], _PARENT_MODE)
+        _allow(share.client.pipeline([[*walk(handles.root, parent[:-1]), request]])[0], Status.EXIST)
+
+
+def _allow(reply: Reply, *allowed: int) -> None:
+    if reply.status not in allowed:
+        values_of(reply)
+
+
+def check_sizes(request: ProvisionRequest) -> None:
+    """Raise `InvalidArgument` for sizes that contradict each other."""
+    if request.capacity_bytes < 1:
+        raise InvalidArgument(f"capacity {request.capacity_bytes} must be at least 1 byte")
+    if request.limit_bytes is not None and request.limit_bytes < request.capacity_bytes:
+        raise InvalidArgument(f"limit {request.limit_bytes} is less than the request {request.capacity_bytes}")

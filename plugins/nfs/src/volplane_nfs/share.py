@@ -1,0 +1,171 @@
+"""A share: how it is marked and opened, and the check that every use of it makes."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from volplane import Unavailable
+from volplane_nfs.errors import LOST_HANDLE, storage_errors
+from volplane_nfs.markers import CONTROL, CorruptMarker, dumped, loaded
+from volplane_nfs.nfs4 import Compounds, NfsError, OutcomeUnknown, Status
+from volplane_nfs.nfs4.files import (
+    NotADirectory,
+    create_link,
+    directory_handle,
+    make_directory,
+    read_link,
+    root_handle,
+)
+from volplane_nfs.nfs4.operations import PUTFH
+from volplane_nfs.settings import ShareAddress
+
+__all__ = ["Handles", "Share"]
+
+_DIRECTORIES: Final = ("volumes", "deleting", "trash", "parents", "archive", "exports", "tmp")
+_ATTEMPTS: Final = 4
+_CONTROL: Final = CONTROL.encode()
+_ID_DIGITS: Final = 32
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handles:
+    """File handles of a share and of the driver's directories in it. share_id: of its marker."""
+
+    share_id: str
+    root: bytes
+    control: bytes
+    volumes: bytes
+    deleting: bytes
+    trash: bytes
+    parents: bytes
+    archive: bytes
+    exports: bytes
+    tmp: bytes
+
+
+class Share:
+    """One of the driver's shares."""
+
+    def __init__(self, address: ShareAddress, client: Compounds, *, mark: bool) -> None:
+        """mark: whether a share that has no marker may be marked."""
+        self.address = address
+        self.client = client
+        self._mark = mark
+        self._lock = threading.Lock()
+        self._handles: Handles | None = None
+        self._known_id = ""
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+    @property
+    def known_id(self) -> str:
+        """The id that the share had when it was used last, else empty."""
+        return self._known_id
+
+    def work(self, doing: str, step: Callable[[Handles], T]) -> T:
+        """Run a step with the handles of the share; every `BackendError` it can lead to is raised as one.
+
+        A step looks at what is there before it changes anything. So it is run again if handles are stale or the outcome
+        of a call is unknown.
+        """
+        with storage_errors(share=str(self), doing=doing):
+            for _ in range(_ATTEMPTS - 1):
+                try:
+                    return step(self.handles())
+                except OutcomeUnknown:
+                    continue
+                except NfsError as error:
+                    if error.status not in LOST_HANDLE:
+                        raise
+                    self._handles = None
+            return step(self.handles())
+
+    def handles(self) -> Handles:
+        """Open the share, or return what is known. Raises NfsError, TransportError, `Unavailable`."""
+        handles = self._handles
+        if handles is not None:
+            return handles
+        opened = self._open()
+        with self._lock:
+            if self._known_id and opened.share_id != self._known_id:
+                raise Unavailable(
+                    f"{self} has the id {opened.share_id} and had {self._known_id}: its disk was exchanged, or another "
+                    "is mounted on the server; nothing is touched until it is back, or volplane is started again"
+                )
+            self._known_id = opened.share_id
+            self._handles = opened
+        return opened
+
+    def _open(self) -> Handles:
+        try:
+            root = root_handle(self.client, self.address.path)
+        except NfsError as error:
+            if error.status == Status.NOENT:
+                raise Unavailable(
+                    f"{self} does not exist on the server, or it is not exported to this host; check the option shares "
+                    "and the exports"
+                ) from error
+            raise
+        except NotADirectory as error:
+            raise Unavailable(f"{self}: {error}") from error
+        control = directory_handle(self.client, root, (_CONTROL,))
+        content = None if control is None else read_link(self.client, control, b"share")
+        if control is None or content is None:
+            control, content = self._initialise(root)
+        return self._with_directories(root, control, _share_id(content))
+
+    def _initialise(self, root: bytes) -> tuple[bytes, bytes]:
+        """Mark the share. Several processes may do it at once: one marker wins, as a link is made in one operation."""
+        if not self._mark:
+            raise Unavailable(
+                f"{self} carries no mark ({CONTROL}/share), and the option mark_shares is false: it is not used; is "
+                "its disk mounted on the server?"
+            )
+        make_directory(self.client, root, _CONTROL, 0o700)
+        control = directory_handle(self.client, root, (_CONTROL,))
+        if control is None:
+            raise Unavailable(f"{self}: {CONTROL} vanished while it was made")
+        for name in _DIRECTORIES:
+            make_directory(self.client, control, name.encode(), 0o700)
+        marker = dumped({"share_id": secrets.token_hex(_ID_DIGITS // 2), "created_at": round(time.time(), 3)})
+        try:
+            self.client.compound(PUTFH(control), create_link(b"share", marker))
+        except NfsError as error:
+            if error.status != Status.EXIST:
+                raise
+        content = read_link(self.client, control, b"share")
+        if content is None:
+            raise Unavailable(f"{self}: its marker vanished while it was made")
+        return control, content
+
+    def _with_directories(self, root: bytes, control: bytes, share_id: str) -> Handles:
+        found: dict[str, bytes] = {}
+        for name in _DIRECTORIES:
+            handle = directory_handle(self.client, control, (name.encode(),))
+            if handle is None:
+                make_directory(self.client, control, name.encode(), 0o700)
+                handle = directory_handle(self.client, control, (name.encode(),))
+            if handle is None:
+                raise Unavailable(f"{self}: {CONTROL}/{name} vanished while it was made")
+            found[name] = handle
+        return Handles(share_id=share_id, root=root, control=control, **found)
+
+
+def _share_id(content: bytes) -> str:
+    share_id = str(loaded(content).get("share_id", ""))
+    if len(share_id) != _ID_DIGITS or set(share_id) - set("0123456789abcdef"):
+        raise CorruptMarker(f"share_id {share_id!r}")
+    return share_id
+
+
+def listed(shares: Sequence[Share]) -> str:
+    """For messages."""
+    return ", ".join(map(str, shares))

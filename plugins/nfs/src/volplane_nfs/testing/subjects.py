@@ -1,0 +1,205 @@
+"""The driver on servers for tests, as subjects of `volplane check` and `volplane sim`.
+
+`volplane_nfs.testing:subject` works on a model in memory, `volplane_nfs.testing:ganesha_subject` on a real NFS-Ganesha
+of this machine. The testing kit is imported when a subject is made.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from volplane import Asset, VolumeSource
+from volplane_nfs.backend import NfsBackend
+from volplane_nfs.nfs4 import Client, Compounds, Dial, Status, dial_tcp
+from volplane_nfs.nfs4.attributes import DIRECTORY, LINK, MODE, TYPE, mask_of
+from volplane_nfs.nfs4.files import (
+    create_directory,
+    directory_handle,
+    entries,
+    make_directory,
+    names,
+    read_file,
+    read_link,
+    root_handle,
+    write_file,
+)
+from volplane_nfs.nfs4.operations import PUTFH, Request
+from volplane_nfs.settings import ShareAddress
+from volplane_nfs.testing.ganesha import GaneshaServer
+from volplane_nfs.testing.model import ModelServer
+
+if TYPE_CHECKING:
+    from volplane_testing import Subject
+
+__all__ = ["backend_through", "ganesha_subject", "picture", "subject", "subject_on"]
+
+MEMORY: Final = "/dev/shm"  # noqa: S108 - a directory with a random name is made below it
+_CHANGING: Final = frozenset({b"tmp"})
+
+
+@contextmanager
+def subject(**options: Any) -> Iterator[Subject]:
+    """The driver on a share of a server in memory. options: of the driver."""
+    clock = _Clock()
+    server = ModelServer(now=clock.now)
+    made = subject_on("nfs://model.example.com/vol", server.dial, trouble=partial(trouble, server), **options)
+    yield replace(made, factory=backend_through(server.dial, clock.now), advance=clock.advance)
+
+
+class _Clock:
+    """Seconds that pass only when they are told to."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def now(self) -> float:
+        return self._seconds
+
+    def advance(self, seconds: float) -> None:
+        self._seconds += seconds
+
+
+@contextmanager
+def ganesha_subject(*, exports: bool = False, **options: Any) -> Iterator[Subject]:
+    """The driver on a new NFS-Ganesha. exports: in mode export. Raises RuntimeError where it cannot be started."""
+    with (
+        tempfile.TemporaryDirectory(prefix="volplane-", dir=MEMORY) as directory,
+        GaneshaServer(Path(directory)) as server,
+    ):
+        mode = export_options(server) if exports else {}
+        yield subject_on(server.share, dial_tcp, real_crashes=True, **mode, **options)
+
+
+def export_options(server: GaneshaServer) -> dict[str, Any]:
+    """Options of mode export on this server."""
+    return {
+        "mode": "export",
+        "server_path": str(server.data),
+        "config_directory": str(server.exports),
+        "bus": server.bus,
+    }
+
+
+def subject_on(
+    share: str,
+    dial: Dial = dial_tcp,
+    *,
+    real_crashes: bool = False,
+    trouble: Callable[[Random], AbstractContextManager[object]] | None = None,
+    **options: Any,
+) -> Subject:
+    """The driver on a share, with what rules need to look into it."""
+    subject_type = _subject_type()
+    address = ShareAddress.parse(share)
+    client = Client(address.server, dial=dial)
+    host, path = address.server.host, address.text.rstrip("/")
+    exported = options.get("mode") == "export"
+    parameters = {"squash": "no_root_squash"} if exported else {}  # so that `fill` may write
+
+    def volume(asset: Asset) -> bytes:
+        root = root_handle(client, address.path)
+        if exported:
+            return root_handle(client, tuple(asset.source.fields["path"].encode().strip(b"/").split(b"/")))
+        below = asset.source.fields["path"].removeprefix(path).strip("/").encode().split(b"/")
+        handle = directory_handle(client, root, tuple(below))
+        if handle is None:
+            raise FileNotFoundError(asset.source.fields["path"])
+        return handle
+
+    return subject_type(
+        backend_through(dial),
+        {"shares": share, **options},
+        parameters=parameters,
+        other_parameters={**parameters, "mode": "0700"},
+        static_source=VolumeSource(kind="nfs", fields={"server": host, "path": f"{path}/by-hand"}),
+        foreign_sources=(
+            VolumeSource(kind="nfs", fields={"server": "other.example.com", "path": f"{path}/by-hand"}),
+            VolumeSource(kind="nfs", fields={"server": host, "path": f"{path}-too/by-hand"}),
+            VolumeSource(kind="nfs", fields={"server": host, "path": f"{path}/../elsewhere"}),
+            VolumeSource(kind="nfs", fields={"server": host, "path": path or "/"}),
+        ),
+        inspect=lambda: picture(client, root_handle(client, address.path)),
+        fill=lambda asset: fill(client, volume(asset)),
+        is_empty=lambda asset: not names(client, volume(asset)),
+        trouble=trouble,
+        real_crashes=real_crashes,
+        crash_points=12 if real_crashes else 24,
+        storage_modules=("volplane_nfs.testing.model",),
+    )
+
+
+def _subject_type() -> type[Subject]:
+    try:
+        from volplane_testing import Subject  # noqa: PLC0415 - the extra `testing`
+    except ModuleNotFoundError as error:
+        if error.name != "volplane_testing":
+            raise
+        raise ModuleNotFoundError(
+            'subject() needs the testing kit of volplane: pip install "volplane-nfs[testing]"', name=error.name
+        ) from None
+    return Subject
+
+
+def backend_through(dial: Dial, now: Callable[[], float] = time.monotonic) -> type[NfsBackend]:
+    """The backend, connecting by `dial`."""
+
+    class Dialling(NfsBackend):
+        def __init__(self, options: Mapping[str, Any]) -> None:
+            super().__init__(options, dial=dial, now=now)
+
+    return NfsBackend if dial is dial_tcp else Dialling
+
+
+def picture(client: Compounds, directory: bytes) -> Mapping[bytes, object]:
+    """Every path below a directory, with modes, targets of links and contents of files."""
+    found: dict[bytes, object] = {}
+    for entry in entries(client, directory, mask_of(TYPE, MODE)):
+        kind = entry.attributes[TYPE]
+        if kind == DIRECTORY and entry.name not in _CHANGING:
+            below = directory_handle(client, directory, (entry.name,))
+            found[entry.name] = (entry.attributes[MODE], picture(client, below) if below is not None else None)
+        elif kind == LINK:
+            found[entry.name] = read_link(client, directory, entry.name)
+        elif kind != DIRECTORY:
+            found[entry.name] = read_file(client, directory, entry.name)
+    return found
+
+
+def fill(client: Compounds, directory: bytes) -> None:
+    """Write files as a pod would, hidden ones and deeper ones too."""
+    make_directory(client, directory, b"a", 0o755)
+    client.pipeline([[PUTFH(directory), create_directory(b".b", 0o755)]])
+    below = directory_handle(client, directory, (b"a",))
+    if below is not None:
+        write_file(client, below, b"file", b"of the last claim")
+    write_file(client, directory, b".hidden", b"of the last claim")
+
+
+@contextmanager
+def trouble(server: ModelServer, random: Random) -> Iterator[None]:
+    """Lost answers, restarts, a grace period and impatience, while the block runs."""
+
+    def fault(_requests: list[Request]) -> Status | str | None:
+        chance = random.random()
+        if chance < 0.01:
+            server.restart()
+            return "lost before"
+        if chance < 0.02:
+            return "lost after"
+        if chance < 0.03:
+            return "lost before"
+        return None
+
+    server.fault = fault
+    try:
+        yield
+    finally:
+        server.fault = lambda _requests: None

@@ -1,0 +1,166 @@
+"""Removal of directory trees that a hostile client may have made and may still change.
+
+A directory that is not empty is renamed to the top of the tree and emptied there. So nothing is ever deeper than two
+levels: memory is flat for any width and depth, everything that is still to be done is in one listing, and a removal
+goes on after a crash as if nothing had happened. Directories are named by handles, no link is followed, and a rename
+never leads into another file system. Names are removed without a look at what they are: REMOVE takes files, links and
+empty directories, and refuses the others.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from volplane import VolumeInUse
+from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, values_of
+from volplane_nfs.nfs4.files import batches, page_of_names, read_page
+from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, Reply, Request
+
+__all__ = ["TreeRemoval"]
+
+_AT_ONCE: Final = 8
+"""COMPOUNDs that are sent before the first is answered, and directories that are read together."""
+_BATCH: Final = 40
+_GONE: Final = frozenset({Status.NOENT})
+_FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
+_NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TYPE})
+_EMPTY_VERIFIER: Final = bytes(8)
+_Work = tuple[bytes, bytes]
+"""A directory's handle and a name in it."""
+
+
+class TreeRemoval:
+    """Empties directories. top: handle of the directory that takes up those that are not empty; the caller removes it.
+
+    deadline: monotonic time after which a call returns unfinished. label: for messages.
+    """
+
+    def __init__(
+        self,
+        client: Compounds,
+        top: bytes,
+        *,
+        label: str,
+        deadline: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._top = top
+        self._label = label
+        self._deadline = deadline
+        self._clock = clock
+        self.removed = 0
+        """How many entries, and directories that were moved to the top."""
+
+    def empty(self, directory: bytes) -> bool:
+        """Remove everything in a directory that keeps its place; False = the time is up. `clear` has to follow."""
+        while names := page_of_names(self._client, directory):
+            for _, name in self._remove([(directory, name) for name in names]):
+                self._hoist(directory, name)
+            if self._late():
+                return False
+        return True
+
+    def clear(self) -> bool:
+        """Remove everything at the top; False = the time is up."""
+        while names := page_of_names(self._client, self._top):
+            stubborn = self._remove([(self._top, name) for name in names])
+            for part in batches(stubborn, _AT_ONCE):
+                if not self._empty_several([name for _, name in part]):
+                    return False
+        return True
+
+    def _empty_several(self, names: list[bytes]) -> bool:
+        """Empty directories at the top, a page of each at a time, and remove them; False = the time is up."""
+        left = names
+        while left:
+            replies = self._client.pipeline([[PUTFH(self._top), LOOKUP(name), GETFH(), _page()] for name in left])
+            work: list[_Work] = []
+            through: list[bytes] = []
+            more: list[bytes] = []
+            for name, reply in zip(left, replies, strict=True):
+                self._take_page(name, reply, work, through, more)
+            for handle, name in self._remove(work):
+                self._hoist(handle, name)
+            left = more + [name for _, name in self._remove([(self._top, name) for name in through])]
+            if self._late():
+                return False
+        return True
+
+    def _take_page(self, name: bytes, reply: Reply, work: list[_Work], through: list[bytes], more: list[bytes]) -> None:
+        """Sort a directory: its entries to `work`; its name to `through` if these are all, else to `more`."""
+        if reply.status in _GONE:
+            return
+        if reply.status in _NO_DIRECTORY:
+            through.append(name)
+            return
+        values = values_of(reply)
+        work += [(values[-2], entry.name) for entry in values[-1].entries]
+        (through if values[-1].eof else more).append(name)
+
+    def _remove(self, work: Sequence[_Work]) -> list[_Work]:
+        """Remove entries; those that are directories with something in them are returned."""
+        stubborn: list[_Work] = []
+        size = max(1, min(_BATCH, (self._client.operations - 1) // 2))
+        for part in batches(list(batches(work, size)), _AT_ONCE):
+            pending = [list(batch) for batch in part]
+            while pending:
+                replies = self._client.pipeline([_removals(batch) for batch in pending])
+                pending = [
+                    rest
+                    for batch, reply in zip(pending, replies, strict=True)
+                    if (rest := self._left(batch, reply, stubborn))
+                ]
+        return stubborn
+
+    def _left(self, batch: list[_Work], reply: Reply, stubborn: list[_Work]) -> list[_Work]:
+        """What of a batch is still to be done after this answer."""
+        count = sum(result.operation is REMOVE and not result.status for result in reply.results)
+        self.removed += count
+        if not reply.status:
+            return []
+        failed = reply.results[-1].operation if reply.results else None
+        if failed is REMOVE and reply.status in _FULL:
+            stubborn.append(batch[count])
+        elif failed is REMOVE and reply.status in _GONE:
+            self.removed += 1  # somebody else did it
+        elif failed is PUTFH and reply.status == Status.STALE:
+            self.removed += 1  # its directory is gone, and with it the entry
+        else:
+            raise NfsError(reply.status, failed.name if failed is not None else "COMPOUND", done(reply))
+        return batch[count + 1 :]
+
+    def _hoist(self, directory: bytes, name: bytes) -> None:
+        """Move a directory that is not empty to the top, under a name that nobody else chose."""
+        new = secrets.token_hex(12).encode()
+        (reply,) = self._client.pipeline([[PUTFH(directory), SAVEFH(), PUTFH(self._top), RENAME(name, new)]])
+        if reply.status in _FULL or reply.status == Status.XDEV:
+            raise VolumeInUse(
+                f"{name.decode(errors='backslashreplace')!r} in {self._label} cannot be moved: it is exported, or "
+                "another file system is mounted there on the server"
+            )
+        if reply.status and reply.status not in _GONE:
+            values_of(reply)
+        self.removed += 1
+
+    def _late(self) -> bool:
+        return self._clock() >= self._deadline
+
+
+def _page() -> Request:
+    return read_page(0, _EMPTY_VERIFIER, 0)
+
+
+def _removals(batch: Sequence[_Work]) -> list[Request]:
+    """The operations that remove a batch: PUTFH only where the directory changes."""
+    requests: list[Request] = []
+    before: bytes | None = None
+    for directory, name in batch:
+        if directory != before:
+            requests.append(PUTFH(directory))
+            before = directory
+        requests.append(REMOVE(name))
+    return requests

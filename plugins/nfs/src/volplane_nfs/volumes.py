@@ -1,0 +1,174 @@
+"""What several hooks do with a volume: read and replace its marker, look at its directory, make its asset."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from volplane import AlreadyExists, Asset, Ownership, VolumeSource
+from volplane_nfs.markers import CorruptMarker, Handle, VolumeMarker, parent_key
+from volplane_nfs.nfs4 import NfsError, Status, values_of
+from volplane_nfs.nfs4.attributes import DIRECTORY, MODE, OWNER, OWNER_GROUP, TYPE, mask_of
+from volplane_nfs.nfs4.files import (
+    MISSING,
+    NotADirectory,
+    Path,
+    create_link,
+    read_attributes,
+    rename,
+    walk,
+)
+from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, READLINK, REMOVE, VERIFY, Reply, Request
+from volplane_nfs.settings import ExportSettings
+from volplane_nfs.share import Handles, Share
+
+__all__ = [
+    "INITIAL_MODE",
+    "Found",
+    "ancestors",
+    "asset_of",
+    "directory_attributes",
+    "is_directory",
+    "is_unfinished",
+    "marker_in",
+    "ours",
+    "read_found",
+    "read_marker",
+    "read_request",
+    "refuse_foreign_marks",
+    "replace_marker",
+    "text",
+    "wanted_attributes",
+]
+
+INITIAL_MODE = 0o700
+"""Of a directory that is not finished. The mode of the class is set last."""
+LOOK = mask_of(TYPE, MODE, OWNER, OWNER_GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Markers of a volume's name: of the volume, and of one that is being deleted."""
+
+    marker: VolumeMarker | None
+    deleting: VolumeMarker | None
+
+
+def read_request(directory: bytes, name: bytes) -> list[Request]:
+    return [PUTFH(directory), LOOKUP(name), READLINK()]
+
+
+def marker_in(reply: Reply) -> VolumeMarker | None:
+    """The marker that `read_request` found; None if there is none. Raises `CorruptMarker`, NfsError."""
+    if reply.status in MISSING and reply.results[-1].operation is LOOKUP:
+        return None
+    if reply.status in {Status.INVAL, Status.WRONG_TYPE} and reply.results[-1].operation is READLINK:
+        raise CorruptMarker("it is no symbolic link")
+    return VolumeMarker.decode(values_of(reply)[-1])
+
+
+def read_marker(share: Share, directory: bytes, name: bytes) -> VolumeMarker | None:
+    (reply,) = share.client.pipeline([read_request(directory, name)])
+    return marker_in(reply)
+
+
+def read_found(share: Share, handles: Handles, name: str, generation: int) -> Found:
+    """Both markers of a name and generation."""
+    first = read_request(handles.volumes, name.encode())
+    second = read_request(handles.deleting, f"{name}@{generation}".encode())
+    (reply,) = share.client.pipeline([[*first, *second]])
+    if len(reply.results) <= len(first):
+        marker = marker_in(reply)
+        (reply,) = share.client.pipeline([second])
+        return Found(marker, marker_in(reply))
+    return Found(VolumeMarker.decode(reply.results[2].value), marker_in(reply))
+
+
+def replace_marker(share: Share, handles: Handles, marker: VolumeMarker) -> None:
+    """Put a changed marker in the place of the one that is there. Raises NfsError (NOENT) if there is none."""
+    new = f"{marker.name}.{secrets.token_hex(8)}".encode()
+    share.client.compound(PUTFH(handles.tmp), create_link(new, marker.encode()))
+    try:
+        share.client.compound(
+            PUTFH(handles.volumes),
+            LOOKUP(marker.file),
+            *rename(handles.tmp, new, handles.volumes, marker.file),
+        )
+    except NfsError:
+        share.client.pipeline([[PUTFH(handles.tmp), REMOVE(new)]])
+        raise
+
+
+def refuse_foreign_marks(marker: VolumeMarker, owner: Ownership | None) -> None:
+    """Raise `AlreadyExists` if the marks are of another claim or cluster."""
+    if owner is None or not marker.belongs_to(owner):
+        raise AlreadyExists(
+            f"{marker.name} belongs to claim {marker.owner.claim_uid} of cluster {marker.owner.cluster_id!r}: it is "
+            "not touched"
+        )
+
+
+def wanted_attributes(marker: VolumeMarker) -> dict[int, Any]:
+    """Of the finished directory, as the class wants them."""
+    wanted: dict[int, Any] = {MODE: marker.mode}
+    for number, key in ((OWNER, "uid"), (OWNER_GROUP, "gid")):
+        if marker.demand.get(key) is not None:
+            wanted[number] = str(marker.demand[key]).encode()
+    return wanted
+
+
+def is_unfinished(attributes: Mapping[int, Any], marker: VolumeMarker) -> bool:
+    """Whether the directory was made and its attributes are not set yet. Owners that are no numbers do not count."""
+    if attributes.get(MODE) != INITIAL_MODE:
+        return False
+    return any(
+        attributes.get(number) != value
+        for number, value in wanted_attributes(marker).items()
+        if number == MODE or str(attributes.get(number, b"").decode(errors="replace")).isdigit()
+    )
+
+
+def directory_attributes(share: Share, handles: Handles, path: Path) -> tuple[dict[int, Any], bytes] | None:
+    """Attributes and handle of a volume's directory; None if it does not exist. Raises NotADirectory."""
+    found = read_attributes(share.client, handles.root, path, LOOK)
+    if found is not None and found[0].get(TYPE) != DIRECTORY:
+        raise NotADirectory(path[-1])
+    return found
+
+
+def is_directory(handle: bytes, path: Path) -> list[Request]:
+    """Operations that fail with NOT_SAME if something else than a directory is at the path."""
+    return [*walk(handle, path), VERIFY({TYPE: DIRECTORY})]
+
+
+def ours(handles: Handles, parents: list[Path]) -> list[Request]:
+    """Operations that fail with NOENT if one of these directories is not the driver's own."""
+    return [request for parent in parents for request in (PUTFH(handles.parents), LOOKUP(parent_key(parent)))]
+
+
+def ancestors(path: Path) -> list[Path]:
+    """The directories between share and volume, the topmost first."""
+    return [path[:depth] for depth in range(1, len(path))]
+
+
+def asset_of(share: Share, handles: Handles, marker: VolumeMarker, export: ExportSettings | None) -> Asset:
+    """The asset of a finished volume."""
+    if export is not None:
+        path = f"{export.pseudo_path}/{marker.name}"
+    else:
+        path = f"{share.address.text.rstrip('/')}/{marker.path}"
+    port = share.address.server.port
+    return Asset(
+        handle=str(Handle(handles.share_id, marker.name, marker.owner.generation)),
+        source=VolumeSource(kind="nfs", fields={"server": share.address.server.host, "path": path}),
+        capacity_bytes=marker.capacity_bytes,
+        mount_options=() if port == 2049 else (f"port={port}",),
+        gid=marker.gid,
+    )
+
+
+def text(share: Share, path: Path) -> str:
+    """A path for messages."""
+    return f"{share.address}/{b'/'.join(path).decode(errors='backslashreplace')}".replace("//", "/")

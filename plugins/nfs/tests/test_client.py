@@ -1,0 +1,276 @@
+"""The client against a peer whose every answer is scripted: what a real server seldom shows."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from volplane_nfs.nfs4 import (
+    Address,
+    Client,
+    Credentials,
+    NfsError,
+    NoAnswer,
+    NotAnNfsServer,
+    OutcomeUnknown,
+    ServerUnavailable,
+    Status,
+)
+from volplane_nfs.nfs4 import operations as nfs
+from volplane_nfs.nfs4.files import create_directory, names, read_file, root_handle, write_file
+from volplane_nfs.nfs4.operations import Request
+from volplane_nfs.nfs4.rpc import framed
+from volplane_nfs.testing import ModelServer
+
+HOME = Address("model.example.com")
+LOOK = (nfs.PUTROOTFH(), nfs.LOOKUP(b"vol"), nfs.GETFH())
+
+
+def make(name: bytes) -> list[Request]:
+    return [nfs.PUTROOTFH(), nfs.LOOKUP(b"vol"), create_directory(name, 0o755)]
+
+
+class Script:
+    """Faults for COMPOUNDs that hold an operation, one after the other."""
+
+    def __init__(self, model: ModelServer, operation: object, *faults: Status | str | None) -> None:
+        self._operation = operation
+        self._faults = list(faults)
+        model.fault = self
+
+    def __call__(self, requests: list[Request]) -> Status | str | None:
+        if self._faults and any(request.operation is self._operation for request in requests):
+            return self._faults.pop(0)
+        return None
+
+
+def client_of(model: ModelServer, **options: object) -> Client:
+    return Client(HOME, dial=model.dial, **options)  # type: ignore[arg-type]
+
+
+def test_a_call_whose_answer_is_lost_is_done_once(model: ModelServer) -> None:
+    client = client_of(model)
+    Script(model, nfs.CREATE, "lost after")
+    client.compound(*make(b"once"))
+    assert model.share.change == 2
+    assert [*model.share.children] == [b"once"]
+
+
+def test_a_call_that_is_lost_before_it_is_done_is_done_then(model: ModelServer) -> None:
+    client = client_of(model)
+    Script(model, nfs.CREATE, "lost before", "lost before")
+    client.compound(*make(b"once"))
+    assert [*model.share.children] == [b"once"]
+
+
+def test_a_server_that_forgot_a_session_with_a_lost_answer_leaves_the_outcome_unknown(model: ModelServer) -> None:
+    client = client_of(model)
+    client.compound(*LOOK)
+
+    def fault(requests: list[Request]) -> str | None:
+        if any(request.operation is nfs.CREATE for request in requests):
+            model.fault = lambda _requests: None
+            threading.Timer(0.0, model.restart).run()
+            return "lost after"
+        return None
+
+    model.fault = fault
+    with pytest.raises(OutcomeUnknown):
+        client.compound(*make(b"once"))
+    assert client.compound(*LOOK)
+
+
+def test_what_changes_nothing_is_called_again_after_a_restart(model: ModelServer) -> None:
+    client = client_of(model)
+    before = client.compound(*LOOK)
+    model.restart()
+    assert client.compound(*LOOK) == before
+
+
+def test_a_change_after_a_restart_of_an_idle_server_is_done(model: ModelServer) -> None:
+    client = client_of(model)
+    client.compound(*LOOK)
+    model.restart()
+    client.compound(*make(b"made"))
+    assert b"made" in model.share.children
+
+
+@pytest.mark.parametrize("status", [Status.BADSESSION, Status.DEADSESSION, Status.CONN_NOT_BOUND_TO_SESSION])
+def test_a_session_that_is_gone_is_replaced(model: ModelServer, status: Status) -> None:
+    client = client_of(model)
+    Script(model, nfs.CREATE, status)
+    client.compound(*make(b"made"))
+    assert b"made" in model.share.children
+
+
+def test_delay_is_waited_for(model: ModelServer) -> None:
+    client = client_of(model)
+    model.minor = 0
+    Script(model, nfs.CREATE, Status.DELAY, Status.DELAY)
+    client.compound(*make(b"made"))
+    assert b"made" in model.share.children
+
+
+def test_delay_without_end_is_given_back_within_a_second(model: ModelServer) -> None:
+    model.minor = 0
+    client = client_of(model)
+    Script(model, nfs.CREATE, *[Status.DELAY] * 100)
+    begun = time.monotonic()
+    with pytest.raises(NfsError, match="DELAY"):
+        client.compound(*make(b"made"))
+    assert time.monotonic() - begun < 2.0
+
+
+def test_the_grace_period_is_told_and_not_waited_for(model: ModelServer) -> None:
+    model.minor = 0
+    client = client_of(model)
+    Script(model, nfs.CREATE, Status.GRACE)
+    with pytest.raises(NfsError, match="GRACE"):
+        client.compound(*make(b"made"))
+
+
+def test_a_server_without_41_is_spoken_to_in_40(model: ModelServer) -> None:
+    model.minor = 0
+    client = client_of(model)
+    client.compound(*make(b"made"))
+    assert client.minor == 0
+    Script(model, nfs.REMOVE, "lost after")
+    with pytest.raises(OutcomeUnknown):
+        client.compound(nfs.PUTROOTFH(), nfs.LOOKUP(b"vol"), nfs.REMOVE(b"made"))
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_a_small_file_is_written_and_read(model: ModelServer, minor: int) -> None:
+    model.minor = minor
+    client = client_of(model)
+    root = root_handle(client, (b"vol",))
+    write_file(client, root, b"note", b"hello")
+    assert read_file(client, root, b"note") == b"hello"
+    assert read_file(client, root, b"other") is None
+
+
+def test_a_directory_of_many_pages_is_listed_whole(model: ModelServer) -> None:
+    client = client_of(model)
+    root = root_handle(client, (b"vol",))
+    wanted = [f"entry {number:05}".encode() for number in range(3000)]
+    for name in wanted:
+        model.enter(model.share, name, model.make(1, model.share))
+    calls = model.calls
+    assert names(client, root) == wanted
+    assert model.calls - calls > 2
+
+
+def test_several_threads_share_a_client(model: ModelServer) -> None:
+    client = client_of(model, connections=2)
+    errors: list[Exception] = []
+
+    def work(number: int) -> None:
+        try:
+            for count in range(20):
+                client.compound(*make(f"{number}-{count}".encode()))
+        except Exception as error:  # noqa: BLE001 - it is what the test asserts
+            errors.append(error)
+
+    with model.serve() as port:
+        client = Client(Address("127.0.0.1", port), connections=2)
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        client.close()
+    assert errors == []
+    assert len(model.share.children) == 120
+
+
+def test_a_host_that_does_not_resolve_is_unavailable_by_name() -> None:
+    with pytest.raises(ServerUnavailable, match=r"no-such-host\.invalid.*cannot be resolved"):
+        Client(Address("no-such-host.invalid")).compound(*LOOK)
+
+
+def test_a_port_where_nobody_listens_is_unavailable_and_then_let_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    client = Client(Address("127.0.0.1", port))
+    with pytest.raises(ServerUnavailable, match="Connection refused"):
+        client.compound(*LOOK)
+    with pytest.raises(ServerUnavailable, match="tried again in"):
+        client.compound(*LOOK)
+
+
+@contextmanager
+def peer(answer: bytes) -> Iterator[int]:
+    """A server that answers the first bytes with these, whatever it is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+                connection.recv(1 << 16)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        (0xFFFFFFFF).to_bytes(4, "big") + b"x" * 64,
+        framed(b"abc"),
+        framed(bytes(4) + b"\0\0\0\1\0\0\0\0"),
+    ],
+    ids=["ssh", "http", "oversized", "cut", "unknown call"],
+)
+def test_what_is_no_nfs_server_is_recognised(answer: bytes) -> None:
+    with peer(answer) as port:
+        client = Client(Address("127.0.0.1", port), timeout=2.0)
+        with pytest.raises(NotAnNfsServer):
+            client.compound(*LOOK)
+        client.close()
+
+
+def test_a_server_that_says_nothing_costs_the_time_limit_once() -> None:
+    with peer(b"") as port:
+        client = Client(Address("127.0.0.1", port), timeout=0.3)
+        begun = time.monotonic()
+        with pytest.raises((NoAnswer, ServerUnavailable)):
+            client.compound(*LOOK)
+        with pytest.raises(ServerUnavailable, match="tried again in"):
+            client.compound(*LOOK)
+        assert time.monotonic() - begun < 2.0
+
+
+def test_a_silent_server_holds_no_more_threads_than_asked_it_at_first(model: ModelServer) -> None:
+    with model.serve() as port:
+        client = Client(Address("127.0.0.1", port), timeout=1.2)
+        client.compound(*LOOK)
+        model.fault = lambda _requests: "silent"
+
+        def wait() -> None:
+            with pytest.raises(NoAnswer):
+                client.compound(*LOOK)
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        time.sleep(0.7)
+        begun = time.monotonic()
+        with pytest.raises(ServerUnavailable, match="does not answer other calls"):
+            client.compound(*LOOK)
+        assert time.monotonic() - begun < 0.5
+        waiting.join()
+
+
+def test_credentials_are_sent_with_every_call() -> None:
+    encoded = Credentials(uid=1000, gid=100, groups=(4, 5), machine="node").encode()
+    assert encoded[:4] == b"\0\0\0\1"
+    assert (1000).to_bytes(4, "big") in encoded

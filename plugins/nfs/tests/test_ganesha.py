@@ -1,0 +1,318 @@
+"""The driver on a real NFS-Ganesha: exports, restarts, rights, kills, and long ones with the marker `soak`."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from volplane import Absent, BackendError, Erased, InvalidArgument, PermissionDenied, ResourceExhausted, Unavailable
+from volplane_nfs.ganesha.bus import ExportManager
+from volplane_nfs.nfs4 import Address, Client, NfsError
+from volplane_nfs.nfs4.files import root_handle
+from volplane_nfs.testing import GaneshaServer, why_no_ganesha
+from volplane_nfs.testing.subjects import export_options
+
+from .conftest import MIB, Site
+
+pytestmark = pytest.mark.skipif(bool(why_no_ganesha()), reason=why_no_ganesha())
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="volplane-", dir="/dev/shm") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def exporting(ganesha: GaneshaServer) -> Iterator[Site]:
+    site = Site(ganesha.share, **export_options(ganesha), export_id_quarantine=60.0).start()
+    yield site
+    site.stop()
+
+
+def directory_of(server: GaneshaServer, site: Site, path: str) -> Path:
+    return server.data / path.removeprefix("/vol/")
+
+
+def reachable(server: GaneshaServer, path: str) -> bool:
+    client = Client(Address("127.0.0.1", server.port))
+    try:
+        root_handle(client, tuple(path.strip("/").encode().split(b"/")))
+    except NfsError:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def test_a_volume_is_a_directory_on_the_servers_disk(ganesha: GaneshaServer, live: Site) -> None:
+    made = live.provision(parameters={"mode": 0o2770, "uid": 1000, "gid": 2000})
+    directory = directory_of(ganesha, live, made[1].source.fields["path"])
+    status = directory.stat()
+    assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o2770, 1000, 2000)
+    for number in range(50):
+        below = directory / f"d{number}"
+        below.mkdir()
+        (below / "file").write_text("x")
+        (below / "link").symlink_to("/etc")
+    assert live.recycle(live.volume(made)) == Erased()
+    assert list(directory.iterdir()) == []
+    live.delete(live.volume(made))
+    assert not directory.exists()
+    assert Path("/etc/passwd").exists()
+
+
+def test_an_export_is_made_and_ends_with_its_volume(ganesha: GaneshaServer, exporting: Site) -> None:
+    made = exporting.provision(parameters={"squash": "all_squash", "anonymousUid": 65534, "clients": ("127.0.0.0/8",)})
+    path = made[1].source.fields["path"]
+    assert path == f"/pv/{made[0].name}"
+    assert reachable(ganesha, path)
+    [file] = [each for each in ganesha.exports.iterdir() if made[0].name in each.read_text()]
+    assert "Squash = all_squash;" in file.read_text()
+    assert exporting.provision(made[0])[1] == made[1]
+    exporting.delete(exporting.volume(made))
+    assert not reachable(ganesha, path)
+    assert not file.exists()
+    assert exporting.find(made[0]) == Absent()
+
+
+def test_a_host_that_is_no_client_cannot_reach_the_export(ganesha: GaneshaServer, exporting: Site) -> None:
+    made = exporting.provision(parameters={"clients": ("192.0.2.0/24",)})
+    assert not reachable(ganesha, made[1].source.fields["path"])
+    exporting.delete(exporting.volume(made))
+
+
+@pytest.mark.parametrize("client", ["10.0.0.0/33", "a b", 'x"; }', "host;name", ""])
+def test_a_client_that_is_none_is_refused(exporting: Site, client: str) -> None:
+    with pytest.raises(InvalidArgument, match="parameter clients"):
+        exporting.validate(clients=(client,))
+
+
+def test_an_export_id_is_not_given_again_while_it_rests(ganesha: GaneshaServer) -> None:
+    options = {**export_options(ganesha), "first_export_id": 60001, "last_export_id": 60002, "timeout": 5.0}
+    site = Site(ganesha.share, **options, export_id_quarantine=600.0).start()
+    first, second = site.provision(), site.provision()
+    with pytest.raises(ResourceExhausted, match="60001 to 60002"):
+        site.provision()
+    site.delete(site.volume(first))
+    with pytest.raises(ResourceExhausted):
+        site.provision()
+    hasty = site.again(export_id_quarantine=0.0).start()
+    third = hasty.provision()
+    assert sorted(ExportManager(ganesha.bus, "").exports())[-2:] == [60001, 60002]
+    for made in (second, third):
+        hasty.delete(hasty.volume(made))
+    hasty.stop()
+    site.stop()
+
+
+def test_exports_are_there_after_a_restart_of_the_server(memory: Path) -> None:
+    with GaneshaServer(memory) as server:
+        site = Site(server.share, **export_options(server)).start()
+        made = [site.provision() for _ in range(5)]
+        gone = made.pop()
+        site.delete(site.volume(gone))
+        server.restart(kill=True)
+        time.sleep(1.1)  # the rest of a server that was down
+        for request, asset in made:
+            assert reachable(server, asset.source.fields["path"])
+            assert site.find(request) == asset
+        assert not reachable(server, gone[1].source.fields["path"])
+        site.stop()
+
+
+def test_a_bus_without_ganesha_is_unavailable(ganesha: GaneshaServer) -> None:
+    site = Site(ganesha.share, **{**export_options(ganesha), "bus": "unix:path=/nonexistent/bus"}).start()
+    with pytest.raises(Unavailable, match="D-Bus"):
+        site.probe()
+    request = site.demand()
+    with pytest.raises(Unavailable, match="D-Bus"):
+        site.provision(request)
+    site.stop()
+    whole = Site(ganesha.share, **export_options(ganesha)).start()
+    whole.delete(whole.volume(whole.provision(request)))
+    whole.stop()
+
+
+def test_a_squashed_root_is_denied_with_what_to_do(memory: Path) -> None:
+    with GaneshaServer(memory, export="Squash = Root_Squash;") as server, pytest.raises(PermissionDenied) as caught:
+        Site(server.share).start()
+    assert "no_root_squash" in str(caught.value)
+
+
+def test_a_read_only_export_is_unavailable(memory: Path) -> None:
+    with (
+        GaneshaServer(memory, export="Access_Type = RO;") as server,
+        pytest.raises(Unavailable, match="read-only"),
+    ):
+        Site(server.share).start()
+
+
+def test_an_export_that_wants_kerberos_is_denied(memory: Path) -> None:
+    with (
+        GaneshaServer(memory, export="SecType = krb5;") as server,
+        pytest.raises(BackendError, match=r"krb5|security flavour"),
+    ):
+        Site(server.share).start()
+
+
+def test_a_share_that_is_not_exported_says_so(ganesha: GaneshaServer) -> None:
+    with pytest.raises(Unavailable, match="is not exported to this host"):
+        Site(ganesha.share.replace("/vol", "/nothing")).start()
+
+
+@pytest.mark.parametrize("minors", ["0", "1,2"])
+def test_every_minor_version_serves(memory: Path, minors: str) -> None:
+    with GaneshaServer(memory, minors=minors) as server:
+        site = Site(server.share).start()
+        made = site.provision()
+        site.delete(site.volume(made))
+        assert site.backend._clients[Address("127.0.0.1", server.port)].minor == (0 if minors == "0" else 1)
+        site.stop()
+
+
+def test_a_full_file_system_is_told(memory: Path) -> None:
+    mounted = memory / "small"
+    mounted.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=60", "tmpfs", str(mounted)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mount(2) is not allowed here")
+    try:
+        with GaneshaServer(memory, data=mounted) as server:
+            site = Site(server.share).start()
+            with pytest.raises(ResourceExhausted, match="bytes left"):
+                site.provision(capacity_bytes=1 << 30)
+            made = []
+            full = None
+            while full is None:
+                try:
+                    made.append(site.provision(site.demand()))
+                except ResourceExhausted as error:
+                    full = error
+            assert len(made) < 60
+            for each in made:
+                site.delete(site.volume(each))
+            site.stop()
+    finally:
+        subprocess.run(["umount", "-l", str(mounted)], check=True)
+
+
+CONTROLLER = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    from conftest import Site
+    site = Site({share!r}, timeout=5.0).start()
+    number = 0
+    while True:
+        number += 1
+        made = site.provision(site.demand(f"00000000-0000-4000-8000-{{number % 7:012}}"))
+        if number % 3:
+            site.delete(site.volume(made))
+"""
+
+
+def killed_controllers(server: GaneshaServer, memory: Path, times: int) -> None:
+    """Controllers work on the same few volumes and are killed; in the end everything can be found and deleted."""
+    script = memory / "controller.py"
+    script.write_text(
+        textwrap.dedent(CONTROLLER.format(share=server.share, tests=str(Path(__file__).resolve().parent)))
+    )
+    chance = random.Random(7)
+    for _ in range(times):
+        process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL)
+        time.sleep(0.9 + chance.random())
+        assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    site = Site(server.share).start()
+    for number in range(7):
+        request = site.demand(f"00000000-0000-4000-8000-{number:012}")
+        found = site.find(request)
+        if found != Absent():
+            site.delete(site.volume((request, found)))
+        assert site.find(request) == Absent()
+        site.delete(site.volume(site.provision(request)))
+    assert site.listed() == []
+    assert [each.name for each in server.data.iterdir()] == [".volplane"]
+    assert list((server.data / ".volplane" / "trash").iterdir()) == []
+    site.stop()
+
+
+@pytest.mark.soak
+def test_a_controller_that_is_killed_twenty_times_leaves_nothing(memory: Path) -> None:
+    with GaneshaServer(memory) as server:
+        killed_controllers(server, memory, 20)
+
+
+@pytest.mark.soak
+def test_200_volumes_live_through_restarts_of_the_server(memory: Path) -> None:
+    chance = random.Random(11)
+    with GaneshaServer(memory, grace=5, lease=3) as server:
+        site = Site(server.share, timeout=5.0).start()
+
+        def patiently(call: object, *arguments: object) -> object:
+            end = time.monotonic() + 60
+            while True:
+                try:
+                    return call(*arguments)  # type: ignore[operator]
+                except (Unavailable, BackendError):
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(0.2)
+
+        for number in range(200):
+            request = site.demand()
+            made = patiently(site.provision, request)
+            if chance.random() < 0.1:
+                server.restart(kill=chance.random() < 0.5)
+            assert patiently(site.find, request) == made[1]  # type: ignore[index]
+            if number % 2:
+                patiently(site.recycle, site.volume(made))  # type: ignore[arg-type]
+            patiently(site.delete, site.volume(made))  # type: ignore[arg-type]
+        assert patiently(site.listed) == []
+        site.stop()
+
+
+@pytest.mark.soak
+def test_a_server_that_is_gone_for_a_while_is_taken_up_again(memory: Path) -> None:
+    with GaneshaServer(memory) as server:
+        site = Site(server.share).start()
+        made = site.provision()
+        server.stop()
+        end = time.monotonic() + 60
+        slowest = 0.0
+        while time.monotonic() < end:
+            begun = time.monotonic()
+            with pytest.raises(Unavailable):
+                site.find(made[0])
+            slowest = max(slowest, time.monotonic() - begun)
+            time.sleep(0.5)
+        assert slowest < 1.0
+        server.start()
+        time.sleep(16.0)
+        assert site.find(made[0]) == made[1]
+        site.stop()
+
+
+@pytest.mark.soak
+def test_a_thousand_exports(memory: Path) -> None:
+    with GaneshaServer(memory) as server:
+        site = Site(server.share, **export_options(server)).start()
+        made = [site.provision(capacity_bytes=MIB) for _ in range(1000)]
+        assert len(ExportManager(server.bus, "").exports()) >= 1000
+        server.restart()
+        time.sleep(1.1)
+        assert reachable(server, made[-1][1].source.fields["path"])
+        for each in made:
+            site.delete(site.volume(each))
+        assert site.listed() == []
+        site.stop()

@@ -1,0 +1,174 @@
+"""Attacks on the embedded API server: bodies that grow, requests that never end, bytes that are no text."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from unit.embedded.apiserver.calls import Calls
+from volplane_embedded.apiserver import http
+from volplane_embedded.apiserver.errors import StatusError
+from volplane_embedded.apiserver.http import serve
+from volplane_embedded.apiserver.journal import DataDirInUse, SqliteJournal
+from volplane_embedded.apiserver.patches import json_patch
+from volplane_embedded.apiserver.schema import duplicate_fields
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.apiserver.watch import Watch
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+YAML = {"Content-Type": "application/yaml"}
+
+
+def test_duplicate_keys_are_found_in_linear_time() -> None:
+    body = "{" + ",".join(f'"k{number // 2}":1' for number in range(60_000)) + "}"
+    begun = time.process_time()
+    assert len(duplicate_fields(body.encode())) == 30_000
+    assert time.process_time() - begun < 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a: &a [x]\nb: *a\n",
+        "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"k{n}: &a [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n" for n in range(9)),
+        "a: &a {x: *a}\n",
+        "a: " + "[" * 50_000,
+        "a: " + "{a: " * 50_000,
+    ],
+    ids=["alias", "bomb", "loop", "deep lists", "deep maps"],
+)
+def test_yaml_that_grows_or_is_too_deep_is_refused(body: str) -> None:
+    calls = Calls()
+    answer = calls.server.handle("POST", MAPS, {}, YAML, body.encode())
+    assert answer.status == 400
+    assert json.loads(answer.body)["reason"] == "BadRequest"
+
+
+def test_a_json_patch_does_not_grow_by_copies_of_copies() -> None:
+    doubling = [{"op": "add", "path": "/x", "value": {"a": "b"}}]
+    doubling += [{"op": "copy", "from": "/x", "path": f"/x/k{number}"} for number in range(40)]
+    with pytest.raises(StatusError) as refused:
+        json_patch({}, doubling)
+    assert refused.value.code == 422
+    assert "exceeding the limit" in refused.value.message
+
+
+async def test_watchers_that_do_not_read_hold_no_more_than_the_log_of_changes() -> None:
+    calls = Calls(history=50)
+    opened = [calls.server.watch(MAPS, {"resourceVersion": str(calls.server.store.version)}, {}) for _ in range(20)]
+    watches = [watch for watch in opened if isinstance(watch, Watch)]
+    for number in range(60):
+        calls.made(MAPS, {"metadata": {"name": f"m{number}"}})
+    assert len(watches) == 20
+    assert all(watch.dropped for watch in watches)
+    assert calls.server.open_watches == 0
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[str, int]]:
+    listener = await serve(ApiServer(now=lambda: datetime.now(UTC)), port=0, token="secret")
+    try:
+        parts = urlsplit(listener.url)
+        yield str(parts.hostname), int(parts.port or 0)
+    finally:
+        await listener.close()
+
+
+async def answered(address: tuple[str, int], request: bytes) -> bytes:
+    """What comes back until the server closes the connection."""
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request)
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+@pytest.mark.real_time
+async def test_headers_that_never_end_cost_a_connection_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_HEADER_SECONDS", 0.05)
+    async with listening() as address:
+        assert await answered(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-a: ") == b""
+        assert await answered(address, b"") == b""
+        assert b"200 OK" in await answered(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+
+@pytest.mark.real_time
+async def test_a_body_that_never_ends_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_BODY_SECONDS", 0.05)
+    head = b"POST %b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nContent-Length: 99\r\n"
+    head += b"Connection: close\r\n\r\n{"
+    async with listening() as address:
+        assert b" 408 " in await answered(address, head % MAPS.encode())
+
+
+@pytest.mark.real_time
+async def test_too_many_connections_are_closed_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_MAX_CONNECTIONS", 3)
+    async with listening() as address, contextlib.AsyncExitStack() as open_ones:
+        streams = [await asyncio.open_connection(*address) for _ in range(3)]
+        for _, writer in streams:
+            open_ones.callback(writer.close)
+        reader, writer = streams[0]
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in await reader.readline()
+        assert await answered(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("line", "header", "status"),
+    [
+        (b"/api/v1/pods", b"Authorization: Bearer \xff\xfe", b" 400 "),
+        (b"/api/v1/pods", b"Authorization: Bearer secret\r\nAccept: \xff", b" 400 "),
+        (b"/api/v1/pods?labelSelector=%ff", b"Authorization: Bearer secret", b" 400 "),
+        (b"/api/v1/pods", b"Authorization: Bearer \xc3\xa9", b" 401 "),
+    ],
+    ids=["token", "accept", "query", "token that is text"],
+)
+async def test_bytes_that_are_no_text_are_the_clients_fault(
+    line: bytes, header: bytes, status: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening() as address:
+        head = b"GET " + line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + b"\r\n\r\n"
+        assert status in (await answered(address, head)).partition(b"\r\n")[0]
+    assert not caplog.records
+
+
+def test_the_data_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir(mode=0o755)
+    SqliteJournal(empty).close()
+    assert empty.stat().st_mode & 0o777 == 0o700
+    empty.chmod(0o755)
+    SqliteJournal(empty).close()
+    assert empty.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_with_files_of_others_is_not_taken(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "file").touch()
+    shared.chmod(0o777)
+    with pytest.raises(DataDirInUse, match="chmod 700"):
+        SqliteJournal(shared)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory away")
+def test_a_directory_of_another_user_is_not_taken(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir(mode=0o700)
+    os.chown(foreign, 12345, 12345)
+    with pytest.raises(DataDirInUse, match="belongs to user 12345"):
+        SqliteJournal(foreign)
