@@ -13,23 +13,25 @@ from volplane.errors import VolplaneError
 pytestmark = pytest.mark.real_time
 
 
+async def run_through_a_restore(directory: Path) -> None:
+    """The process ends within the block, and what it raises comes out of it."""
+    async with running_process(directory, frozenset(ALL_CONTROLLERS)) as site:
+        backup = site.server.store.snapshot()
+        await site.make_class("fast")
+        await site.make_claim("data", "fast")
+        await site.bound("data")
+        site.server.restore(backup)
+
+        async def gave_up() -> bool:
+            return site.process.plane is None
+
+        await site.until("it gives up", gave_up)
+
+
 async def test_a_process_whose_server_was_restored_ends_and_says_why(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as caught:
-        async with running_process(tmp_path, frozenset(ALL_CONTROLLERS)) as site:
-            backup = site.server.store.snapshot()
-            await site.make_class("fast")
-            await site.make_claim("data", "fast")
-            await site.bound("data")
-            plane = site.process.plane
-            assert plane is not None
-            site.server.restore(backup)
-            await site.until("it gives up", lambda: gave_up(site))
-            assert plane.restored.is_set()
+        await run_through_a_restore(tmp_path)
     told, rest = caught.value.split(VolplaneError)
     assert rest is None
     assert told is not None
     assert "restored from a backup" in str(told.exceptions[0])
-
-
-async def gave_up(site: object) -> bool:
-    return site.process.plane is None  # type: ignore[attr-defined]
