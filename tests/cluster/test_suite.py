@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,30 @@ def test_ctrl_c_ends_the_section_and_removes_everything(tmp_path: Path) -> None:
         assert cluster.names(*EVERYTHING) == []
         assert sorted(cluster.names("/api/v1/namespaces")) == NAMESPACES
         assert "left behind" not in errors
+
+
+@pytest.mark.soak
+def test_no_controller_outlives_a_suite_that_is_killed(tmp_path: Path) -> None:
+    def controllers() -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                command = process.read_bytes().decode(errors="replace")
+                if "\0run\0" in command and str(tmp_path) in command:
+                    found.append(command)
+        return found
+
+    with embedded_cluster(tmp_path) as cluster:
+        arguments = ("--kubeconfig", str(cluster.kubeconfig), "--controllers", "all", "--section", "kills")
+        command = [sys.executable, "-m", "volplane", "check", "--cluster", *arguments, "--work", str(tmp_path / "work")]
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT
+        ) as process:
+            try:
+                until("controllers run", lambda: bool(controllers()))
+            finally:
+                process.kill()
+        until("no controller runs", lambda: not controllers())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from volplane.attach.identity import attacher_finalizer
 from volplane.attach.record import intent_of, record_of
 from volplane.controller.actions import Action, Patch, Run, Settled, Wait
+from volplane.drivers.status import DriverState
 from volplane.drivers.view import DriverView
 from volplane.intents.owner import driver_of
 from volplane.kube import names
@@ -27,6 +28,8 @@ __all__ = ["decide_attachment", "rfc3339"]
 
 _MOST_BYTES = 1024
 """Of an error message in the status; the API server refuses a longer one."""
+_STARTING = f"is {DriverState.STARTING}"
+"""The end of the reason for which a driver that has not started cannot be used; that is not shown to anybody."""
 FINALIZER_BY_HAND = "remove the finalizer {} to accept that the backend may still have it attached"
 
 
@@ -77,8 +80,9 @@ def _enter(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
         return _cannot(attachment, "attach", f'PersistentVolume "{name}" does not exist', cluster)
     driver = _driver_for(volume, candidates, cluster)
     if not isinstance(driver, DriverView):
-        unsure = attachment.status.attached  # What was attached may well still be.
-        return Wait(reason=driver) if unsure else _cannot(attachment, "attach", driver, cluster)
+        # What was attached may well still be, and a driver that starts will say.
+        quiet = attachment.status.attached or driver.endswith(_STARTING)
+        return Wait(reason=driver) if quiet else _cannot(attachment, "attach", driver, cluster)
     if not driver.info.attach_required:
         body = {"status": {"attached": True}}
         why = f"volumes of {driver.name} need no attaching"
@@ -154,6 +158,8 @@ def _leave(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
     if not attachment.has_finalizer(finalizer):
         return Settled()
     found = _recorded(attachment, candidates, cluster)
+    if isinstance(found, str) and found.endswith(_STARTING):
+        return Wait(reason=found)
     if isinstance(found, str):
         text = f"{found}; {FINALIZER_BY_HAND.format(finalizer)}"
         return _cannot(attachment, "detach", text, cluster)
@@ -183,7 +189,8 @@ def _recorded(
     if record is not None:
         driver = cluster.drivers.get(record.driver)
         if driver is None:
-            return cluster.drivers.broken(record.driver) or f'driver "{record.driver}" is not configured here'
+            broken = cluster.drivers.broken(record.driver)
+            return broken or f'driver "{record.driver}" is not configured here'
         return record, driver
     name = attachment.spec.source.persistent_volume_name or ""
     volume = cluster.volumes.get(name)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import fnmatch
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,18 @@ import pytest
 import volplane_aws_ebs
 from volplane import AccessMode, AdoptRequest, DeleteSnapshotRequest, VolumeMode
 from volplane_aws_ebs.api import Action
-from volplane_aws_ebs.iam_policy import iam_policy
+from volplane_aws_ebs.iam_policy import PARTITIONS, PLACEHOLDER, iam_policy
 
 GIB = 1 << 30
 PACKAGE = Path(volplane_aws_ebs.__file__).parent
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "aws-ebs-iam.json"
 
 
+OURS = iam_policy("cluster-1")
+
+
 def allowed() -> set[str]:
-    return {action for statement in iam_policy()["Statement"] for action in statement["Action"]}
+    return {action for statement in OURS["Statement"] for action in statement["Action"]}
 
 
 def used() -> set[Action]:
@@ -39,9 +45,45 @@ def used() -> set[Action]:
 def test_the_document_is_what_the_code_says() -> None:
     if not DOCUMENT.parent.is_dir():
         pytest.skip("not in the repository")
-    assert json.loads(DOCUMENT.read_text("utf-8")) == iam_policy(), (
-        "python -m volplane_aws_ebs.iam_policy > docs/reference/aws-ebs-iam.json"
+    assert json.loads(DOCUMENT.read_text("utf-8")) == iam_policy(PLACEHOLDER), (
+        "python -m volplane_aws_ebs.iam_policy CLUSTER_ID > docs/reference/aws-ebs-iam.json"
     )
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_every_partition_has_names_of_its_own(partition: str) -> None:
+    policy = iam_policy("c", partition)
+    names = {name for statement in policy["Statement"] for name in statement["Resource"]} - {"*"}
+    assert names
+    assert all(name.startswith(f"arn:{partition}:ec2:") for name in names)
+
+
+def test_every_condition_on_a_mark_names_this_cluster_and_no_pattern() -> None:
+    found = []
+    for statement in OURS["Statement"]:
+        for operator, condition in statement.get("Condition", {}).items():
+            for key, value in condition.items():
+                if key.endswith("/volplane.dev/cluster"):
+                    assert (operator, value) in {("StringEquals", "cluster-1"), ("StringEqualsIfExists", "cluster-1")}
+                    found.append(statement["Sid"])
+    assert len(found) == 7
+
+
+def test_only_marks_of_a_former_cluster_that_is_named_may_be_replaced() -> None:
+    def of(policy: Any) -> Any:
+        return next(each for each in policy["Statement"] if each["Sid"] == "ChangeMarks")["Condition"]
+
+    changing = of(iam_policy("new", former=["old"]))
+    assert changing["StringEquals"] == {"aws:ResourceTag/volplane.dev/cluster": ["new", "old"]}
+    assert changing["StringEqualsIfExists"] == {"aws:RequestTag/volplane.dev/cluster": "new"}
+    deleting = next(s for s in iam_policy("new", former=["old"])["Statement"] if s["Sid"] == "ChangeMarkedVolumes")
+    assert deleting["Condition"] == {"StringEquals": {"aws:ResourceTag/volplane.dev/cluster": "new"}}
+
+
+def test_the_command_prints_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "volplane_aws_ebs.iam_policy", "c-1", "--partition", "aws-cn"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    assert json.loads(printed.stdout) == iam_policy("c-1", "aws-cn")
 
 
 def test_every_call_of_the_code_is_allowed_and_nothing_else() -> None:
@@ -52,7 +94,7 @@ def test_every_call_of_the_code_is_allowed_and_nothing_else() -> None:
 
 
 def test_everything_that_changes_something_is_bound_to_marks() -> None:
-    for statement in iam_policy()["Statement"]:
+    for statement in OURS["Statement"]:
         mutating = [action for action in statement["Action"] if Action(action.partition(":")[2]).mutates]
         if not mutating or statement["Sid"] in ("AttachToInstances", "MakeVolumesFromSnapshots"):
             continue
@@ -71,11 +113,9 @@ class Judge:
 
     def request(self, action: str, given: Any, **options: Any) -> Any:
         tags = {t["Key"]: t["Value"] for s in given.get("TagSpecifications", ()) for t in s["Tags"]}
-        later = [tag["Key"] for tag in given.get("Tags", ())]
+        later = {tag["Key"]: tag["Value"] for tag in given.get("Tags", ())}
         for resource in self.resources(action, given):
-            if not any(
-                self.allows(statement, action, resource, tags, later) for statement in iam_policy()["Statement"]
-            ):
+            if not any(self.allows(statement, action, resource, tags, later) for statement in OURS["Statement"]):
                 self.denied.append(f"{action} on {resource}")
         return self._request(action, given, **options)
 
@@ -88,17 +128,22 @@ class Judge:
         named = [f"{kinds[id_.partition('-')[0]]}/{id_}" for id_ in ids if id_]
         return [f"arn:aws:ec2:r:1:{each}" for each in ([made] if made else []) + named]
 
-    def allows(self, statement: Any, action: str, resource: str, tags: Any, later: list[str]) -> bool:
+    def allows(self, statement: Any, action: str, resource: str, tags: Any, later: dict[str, str]) -> bool:
         if f"ec2:{action}" not in statement["Action"]:
             return False
         if not any(fnmatch.fnmatch(resource, pattern) for pattern in statement["Resource"]):
             return False
         there = self.tags_of(resource.rpartition("/")[2])
-        for condition in statement.get("Condition", {}).values():
+        requested = {**tags, **later}
+        for operator, condition in statement.get("Condition", {}).items():
             for key, value in condition.items():
-                if key.startswith("aws:RequestTag/") and key.partition("/")[2] not in tags:
+                wanted = [value] if isinstance(value, str) else value
+                kind, _, name = key.partition("/")
+                if kind == "aws:RequestTag" and name not in requested and operator.endswith("IfExists"):
+                    continue
+                if kind == "aws:RequestTag" and requested.get(name) not in wanted:
                     return False
-                if key.startswith("aws:ResourceTag/") and key.partition("/")[2] not in there:
+                if kind == "aws:ResourceTag" and there.get(name) not in wanted:
                     return False
                 if key == "aws:TagKeys" and not set(later) <= set(value):
                     return False
@@ -145,3 +190,19 @@ def test_the_policy_does_not_reach_the_volumes_of_others(region: Any) -> None:
     region.clock.advance(5.0)
     region.delete(plain, owner=None)
     assert f"DeleteVolume on arn:aws:ec2:r:1:volume/{plain}" in judge.denied
+
+
+def test_the_policy_does_not_reach_the_volumes_of_another_cluster(region: Any) -> None:
+    """Both run in one account; each role has the policy of its cluster."""
+    asset = region.provision(size=20 * GIB)
+    region.fake.volumes[asset.handle].tags["volplane.dev/cluster"] = "cluster-2"
+    judge = Judge(region)
+    client = region.connect.client()
+    client.delete_volume(VolumeId=asset.handle)
+    mark = {"Key": "volplane.dev/cluster", "Value": "cluster-1"}
+    with contextlib.suppress(Exception):
+        client.create_tags(Resources=[asset.handle], Tags=[mark])
+    assert judge.denied == [
+        f"DeleteVolume on arn:aws:ec2:r:1:volume/{asset.handle}",
+        f"CreateTags on arn:aws:ec2:r:1:volume/{asset.handle}",
+    ]

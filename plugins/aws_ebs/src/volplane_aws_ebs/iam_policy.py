@@ -1,35 +1,41 @@
-"""The IAM policy that the driver needs: its calls, on the volumes and snapshots that carry its tags.
+"""The IAM policy that the driver needs: its calls, on the volumes and snapshots that carry the tag of its cluster.
 
-`python -m volplane_aws_ebs.iam_policy` prints it.
+`python -m volplane_aws_ebs.iam_policy CLUSTER_ID` prints it. A cluster's id is the uid of its namespace kube-system, or
+`clusterId` of its configuration.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action
 
-__all__ = ["iam_policy"]
+__all__ = ["PARTITIONS", "PLACEHOLDER", "iam_policy"]
 
-_VOLUME = "arn:aws:ec2:*:*:volume/*"
-_SNAPSHOT = "arn:aws:ec2:*:*:snapshot/*"
-_SNAPSHOT_SHARED = "arn:aws:ec2:*::snapshot/*"
-_INSTANCE = "arn:aws:ec2:*:*:instance/*"
-_WITH_TAG_REQUESTED = {"StringLike": {f"aws:RequestTag/{ownership_tags.CLUSTER}": "*"}}
-_WITH_TAG = {"StringLike": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": "*"}}
+PARTITIONS = ("aws", "aws-cn", "aws-us-gov", "aws-iso", "aws-iso-b", "aws-iso-e", "aws-iso-f", "aws-eusc")
+"""Source: AWS General Reference, "Amazon Resource Names"."""
+PLACEHOLDER = "CLUSTER_ID"
+"""In the policy of the documentation."""
 _NOT_OF_THE_ROLE = (Action.ASSUME_ROLE,)
 """Called with the credentials of the default chain, not with the role of the driver."""
 
 
-def iam_policy() -> dict[str, Any]:
-    """The policy document. Resources without volplane's tags can be read but not changed.
+def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = ()) -> dict[str, Any]:
+    """The policy document for the driver of one cluster, in one partition of AWS.
 
-    Static volumes carry none of them: add a tag of your own to the conditions of ChangeMarkedVolumes.
+    Resources without this cluster's tag can be read but not changed, those of other clusters included. former: ids of
+    clusters whose volumes `volplane adopt` takes over; their tags may be replaced by this cluster's. Static volumes
+    carry no tag of ours: add one of your own to the conditions of ChangeMarkedVolumes.
     """
+    volume, snapshot, instance = (f"arn:{partition}:ec2:*:*:{kind}/*" for kind in ("volume", "snapshot", "instance"))
+    snapshots = [snapshot, f"arn:{partition}:ec2:*::snapshot/*"]
+    tagged = {"StringEquals": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": cluster}}
+    tagging = {"StringEquals": {f"aws:RequestTag/{ownership_tags.CLUSTER}": cluster}}
     reads = [
         action
         for action in Action
@@ -39,27 +45,25 @@ def iam_policy() -> dict[str, Any]:
         "Version": "2012-10-17",
         "Statement": [
             _statement("Look", reads, ["*"]),
-            _statement("MakeMarkedVolumes", [Action.CREATE_VOLUME], [_VOLUME], _WITH_TAG_REQUESTED),
-            _statement("MakeVolumesFromSnapshots", [Action.CREATE_VOLUME], [_SNAPSHOT, _SNAPSHOT_SHARED]),
+            _statement("MakeMarkedVolumes", [Action.CREATE_VOLUME], [volume], tagging),
+            _statement("MakeVolumesFromSnapshots", [Action.CREATE_VOLUME], snapshots),
             _statement(
                 "ChangeMarkedVolumes",
                 [Action.DELETE_VOLUME, Action.MODIFY_VOLUME, Action.ATTACH_VOLUME, Action.DETACH_VOLUME],
-                [_VOLUME],
-                _WITH_TAG,
+                [volume],
+                tagged,
             ),
-            _statement("AttachToInstances", [Action.ATTACH_VOLUME, Action.DETACH_VOLUME], [_INSTANCE]),
-            _statement("MakeSnapshotsOfMarkedVolumes", [Action.CREATE_SNAPSHOT], [_VOLUME], _WITH_TAG),
-            _statement(
-                "MakeMarkedSnapshots", [Action.CREATE_SNAPSHOT], [_SNAPSHOT, _SNAPSHOT_SHARED], _WITH_TAG_REQUESTED
-            ),
-            _statement("DeleteMarkedSnapshots", [Action.DELETE_SNAPSHOT], [_SNAPSHOT, _SNAPSHOT_SHARED], _WITH_TAG),
+            _statement("AttachToInstances", [Action.ATTACH_VOLUME, Action.DETACH_VOLUME], [instance]),
+            _statement("MakeSnapshotsOfMarkedVolumes", [Action.CREATE_SNAPSHOT], [volume], tagged),
+            _statement("MakeMarkedSnapshots", [Action.CREATE_SNAPSHOT], snapshots, tagging),
+            _statement("DeleteMarkedSnapshots", [Action.DELETE_SNAPSHOT], snapshots, tagged),
             _statement(
                 "MarkWhatIsMade",
                 [Action.CREATE_TAGS],
-                [_VOLUME, _SNAPSHOT, _SNAPSHOT_SHARED],
+                [volume, *snapshots],
                 {"StringEquals": {"ec2:CreateAction": [str(Action.CREATE_VOLUME), str(Action.CREATE_SNAPSHOT)]}},
             ),
-            _statement("ChangeMarks", [Action.CREATE_TAGS], [_VOLUME], _own_tags_of_marked()),
+            _statement("ChangeMarks", [Action.CREATE_TAGS], [volume], _own_tags_of_marked(cluster, former)),
             {
                 "Sid": "ReadWhyNot",
                 "Effect": "Allow",
@@ -70,9 +74,13 @@ def iam_policy() -> dict[str, Any]:
     }
 
 
-def _own_tags_of_marked() -> dict[str, Any]:
-    """After creation only our own tags are written, on tagged volumes: the fence, and the owner at adoption."""
-    return {**_WITH_TAG, "ForAllValues:StringEquals": {"aws:TagKeys": sorted(ownership_tags.WRITABLE_LATER)}}
+def _own_tags_of_marked(cluster: str, former: Sequence[str]) -> dict[str, Any]:
+    """After creation only our own tags are written, on our volumes: the fence, and the owner at adoption, who is us."""
+    return {
+        "StringEquals": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": [cluster, *former] if former else cluster},
+        "StringEqualsIfExists": {f"aws:RequestTag/{ownership_tags.CLUSTER}": cluster},
+        "ForAllValues:StringEquals": {"aws:TagKeys": sorted(ownership_tags.WRITABLE_LATER)},
+    }
 
 
 def _statement(
@@ -87,5 +95,18 @@ def _statement(
     return {**statement, "Condition": condition} if condition is not None else statement
 
 
+def _main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m volplane_aws_ebs.iam_policy", description="Print the IAM policy for the driver of a cluster."
+    )
+    parser.add_argument("cluster", help="its id: uid of namespace kube-system, or clusterId of the configuration")
+    parser.add_argument("--partition", choices=PARTITIONS, default="aws", help="default aws")
+    parser.add_argument(
+        "--former", action="append", default=[], metavar="ID", help="a cluster whose volumes are to be adopted"
+    )
+    given = parser.parse_args()
+    sys.stdout.write(json.dumps(iam_policy(given.cluster, given.partition, former=given.former), indent=2) + "\n")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(iam_policy(), indent=2) + "\n")
+    _main()

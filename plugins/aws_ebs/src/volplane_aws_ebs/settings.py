@@ -73,7 +73,7 @@ OPTIONS = ParameterSchema(
             name="attach",
             doc="Declare that volplane attaches the volumes. Only where the controller of the official driver does "
             "not run, "
-            "because its attacher serves the same VolumeAttachments. No controller of volplane serves them yet.",
+            "because its attacher serves the same VolumeAttachments.",
             kind=ParameterKind.BOOLEAN,
             default=False,
         ),

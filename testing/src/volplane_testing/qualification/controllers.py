@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ STOP_SECONDS = 15.0
 ANSWER_SECONDS = 5.0
 PAUSE = 0.1
 LAST_LINES = 5
+_PR_SET_PDEATHSIG = 1
 
 
 class Replica:
@@ -44,6 +46,7 @@ class Replica:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C is for the suite, which stops its processes in order
+                preexec_fn=_end_with_parent,
             )
         return cls(process, address, log)
 
@@ -158,6 +161,12 @@ class Controllers:
         for outcome in stopped:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+
+def _end_with_parent() -> None:
+    """In the child: ask for SIGTERM when the suite is gone, however it ended. Source: prctl(2)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _free_port() -> int:

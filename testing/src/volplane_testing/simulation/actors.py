@@ -82,7 +82,8 @@ class Actors:
         if backend is None:
             return  # Only simulated storages have static assets.
         driver, handle = backend.name, backend.add(name, size * self._unit * _GIB)
-        key = source_key("hostPath", {"path": handle})
+        source = backend.source_of(handle)
+        key = source_key(source.kind, source.fields)
         disk = self._disks.by_key.get(key) or self._safety.made(driver, key, None)
         disk.waived |= disk.data
         disk.kept = "a user made it"
@@ -90,7 +91,7 @@ class Actors:
             "capacity": {"storage": f"{size * self._unit}Gi"},
             "accessModes": ["ReadWriteOnce"],
             "persistentVolumeReclaimPolicy": policy,
-            "hostPath": {"path": handle},
+            source.kind: dict(source.fields),
         }
         if reserved:
             spec["claimRef"] = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": reserved}

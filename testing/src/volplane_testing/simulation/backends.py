@@ -16,9 +16,13 @@ from volplane import (
     AlreadyExists,
     Asset,
     AssetPage,
+    AttachedElsewhere,
+    Attachment,
+    AttachRequest,
     BackendSpec,
     DeleteRequest,
     DescribeRequest,
+    DetachRequest,
     Done,
     DriverInfo,
     Erased,
@@ -26,6 +30,7 @@ from volplane import (
     InProgress,
     ListedAsset,
     ListRequest,
+    NotFound,
     Ownership,
     OwnsRequest,
     PermissionDenied,
@@ -40,7 +45,7 @@ from volplane import (
 from volplane.requests import Context
 from volplane_testing.simulation.chance import Chance
 
-__all__ = ["ZONE", "BackendTraits", "LookingBackend", "SimulatedBackend"]
+__all__ = ["ZONE", "AttachingBackend", "BackendTraits", "LookingBackend", "SimulatedBackend"]
 
 ZONE: Final = "topology.kubernetes.io/zone"
 
@@ -53,7 +58,8 @@ class BackendTraits:
     and deletions that answer InProgress first. full: share of zones that have no room for an asset. erases: `recycle`
     erases by itself instead of asking for a scrubber pod. fenced: a call with an older fence than the last is refused.
     tokens: a client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0
-    then). sees_mounts: an asset in use is not deleted.
+    then). sees_mounts: an asset in use is not deleted. attaches: assets are attached to nodes before they are mounted;
+    strict: and never to a second one.
     """
 
     zones: tuple[str, ...] = ()
@@ -66,6 +72,8 @@ class BackendTraits:
     fenced: bool = True
     tokens: bool = True
     sees_mounts: bool = True
+    attaches: bool = False
+    strict: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +86,8 @@ class Stored:
     owner: Ownership | None
     ready: float = 0.0
     going: float | None = None
+    nodes: list[str] = field(default_factory=list)
+    """To which it is attached."""
 
 
 @dataclass(slots=True)
@@ -91,6 +101,8 @@ class Listeners:
     erased: Callable[[str], None] = lambda _handle: None
     trouble: Callable[[str], None] = lambda _kind: None
     mounted: Callable[[str], bool] = lambda _handle: False
+    attached: Callable[[str, str], None] = lambda _handle, _node: None
+    detached: Callable[[str, str], None] = lambda _handle, _node: None
 
 
 @dataclass(slots=True)
@@ -119,6 +131,10 @@ class SimulatedBackend(BackendSpec):
     def assets(self) -> Mapping[str, Stored]:
         """By handle, which is a path below `root`."""
         return self._memory.assets
+
+    def source_of(self, handle: str) -> VolumeSource:
+        """Where volumes of this asset find it."""
+        return VolumeSource(kind="hostPath", fields={"path": handle})
 
     def add(self, name: str, capacity: int) -> str:
         """Add an asset that a user made; returns its handle."""
@@ -165,6 +181,8 @@ class SimulatedBackend(BackendSpec):
             return Done()
         if volume.owner is not None and stored.owner != volume.owner:
             raise AlreadyExists(f"{volume.handle} carries the marks {stored.owner}")
+        if stored.nodes:
+            raise VolumeInUse(f"{volume.handle} is attached to {stored.nodes[0]}")
         if self.traits.sees_mounts and self.listeners.mounted(volume.handle):
             raise VolumeInUse(f"{volume.handle} is mounted")
         now = asyncio.get_running_loop().time()
@@ -201,6 +219,7 @@ class SimulatedBackend(BackendSpec):
                 name=stored.handle.rpartition("/")[2],
                 capacity_bytes=stored.capacity,
                 owner=stored.owner,
+                attached_to=tuple(stored.nodes),
             )
             for _, stored in sorted(self._memory.assets.items())
         ]
@@ -247,7 +266,7 @@ class SimulatedBackend(BackendSpec):
     def _asset(self, stored: Stored) -> Asset:
         return Asset(
             handle=stored.handle,
-            source=VolumeSource(kind="hostPath", fields={"path": stored.handle}),
+            source=self.source_of(stored.handle),
             capacity_bytes=stored.capacity,
             node_affinity=({ZONE: stored.zone},) if stored.zone else (),
         )
@@ -265,3 +284,55 @@ class LookingBackend(SimulatedBackend):
         self._check_fence(request.name, request.context)
         stored = self._search(request)
         return Absent() if stored is None else self._asset(stored)
+
+
+class AttachingBackend(LookingBackend):
+    """The storage system whose assets are attached to nodes, as the disks of a cloud."""
+
+    def source_of(self, handle: str) -> VolumeSource:
+        return VolumeSource(kind="csi", fields={"driver": self.name, "volumeHandle": handle})
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        return DriverInfo(
+            version="1",
+            settle_seconds=self.traits.settle,
+            csi_driver_name=self.name,
+            attach_required=True,
+        )
+
+    @hookimpl
+    def owns(self, request: OwnsRequest) -> bool:
+        return request.source.kind == "csi" and request.source.fields.get("driver") == self.name
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Attachment | InProgress:
+        volume, node = request.volume, request.node.name
+        self._check_fence(volume.name, request.context)
+        stored = self._memory.assets.get(volume.handle)
+        if stored is None:
+            raise NotFound(f"{volume.handle} does not exist")
+        if self.traits.strict and any(each != node for each in stored.nodes):
+            raise AttachedElsewhere(f"{volume.handle} is attached to {stored.nodes[0]}", node=stored.nodes[0])
+        if self._is_long(f"{volume.handle} to {node}", request.context):
+            return InProgress(retry_after=1.0, state={"attaching": node})
+        if node not in stored.nodes:
+            stored.nodes.append(node)
+            self.listeners.attached(volume.handle, node)
+        return Attachment(metadata={"device": f"/dev/{volume.name}"})
+
+    @hookimpl
+    def detach(self, request: DetachRequest) -> Done | InProgress:
+        volume, node = request.volume, request.node.name
+        self._check_fence(volume.name, request.context)
+        stored = self._memory.assets.get(volume.handle)
+        if stored is None or node not in stored.nodes:
+            return Done()
+        if self._is_long(f"{volume.handle} from {node}", request.context):
+            return InProgress(retry_after=1.0, state={"detaching": node})
+        stored.nodes.remove(node)
+        self.listeners.detached(volume.handle, node)
+        return Done()
+
+    def _is_long(self, about: str, context: Context) -> bool:
+        return not context.state and self._chance.number(f"{self.name} {about}") < self.traits.steps

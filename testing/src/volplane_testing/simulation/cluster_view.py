@@ -35,6 +35,8 @@ KINDS: Final[Mapping[str, str]] = {
     "persistentvolumeclaims": "claim",
     "pods": "pod",
     "storageclasses.storage.k8s.io": "class",
+    "nodes": "node",
+    "volumeattachments.storage.k8s.io": "attachment",
 }
 _DYNAMIC: Final = "pvc-"
 _SCRUB: Final = "volplane-scrub-"
@@ -86,7 +88,7 @@ class Commit:
 
 
 class ClusterView:
-    """Every volume, claim, pod and class as it is now, by key. `listeners` are called with each commit."""
+    """Every volume, claim, pod, class, node and attachment as it is now, by key. `listeners` get each commit."""
 
     def __init__(self, server: ApiServer, trace: Trace) -> None:
         self.server = server
@@ -94,6 +96,8 @@ class ClusterView:
         self.claims: dict[str, Json] = {}
         self.pods: dict[str, Json] = {}
         self.classes: dict[str, Json] = {}
+        self.nodes: dict[str, Json] = {}
+        self.attachments: dict[str, Json] = {}
         self.claims_by_uid: dict[str, Json] = {}
         self.listeners: list[Callable[[Commit], None]] = []
         self.writes: Counter[tuple[str, str]] = Counter()
@@ -111,6 +115,8 @@ class ClusterView:
             "claim": self.claims,
             "pod": self.pods,
             "class": self.classes,
+            "node": self.nodes,
+            "attachment": self.attachments,
         }
         for storage, kind in KINDS.items():
             server.store.subscribe(storage, partial(self._committed, kind))

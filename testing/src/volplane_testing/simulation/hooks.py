@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from volplane import (
     Asset,
+    AttachRequest,
     DeleteRequest,
+    DetachRequest,
     Done,
     Erased,
     FindRequest,
@@ -91,6 +93,14 @@ class FaultInjector:
     @hookimpl(wrapper=True)
     def recycle(self, request: RecycleRequest) -> Generator[None, Any, Any]:
         return (yield from self._around("recycle", request.volume.name, request))
+
+    @hookimpl(wrapper=True)
+    def attach(self, request: AttachRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("attach", request.volume.name, request))
+
+    @hookimpl(wrapper=True)
+    def detach(self, request: DetachRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("detach", request.volume.name, request))
 
     def call_hook(self, driver: Driver, request: HookRequest[R], /) -> R:
         """Call a hook now; a real backend may be made to crash in the middle of it."""

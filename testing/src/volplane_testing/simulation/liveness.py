@@ -58,6 +58,7 @@ class Liveness:
         for volume in self._view.volumes.values():
             for why in self._wrong_volume(volume):
                 self._broke("volume", volume, why, reasons)
+        self._check_attachments(reasons)
         self._check_scrubbers()
         self._check_assets()
         for (name, _), count in self._view.writes.items():
@@ -222,6 +223,36 @@ class Liveness:
             and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
             for pod in self._view.pods.values()
         )
+
+    # --- attachments ----------------------------------------------------------------------------------------------
+
+    def _check_attachments(self, reasons: dict[str, str]) -> None:
+        wanted: set[tuple[str, str]] = set()
+        for pod in self._view.pods.values():
+            node, phase = pod["spec"].get("nodeName"), pod.get("status", {}).get("phase")
+            if node and phase in ("Pending", "Running", None):
+                places = {(key, node) for key in self._attached_volumes(pod)}
+                wanted |= places
+                could_run = places <= self._safety.attachments.at and not self._uses_what_goes(pod)
+                if places and phase != "Running" and could_run:
+                    text = f"pod {pod['metadata']['name']} does not run, though what it needs is attached to {node}"
+                    self._violations.report("pods-run", text)
+        for invariant, text in self._safety.attachments.wrong_at_rest(wanted):
+            waiting = [why for about, why in reasons.items() if about.startswith(("attacher ", "attach-detach "))]
+            self._violations.report(invariant, f"{text}; {' / '.join(waiting)}")
+
+    def _uses_what_goes(self, pod: Json) -> bool:
+        mounted = [each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"]]
+        claims = [self._view.claims.get(f"default/{name}") for name in mounted]
+        return any(claim is None or "deletionTimestamp" in claim["metadata"] for claim in claims)
+
+    def _attached_volumes(self, pod: Json) -> Iterator[str]:
+        for volume in pod["spec"].get("volumes") or ():
+            name = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+            claim = self._view.claims.get(f"{pod['metadata']['namespace']}/{name}")
+            found = self._view.volumes.get(claim["spec"].get("volumeName", "")) if claim is not None else None
+            if found is not None and "csi" in found["spec"]:
+                yield source_of(found["spec"])
 
     # --- what is left -------------------------------------------------------------------------------------------
 

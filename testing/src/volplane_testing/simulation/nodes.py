@@ -10,14 +10,14 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from volplane.kube import names
 from volplane_testing.simulation.cluster_view import Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk
 from volplane_testing.simulation.run_context import RunContext
 
-__all__ = ["NODES", "Nodes", "PodFaults"]
+__all__ = ["NODES", "Nodes", "PodFaults", "RunningPod"]
 
 NODES: Final = ("node-a", "node-b")
 _ME: Final = "cluster"
@@ -38,7 +38,7 @@ class PodFaults:
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
+class RunningPod:
     """A pod on its node; the object may be gone before it is."""
 
     pod: Json
@@ -58,13 +58,16 @@ class _Running:
 
 @dataclass(slots=True)
 class _PodRecords:
-    running: dict[str, _Running] = field(default_factory=dict)
+    running: dict[str, RunningPod] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     """Name of a scrubber pod -> how many of its runs failed, or were cut off."""
 
 
 class Nodes:
     """Reacts to the objects of `view` after a short delay, as writer `cluster`."""
+
+    FOLLOWED: ClassVar[frozenset[str]] = frozenset({"volume", "claim", "pod"})
+    """Kinds whose changes by others are reacted to."""
 
     def __init__(self, run_context: RunContext, faults: PodFaults, labels: Mapping[str, Mapping[str, str]]) -> None:
         """labels: of the nodes."""
@@ -93,7 +96,7 @@ class Nodes:
     async def run(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
-            due = min((running.due for running in self._pods.running.values()), default=float("inf"))
+            due = min((self._due(running) for running in self._pods.running.values()), default=float("inf"))
             left = due - clock()
             try:
                 async with asyncio.timeout(left if left < float("inf") else None):
@@ -104,6 +107,7 @@ class Nodes:
                 self._turns += 1
                 await asyncio.sleep(self._chance.between(0.001, 0.2, f"cluster {self._turns}") ** 2 * 5)
             self._changed.clear()
+            self._report()
             for running in list(self._pods.running.values()):
                 self._follow(running)
             for pod in list(self._view.pods.values()):
@@ -118,9 +122,19 @@ class Nodes:
                 self._status(pod, {"phase": "Failed"})
         self._changed.set()
 
+    def _due(self, running: RunningPod) -> float:
+        """Loop time at which the node has something to do about it."""
+        return running.due
+
     def _committed(self, commit: Commit) -> None:
-        if commit.kind != "class" and commit.who != _ME:
+        if commit.kind in self.FOLLOWED and commit.who != _ME:
             self._changed.set()
+
+    def _report(self) -> None:
+        """Write to the nodes what changed about them."""
+
+    def recover(self) -> None:
+        """End every trouble of nodes."""
 
     # --- placing and starting -----------------------------------------------------------------------------------
 
@@ -146,7 +160,7 @@ class Nodes:
                 self._select_node(claim)
                 return
             places += _places_of(volume)
-        node = next((name for name, labels in self._labels.items() if _all_in(places, labels)), NODES[0])
+        node = self._choose(places, pod)
         meta = pod["metadata"]
         body = {
             "apiVersion": "v1",
@@ -158,6 +172,9 @@ class Nodes:
         placed = self._view.pods.get(f"{meta['namespace']}/{meta['name']}")
         if placed is not None and placed["spec"].get("nodeName"):
             self._start(placed)
+
+    def _choose(self, places: list[Json], pod: Json) -> str:
+        return next((name for name, labels in self._labels.items() if _all_in(places, labels)), NODES[0])
 
     def _select_node(self, claim: Json) -> None:
         storage_class = self._view.classes.get(claim["spec"].get("storageClassName") or "")
@@ -187,7 +204,7 @@ class Nodes:
                 return
             disks.append((disk, claim["metadata"]["uid"]))
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        running = self._pods.running[uid] = _Running(pod, disks, float("inf"))
+        running = self._pods.running[uid] = RunningPod(pod, disks, float("inf"))
         if name.startswith(_SCRUB_PREFIX):
             self._begin_scrub(running)
         else:
@@ -198,7 +215,7 @@ class Nodes:
                 self._safety.seen(disk, claim_uid, name)
         self._status(pod, {"phase": "Running", "containerStatuses": [_container({"running": {}})]})
 
-    def _begin_scrub(self, running: _Running) -> None:
+    def _begin_scrub(self, running: RunningPod) -> None:
         now = asyncio.get_running_loop().time()
         uid = running.pod["metadata"]["uid"]
         about = f"{self._view.spell(running.pod['metadata']['name'])} {sum(self._pods.failures.values())} {uid[:4]}"
@@ -211,7 +228,7 @@ class Nodes:
 
     # --- running and ending -------------------------------------------------------------------------------------
 
-    def _follow(self, running: _Running) -> None:
+    def _follow(self, running: RunningPod) -> None:
         now = asyncio.get_running_loop().time()
         meta = running.pod["metadata"]
         present = self._view.pods.get(f"{meta['namespace']}/{meta['name']}")
@@ -231,7 +248,7 @@ class Nodes:
         elif running.ends <= now:
             self._end(running, present)
 
-    def _end(self, running: _Running, pod: Json) -> None:
+    def _end(self, running: RunningPod, pod: Json) -> None:
         self._take_down(running, cut_off=running.fails)
         if running.fails:
             ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "rm: input/output error"}}
@@ -240,7 +257,7 @@ class Nodes:
             ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
             self._status(pod, {"phase": "Succeeded", "containerStatuses": [_container(ended)]})
 
-    def _take_down(self, running: _Running, *, cut_off: bool) -> None:
+    def _take_down(self, running: RunningPod, *, cut_off: bool) -> None:
         meta = running.pod["metadata"]
         if cut_off and meta["name"].startswith(_SCRUB_PREFIX):
             self._pods.failures[meta["name"]] = self._pods.failures.get(meta["name"], 0) + 1
@@ -249,7 +266,7 @@ class Nodes:
         del self._pods.running[meta["uid"]]
         self._changed.set()
 
-    def _erase(self, running: _Running) -> None:
+    def _erase(self, running: RunningPod) -> None:
         for disk, _ in running.disks:
             self._trace.note(_ME, f"{self._view.spell(running.pod['metadata']['name'])} erases {disk.key}")
             self._safety.erased(disk.key)

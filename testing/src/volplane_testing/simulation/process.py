@@ -80,8 +80,10 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessParts:
-    """What a process is started with. fence: epoch and holder, as `Leadership.fence`. calm_since: loop time at which
-    faults ended; infinity: not yet. restart: ends the process of this name, and starts another one.
+    """What a process is started with. fence: epoch and holder, as `Leadership.fence`.
+
+    calm_since: loop time at which faults ended; infinity: not yet. restart: ends the process of this name, and starts
+    another one. attaches: it runs the controllers of attachments.
     """
 
     drivers: Sequence[Driver]
@@ -95,6 +97,7 @@ class ProcessParts:
     restart: Callable[[str], object]
     fence: str
     seed: int
+    attaches: bool
 
 
 class Process:
@@ -163,7 +166,13 @@ class Process:
 
     async def _live(self) -> None:
         parts = self._parts
-        settings = Settings(cluster_id=CLUSTER_ID, namespace=NAMESPACE, scrub=ScrubberSettings(attempts=ATTEMPTS))
+        settings = Settings(
+            cluster_id=CLUSTER_ID,
+            namespace=NAMESPACE,
+            scrub=ScrubberSettings(attempts=ATTEMPTS),
+            attacher=parts.attaches,
+            attach_detach=parts.attaches,
+        )
         plane = build(
             settings,
             Parts(

@@ -15,6 +15,7 @@ from volplane_testing import clock
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
 from volplane_testing.simulation.actors import Actors
+from volplane_testing.simulation.attaching_nodes import AttachingNodes, node_body
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
@@ -110,7 +111,8 @@ class _Simulation:
         self._injector = FaultInjector(run_context, schedule.hooks, self._crash_named)
         self._storages = Storages(run_context, self._injector, schedule, subjects)
         self._actors = Actors(run_context, self._storages.simulated, self._storages.externals)
-        self._nodes = Nodes(run_context, schedule.pods, self._storages.labels)
+        attaches = schedule.alpha.attaches
+        self._nodes = (AttachingNodes if attaches else Nodes)(run_context, schedule.pods, self._storages.labels)
         self._server_faults = ServerFaults(run_context, self._nodes.server_restored)
         self._prepare()
         self._wall = clock.LoopClock()
@@ -133,6 +135,9 @@ class _Simulation:
             "back_up": self._server_faults.back_up,
             "restore_server": self._server_faults.restore_server,
         }
+        if isinstance(self._nodes, AttachingNodes):
+            troubles = ("lose_node", "taint_node", "evict_pods", "return_node", "renew_node")
+            self._process_actions = {**self._process_actions, **{each: getattr(self._nodes, each) for each in troubles}}
 
     async def run(self) -> TrialResult:
         self._loop.set_exception_handler(self._unhandled)
@@ -178,10 +183,12 @@ class _Simulation:
     # --- initial objects ----------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        metadata: list[tuple[str, Any]] = [("Namespace", {"name": NAMESPACE})]
-        metadata += [("Node", {"name": name, "labels": labels}) for name, labels in self._storages.labels.items()]
-        for kind, meta in metadata:
-            body = json.dumps({"apiVersion": "v1", "kind": kind, "metadata": meta}).encode()
+        bodies: list[tuple[str, Any]] = [("Namespace", {"metadata": {"name": NAMESPACE}})]
+        for name, labels in self._storages.labels.items():
+            plain = {"metadata": {"name": name, "labels": labels}}
+            bodies.append(("Node", node_body(name, labels, 0) if self._schedule.alpha.attaches else plain))
+        for kind, each in bodies:
+            body = json.dumps({"apiVersion": "v1", "kind": kind, **each}).encode()
             self._server.handle("POST", f"/api/v1/{kind.lower()}s", {}, {"content-type": "application/json"}, body)
 
     # --- processes ----------------------------------------------------------------------------------------------
@@ -210,6 +217,7 @@ class _Simulation:
                 restart=self._start_anew,
                 fence=f"{self._epoch}/{name}",
                 seed=self._schedule.seed,
+                attaches=self._schedule.alpha.attaches,
             ),
         )
         self._trace.note(name, "starts")
@@ -272,6 +280,7 @@ class _Simulation:
         self._calm_since = self._loop.time()
         self._injector.down.clear()
         self._storages.calm()
+        self._nodes.recover()
         while len(self._living) > 1:
             left = int(self._chance.number(f"who stays {len(self._living)}") * len(self._living))
             self._crash(self._living[left], "another one leads")

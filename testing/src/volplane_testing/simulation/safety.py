@@ -12,6 +12,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim
 from volplane.reclaim.scrub_pod import SCRUB_GATE
 from volplane.state.records import read_recycle_intent
+from volplane_testing.simulation.attachments import Attachments
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk, Disks, source_of
 from volplane_testing.simulation.loop import WHO
@@ -65,6 +66,7 @@ class Safety:
         """Uids of volumes whose reference or intent a user changed."""
         self.restored_at = float("-inf")
         """Loop time at which the server was restored from a backup: storage and objects disagree since."""
+        self.attachments = Attachments(view, disks, violations, excused=self._excused)
         self._view = view
         self._disks = disks
         self._violations = violations
@@ -95,6 +97,10 @@ class Safety:
                 self._check_claim(commit.name, commit.old, commit.new)
             case "pod" if commit.by_controller and commit.old is not None and commit.new is not None:
                 self._check_gate(commit.old, commit.new)
+
+    def _excused(self) -> bool:
+        """Whether what takes effect now was begun while two processes led."""
+        return self.overlap or BEGAN.get() <= self.overlap_ended
 
     def _forget_class(self, name: str) -> None:
         """Record the claims of a deleted class: a damaged intent can be restored only from the class."""
@@ -298,7 +304,8 @@ class Safety:
     def _check_unused(self, disk: Disk, what: str) -> None:
         if BEGAN.get() <= self.restored_at:
             return  # It was asked for by a server that is no more.
-        if any(claim or what == "deleted" for claim in disk.mounts.values()):
+        mounts = {uid: claim for uid, claim in disk.mounts.items() if not self.attachments.torn(disk.key, uid)}
+        if any(claim or what == "deleted" for claim in mounts.values()):
             self._violations.report("asset-in-use", f"{disk.key} is {what} while a pod has it mounted")
         for volume in self._volumes_on(disk.key):
             name = self._view.spell(volume["metadata"]["name"])

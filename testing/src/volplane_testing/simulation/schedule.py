@@ -79,6 +79,7 @@ class Scenario:
     outages: float = 0.3
     class_changes: float = 0.15
     lags: tuple[float, ...] = (0.0, 0.0, 0.5, 5.0)
+    attaches: bool = False
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
@@ -117,13 +118,18 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "tenants": Scenario(claims=(3, 5), static=(0, 1), static_claims=0.05, tenants=0.8, pods=0.2, incarnations=(1, 2)),
     "restore": Scenario(restores=0.6, claims=(2, 3), static=(0, 2)),
+    "attach": Scenario(attaches=True, claims=(1, 3), static=(0, 0), classes=("fast", "fast", "keep"), outages=0.3),
 }
 
 
 def generate(seed: int, scenario: str = "any") -> Schedule:
-    """The schedule of a seed. scenario: a name in SCENARIOS, or "any": the seed chooses. Raises KeyError."""
+    """The schedule of a seed. Raises KeyError.
+
+    scenario: a name in SCENARIOS, or "any": the seed chooses among those in which nothing is attached.
+    """
     random = Random(f"{seed} {scenario}")  # noqa: S311 -- schedules, not secrets
-    chosen = random.choice(sorted(SCENARIOS)) if scenario == "any" else scenario
+    usual = sorted(name for name, each in SCENARIOS.items() if not each.attaches)
+    chosen = random.choice(usual) if scenario == "any" else scenario
     return _Writer(seed, chosen, SCENARIOS[chosen], random).write()
 
 
@@ -148,10 +154,12 @@ class _Writer:
         for name in self._static:
             self._write_static(name)
         for name in self._claims:
-            self._write_claim(name)
+            (self._write_attached if self._scenario.attaches else self._write_claim)(name)
         leaders = random.random() < self._scenario.leaders
         end = max((action.at for action in self._actions), default=0.0)
         self._write_processes(end, leaders=leaders)
+        if self._scenario.attaches:
+            self._write_nodes(end)
         without_bookmarks = self._write_server(end)
         actions = sorted(self._actions, key=lambda action: (action.at, action.number))
         level = self._level
@@ -185,6 +193,9 @@ class _Writer:
                 late=random.choice((0.0, 0.2)),
                 erases=random.random() < 0.2,
                 sees_mounts=random.random() < 0.5,
+                attaches=self._scenario.attaches,
+                # Of two leaders only the backend can tell whose call is the later one.
+                strict=leaders or (self._scenario.attaches and random.random() < 0.5),
             ),
             beta=BackendTraits(
                 zones=("a", "b"),
@@ -196,6 +207,35 @@ class _Writer:
                 sees_mounts=random.random() < 0.5,
             ),
         )
+
+    def _write_attached(self, claim: str) -> None:
+        """A claim whose pods come one after the other, now and then before the one before has gone."""
+        random, at = self._random, self._gap()
+        self._do(at, "create_claim", name=claim, storage_class=random.choice(self._scenario.classes), size=1, volume="")
+        for number in range(random.randint(1, 4)):
+            pod = f"p-{claim}-{number}"
+            lifetime = round(random.uniform(1.0, 30.0), 2) if self._sometimes(0.2) else 0.0
+            self._do(at + self._gap(), "create_pod", name=pod, claim=claim, lifetime=lifetime)
+            at += self._gap() + random.choice((0.5, 5.0, 30.0))
+            if number == 0 or self._sometimes(0.8):
+                self._do(at - random.choice((0.0, 0.0, 1.0)), "delete_pod", name=pod)
+        if self._sometimes(0.4):
+            self._do(at + self._gap(), "delete_claim", name=claim)
+            for number in range(4):
+                self._do(at + self._gap(), "delete_pod", name=f"p-{claim}-{number}")
+
+    def _write_nodes(self, end: float) -> None:
+        """Nodes are lost; they return, or a person acts."""
+        random = self._random
+        for _ in range(random.choice((0, 1, 1, 2))):
+            node, at = random.choice(NODES), random.uniform(0.0, end)
+            self._do(at, "lose_node", node=node)
+            if self._sometimes(0.7):
+                self._do(at + random.uniform(0.1, 30.0), "evict_pods", node=node)
+            if self._sometimes(0.3):
+                self._do(at + random.uniform(0.1, 30.0), "taint_node", node=node)
+            back = random.choice(("return_node", "return_node", "renew_node"))
+            self._do(at + random.choice((2.0, 40.0, 500.0)) * random.uniform(0.5, 1.5), back, node=node)
 
     # --- times --------------------------------------------------------------------------------------------------
 
@@ -352,7 +392,7 @@ class _Writer:
         if random.random() < 0.12:
             seconds = random.choice((0.5, 2.0, 10.0)) * random.random()
             self._do(random.uniform(0.0, end), "refuse", status=random.choice((401, 403)), seconds=seconds)
-        if random.random() < 0.06:
+        if random.random() < 0.06 and not self._scenario.attaches:
             begun = random.uniform(0.0, end)
             self._do(begun, "back_up")
             self._do(begun + random.uniform(0.0, 20.0), "restore_server")

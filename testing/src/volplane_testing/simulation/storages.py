@@ -13,7 +13,7 @@ from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
 from volplane_testing.conformance import Subject
-from volplane_testing.simulation.backends import ZONE, LookingBackend, SimulatedBackend
+from volplane_testing.simulation.backends import ZONE, AttachingBackend, LookingBackend, SimulatedBackend
 from volplane_testing.simulation.disks import source_key
 from volplane_testing.simulation.external_backends import ExternalBackend, labels_of_nodes
 from volplane_testing.simulation.hooks import FaultInjector, injecting
@@ -43,7 +43,9 @@ class Storages:
         """Of the nodes: the zones, and the places of the externals."""
         zones = tuple(labels[ZONE] for labels in self.labels.values())
         simulated: tuple[SimulatedBackend, ...] = (
-            LookingBackend(ALPHA, schedule.alpha, run_context.chance),
+            (AttachingBackend if schedule.alpha.attaches else LookingBackend)(
+                ALPHA, schedule.alpha, run_context.chance
+            ),
             SimulatedBackend(BETA, replace(schedule.beta, zones=zones), run_context.chance),
         )
         self.simulated: Mapping[str, SimulatedBackend] = {
@@ -66,7 +68,8 @@ class Storages:
         disks, safety, trace = self._run_context.disks, self._run_context.safety, self._run_context.trace
 
         def key(handle: str) -> str:
-            return source_key("hostPath", {"path": handle})
+            source = backend.source_of(handle)
+            return source_key(source.kind, source.fields)
 
         def made(handle: str, owner: Ownership) -> None:
             trace.note(backend.name, f"makes {key(handle)} for {self._run_context.view.spell(owner.volume_name)}")
@@ -82,5 +85,7 @@ class Storages:
         listeners.erased = lambda handle: safety.erased(key(handle))
         listeners.trouble = lambda kind: trace.happened.update((kind,))
         listeners.mounted = mounted
+        listeners.attached = lambda handle, node: safety.attachments.attached(key(handle), node)
+        listeners.detached = lambda handle, node: safety.attachments.detached(key(handle), node)
         plugin = Plugin(kind="backend", name=backend.name.partition(".")[0], factory=lambda _options: backend)
         return build_driver(backend.name, plugin, {}, self._extensions)

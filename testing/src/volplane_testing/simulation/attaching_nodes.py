@@ -1,0 +1,223 @@
+"""Nodes whose kubelets leave attaching to the controller: they report what they use, and wait for what they need.
+
+A node can be lost: its kubelet does nothing, and what it has mounted stays mounted, until it returns. A node can be
+made anew under its name: what ran on the former machine is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, ClassVar, Final
+
+from volplane.attach.identity import attachment_name
+from volplane_testing.simulation.attachments import OUT_OF_SERVICE
+from volplane_testing.simulation.cluster_view import Json
+from volplane_testing.simulation.nodes import NODES, Nodes, RunningPod
+
+__all__ = ["AttachingNodes", "node_body"]
+
+_ME: Final = "cluster"
+_USER: Final = "user"
+_MERGE: Final = {"content-type": "application/merge-patch+json"}
+_JSON: Final = {"content-type": "application/json"}
+
+
+def node_body(name: str, labels: Any, machine: int) -> Json:
+    """A Node whose kubelet leaves attaching to the controller. machine: a number of its own."""
+    return {
+        "metadata": {
+            "name": name,
+            "labels": dict(labels),
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+        },
+        "spec": {"providerID": f"sim:///{name}-{machine}"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+class AttachingNodes(Nodes):
+    """The nodes of a run in which volumes are attached."""
+
+    FOLLOWED: ClassVar[frozenset[str]] = frozenset({"volume", "claim", "pod", "node", "attachment"})
+
+    def __init__(self, *more: Any) -> None:
+        super().__init__(*more)
+        self._lost: set[str] = set()
+        self._machines = 0
+        self._names: dict[str, set[str]] = {}
+        """Uid of a pod that has mounted its volumes -> their unique names: its claims may be gone before they are."""
+        self._unmounting: dict[str, RunningPod] = {}
+        """By uid: pods that are over, whose volumes are still to be unmounted."""
+
+    @property
+    def busy(self) -> bool:
+        return super().busy or bool(self._unmounting)
+
+    # --- trouble ------------------------------------------------------------------------------------------------
+
+    def lose_node(self, node: str) -> None:
+        """Its kubelet stops; the cluster notices."""
+        self._trace.happened["node: is lost"] += 1
+        self._lost.add(node)
+        self._condition(node, "Unknown")
+
+    def taint_node(self, node: str) -> None:
+        """A person declares that the machine is off; it is."""
+        if node in self._lost:
+            self._trace.happened["node: out of service"] += 1
+            self._drop(node)
+            self._patch(node, {"spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}, _USER)
+
+    def evict_pods(self, node: str) -> None:
+        """A person deletes the pods of a node without waiting for its kubelet."""
+        for key, pod in list(self._view.pods.items()):
+            if pod["spec"].get("nodeName") == node:
+                namespace, _, name = key.partition("/")
+                path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+                self._view.send(_USER, "DELETE", path, json.dumps({"gracePeriodSeconds": 0}).encode(), headers=_JSON)
+
+    def return_node(self, node: str) -> None:
+        """Its kubelet goes on."""
+        if node in self._lost:
+            self._lost.discard(node)
+            self._patch(node, {"spec": {"taints": None}}, _USER)
+            self._condition(node, "True")
+            self._changed.set()
+
+    def renew_node(self, node: str) -> None:
+        """Another machine takes the name of a node that was lost."""
+        if node not in self._lost:
+            return
+        self._trace.happened["node: is made anew"] += 1
+        self._drop(node)
+        self._view.send(_USER, "DELETE", f"/api/v1/nodes/{node}", b"{}", headers=_JSON)
+        self.evict_pods(node)
+        self._machines += 1
+        body = node_body(node, self._labels[node], self._machines)
+        self._view.send(_USER, "POST", "/api/v1/nodes", json.dumps(body).encode(), headers=_JSON)
+        self._lost.discard(node)
+        self._condition(node, "True")
+        self._changed.set()
+
+    def recover(self) -> None:
+        for node in sorted(self._lost):
+            self.return_node(node)
+
+    def _drop(self, node: str) -> None:
+        """The machine is off: nothing runs there any more."""
+        for running in [each for each in self._pods.running.values() if _node_of(each.pod) == node]:
+            self._take_down(running, cut_off=True)
+        for uid, running in list(self._unmounting.items()):
+            if _node_of(running.pod) == node:
+                self._unmounted(uid)
+
+    # --- the kubelet --------------------------------------------------------------------------------------------
+
+    def _choose(self, places: list[Json], pod: Json) -> str:
+        well = [node for node in NODES if node not in self._lost] or list(NODES)
+        return str(self._chance.choice(well, f"place {pod['metadata']['name']} {self._turns}"))
+
+    def _attend(self, pod: Json) -> None:
+        if _node_of(pod) not in self._lost:
+            super()._attend(pod)
+
+    def _follow(self, running: RunningPod) -> None:
+        if _node_of(running.pod) not in self._lost:
+            super()._follow(running)
+
+    def _due(self, running: RunningPod) -> float:
+        return float("inf") if _node_of(running.pod) in self._lost else super()._due(running)
+
+    def _start(self, pod: Json) -> None:
+        if not all(self._ready(pod, volume) for volume in self._volumes(pod)):
+            return
+        super()._start(pod)
+        uid = pod["metadata"]["uid"]
+        if uid in self._pods.running:
+            self._names[uid] = {_unique(volume) for volume in self._volumes(pod)}
+            self._safety.attachments.mounted |= {
+                (disk.key, _node_of(pod), uid) for disk, claim in self._pods.running[uid].disks if claim
+            }
+
+    def _take_down(self, running: RunningPod, *, cut_off: bool) -> None:
+        """The pod is over; its volumes are unmounted a little later, when its object may be gone."""
+        super()._take_down(running, cut_off=cut_off)
+        uid = running.pod["metadata"]["uid"]
+        self._unmounting[uid] = running
+        later = self._chance.between(0.0, self._faults.notice, f"unmount {running.pod['metadata']['name']}")
+        asyncio.get_running_loop().call_later(later, self._unmount, uid)
+
+    def _unmount(self, uid: str) -> None:
+        running = self._unmounting.get(uid)
+        if running is None:
+            return
+        if _node_of(running.pod) in self._lost:
+            asyncio.get_running_loop().call_later(1.0, self._unmount, uid)
+        else:
+            self._unmounted(uid)
+
+    def _unmounted(self, uid: str) -> None:
+        del self._unmounting[uid], self._names[uid]
+        mounted = self._safety.attachments.mounted
+        mounted -= {each for each in mounted if each[2] == uid}
+        self._changed.set()
+
+    def _ready(self, pod: Json, volume: Json) -> bool:
+        """Whether the volume was reported as in use, and then found to be attached."""
+        node = self._view.nodes.get(_node_of(pod))
+        if node is None or _unique(volume) not in (node["status"].get("volumesInUse") or ()):
+            return False
+        if _unique(volume) not in [each["name"] for each in node["status"].get("volumesAttached") or ()]:
+            return False
+        csi = volume["spec"]["csi"]
+        name = attachment_name(csi["driver"], csi["volumeHandle"], node["metadata"]["name"])
+        found = self._view.attachments.get(name)
+        return found is not None and found["status"]["attached"] and "deletionTimestamp" not in found["metadata"]
+
+    def _report(self) -> None:
+        for name, node in list(self._view.nodes.items()):
+            if name in self._lost:
+                continue
+            used = self._mounted_on(name) | self._needed_on(name)
+            if used != set(node["status"].get("volumesInUse") or ()):
+                self._patch(name, {"status": {"volumesInUse": sorted(used) or None}}, _ME, "status")
+                self._changed.set()
+
+    def _mounted_on(self, node: str) -> set[str]:
+        pods = [*self._pods.running.values(), *self._unmounting.values()]
+        uids = (each.pod["metadata"]["uid"] for each in pods if _node_of(each.pod) == node)
+        return {name for uid in uids for name in self._names[uid]}
+
+    def _needed_on(self, node: str) -> set[str]:
+        """Of pods that are to run there."""
+        coming = [
+            pod
+            for pod in self._view.pods.values()
+            if _node_of(pod) == node
+            and "deletionTimestamp" not in pod["metadata"]
+            and pod.get("status", {}).get("phase") in ("Pending", None)
+        ]
+        return {_unique(volume) for pod in coming for volume in self._volumes(pod)}
+
+    def _volumes(self, pod: Json) -> list[Json]:
+        """The attached volumes of its claims, as far as they are bound."""
+        claims = [claim for claim in self._claims(pod) if claim is not None]
+        found = [self._view.volumes.get(claim["spec"].get("volumeName", "")) for claim in claims]
+        return [volume for volume in found if volume is not None and "csi" in volume["spec"]]
+
+    def _condition(self, node: str, status: str) -> None:
+        self._patch(node, {"status": {"conditions": [{"type": "Ready", "status": status}]}}, _ME, "status")
+
+    def _patch(self, node: str, body: Json, who: str, subresource: str = "") -> None:
+        path = f"/api/v1/nodes/{node}" + (f"/{subresource}" if subresource else "")
+        self._view.send(who, "PATCH", path, json.dumps(body).encode(), headers=_MERGE)
+
+
+def _node_of(pod: Json) -> str:
+    return str(pod["spec"].get("nodeName", ""))
+
+
+def _unique(volume: Json) -> str:
+    csi = volume["spec"]["csi"]
+    return f"kubernetes.io/csi/{csi['driver']}^{csi['volumeHandle']}"

@@ -1,0 +1,105 @@
+"""What is attached where, recorded at the backend, and the invariants over it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json
+from volplane_testing.simulation.disks import Disks, source_of
+from volplane_testing.simulation.trace import FirstViolation
+
+__all__ = ["OUT_OF_SERVICE", "Attachments", "is_ready"]
+
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+_GRACE: Final = 60.0
+"""Seconds after which a decision made while a node was sick must have taken effect."""
+
+
+def is_ready(node: Json | None) -> bool:
+    """Whether the node exists, is ready, and nobody declared its machine to be off."""
+    if node is None or any(taint["key"] == OUT_OF_SERVICE for taint in node["spec"].get("taints") or ()):
+        return False
+    conditions = node.get("status", {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+class Attachments:
+    """Every asset that is attached, by `source_key` and node. `mounted` is filled by the nodes."""
+
+    def __init__(
+        self, view: ClusterView, disks: Disks, violations: FirstViolation, *, excused: Callable[[], bool]
+    ) -> None:
+        """excused: whether what takes effect now may be of a leader that is none any more."""
+        self.at: set[tuple[str, str]] = set()
+        """(`source_key`, node)."""
+        self.mounted: set[tuple[str, str, str]] = set()
+        """(`source_key`, node, uid of the pod)."""
+        self._view = view
+        self._disks = disks
+        self._violations = violations
+        self._excused = excused
+        self._sick: dict[str, float] = {}
+        """Node -> loop time at which it was last seen not to be ready."""
+        view.listeners.append(self._committed)
+
+    def _committed(self, commit: Commit) -> None:
+        if commit.kind == "node" and (not is_ready(commit.old) or not is_ready(commit.new)):
+            name = (commit.new or commit.old or {})["metadata"]["name"]
+            self._sick[name] = asyncio.get_running_loop().time()
+
+    def attached(self, key: str, node: str) -> None:
+        """The backend attached it."""
+        others = sorted(there for asset, there in self.at if asset == key and there != node)
+        self.at.add((key, node))
+        if others and not self._excused():
+            self._violations.report("one-node", f"{key} is attached to {node} while it is attached to {others[0]}")
+
+    def detached(self, key: str, node: str) -> None:
+        """The backend detached it."""
+        self.at.discard((key, node))
+        if self._excused():
+            return
+        pods = [pod for asset, there, pod in self.mounted if (asset, there) == (key, node)]
+        if pods and not self._was_sick(node):
+            self._violations.report(
+                "mounted-stays-attached", f"{key} is detached from {node} while a pod has it mounted"
+            )
+        for attachment in self.of(key):
+            if attachment["spec"]["nodeName"] == node and "deletionTimestamp" not in attachment["metadata"]:
+                self._violations.report("no-late-detach", f"{key} is detached from {node}, where it is to be attached")
+
+    def torn(self, key: str, pod: str) -> bool:
+        """Whether the pod has a mount of what was detached from under it, as the rules for sick nodes allow."""
+        return any((asset, uid) == (key, pod) and (asset, node) not in self.at for asset, node, uid in self.mounted)
+
+    def of(self, key: str) -> Iterator[Json]:
+        """The VolumeAttachments of an asset."""
+        for attachment in self._view.attachments.values():
+            volume = self._view.volumes.get(attachment["spec"]["source"].get("persistentVolumeName", ""))
+            if volume is not None and source_of(volume["spec"]) == key:
+                yield attachment
+
+    def _was_sick(self, node: str) -> bool:
+        now = asyncio.get_running_loop().time()
+        return not is_ready(self._view.nodes.get(node)) or now - self._sick.get(node, float("-inf")) < _GRACE
+
+    def wrong_at_rest(self, wanted: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """What is not as it must be once nothing happens any more. wanted: (`source_key`, node) of pods."""
+        stand: set[tuple[str, str]] = set()
+        for name, attachment in sorted(self._view.attachments.items()):
+            volume = self._view.volumes.get(attachment["spec"]["source"].get("persistentVolumeName", ""))
+            node = attachment["spec"]["nodeName"]
+            place = (source_of(volume["spec"]) if volume is not None else "", node)
+            if place not in wanted:
+                yield "attachments-have-a-reason", f"{name} to {node}: no pod needs {place[0] or 'its volume'} there"
+            elif not attachment["status"].get("attached") and place in self.at:
+                yield "what-can-proceed-does", f"{name} to {node} is not attached: {attachment['status']}"
+            stand.add(place)
+        for key, node in sorted(self.at - stand):
+            yield "attachments-have-a-reason", f"{key} is attached to {node} without a VolumeAttachment"
+        for key, node in sorted(wanted - self.at):
+            if any(asset == key for asset, _ in self.at & wanted):
+                continue  # Another pod has it, and it may be on one node at a time.
+            yield "what-can-proceed-does", f"{key} is not attached to {node}, where a pod needs it"

@@ -1,0 +1,85 @@
+"""Known bugs of attaching, each planted into the production code for as long as a test or a search needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from volplane.attach import attach_detach, attacher
+from volplane.attach.attach_detach import Decision
+from volplane.attach.operation import AttachOperation
+from volplane.controller.actions import Wait
+from volplane.state.progress import Detached, Progress
+
+Plant = Callable[[ExitStack], None]
+
+
+def _replace(stack: ExitStack, target: object, name: str, new: object) -> None:
+    stack.enter_context(patch.object(target, name, new))
+
+
+def detach_what_is_in_use(stack: ExitStack) -> None:
+    """Do not look at what the kubelet says it uses."""
+    _replace(stack, attach_detach, "_mounted", lambda *_: False)
+
+
+def force_at_once(stack: ExitStack) -> None:
+    """Take any node for one that has been gone for long."""
+    _replace(stack, attach_detach, "_force", lambda *_: ("timeout", None))
+
+
+def attach_to_two_nodes(stack: ExitStack) -> None:
+    """Do not ask whether another node has it, and leave that to the backend."""
+    _replace(stack, attach_detach, "elsewhere", lambda *_: [])
+    _replace(stack, AttachOperation, "_refuse_second_node", lambda *_: None)
+
+
+def forget_to_detach(stack: ExitStack) -> None:
+    """Let a deleted attachment go without a call of the backend."""
+    known = Progress.attachment
+
+    def done(self: Progress, uid: str) -> Any:
+        progress = known(self, uid)
+        progress.step = Detached()
+        return progress
+
+    leave = attacher._leave
+
+    def hasty(*arguments: Any) -> Any:
+        with patch.object(Progress, "attachment", done):
+            return leave(*arguments)
+
+    _replace(stack, attacher, "_leave", hasty)
+
+
+def keep_what_nobody_wants(stack: ExitStack) -> None:
+    """Leave an attachment whose pods are gone."""
+    _replace(stack, attach_detach, "_unwanted", lambda *_: Decision(Wait(reason="it may be of use again")))
+
+
+def tell_no_node(stack: ExitStack) -> None:
+    """Do not report to the node what is attached to it."""
+    _replace(stack, attach_detach, "_appears", lambda *_: False)
+
+
+ATTACH_PLANTS: Mapping[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        detach_what_is_in_use,
+        force_at_once,
+        attach_to_two_nodes,
+        forget_to_detach,
+        keep_what_nobody_wants,
+        tell_no_node,
+    )
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Run with the bug of this name."""
+    with ExitStack() as stack:
+        ATTACH_PLANTS[name](stack)
+        yield

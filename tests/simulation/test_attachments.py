@@ -1,0 +1,43 @@
+"""Attachments in schedules of trouble: nodes that are lost and return, crashes, two leaders, slow and failing hooks."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedules import soaked
+from simulation.attach_plants import ATTACH_PLANTS, planted
+from volplane_testing import run_seed
+from volplane_testing.simulation.run import Trial, simulate
+from volplane_testing.simulation.schedule import generate
+
+CAUGHT = {
+    "detach_what_is_in_use": (15, "mounted-stays-attached"),
+    "force_at_once": (15, "mounted-stays-attached"),
+    "attach_to_two_nodes": (3, "one-node"),
+    "forget_to_detach": (0, "attachments-have-a-reason"),
+    "keep_what_nobody_wants": (0, "attachments-have-a-reason"),
+    "tell_no_node": (3, "pods-run"),
+}
+"""Planted bug -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
+
+
+@pytest.mark.parametrize("seed", soaked(range(2000), few=12))
+def test_nothing_in_use_is_taken_away_and_every_pod_gets_its_volume(seed: int) -> None:
+    report = run_seed(seed, scenario="attach")
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("bug", ATTACH_PLANTS)
+def test_a_planted_bug_is_caught(bug: str) -> None:
+    seed, invariant = CAUGHT[bug]
+    with planted(bug):
+        violation = simulate(Trial(generate(seed, "attach"))).violation
+    assert violation is not None
+    assert violation.invariant == invariant
+
+
+def test_nodes_are_lost_and_come_back_in_these_seeds() -> None:
+    happened = set()
+    for seed in range(8):
+        happened |= {what for what, times in simulate(Trial(generate(seed, "attach"))).trace.happened.items() if times}
+    assert {"node: is lost", "node: is made anew", "node: out of service"} <= happened
