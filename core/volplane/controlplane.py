@@ -26,7 +26,7 @@ from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import OperationRegistry
-from volplane.reconcile.explain import Explanation, explain_claim
+from volplane.reconcile.explain import Explanation, explain_claim, explain_class, explain_volume
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["ControlPlane", "Runners"]
@@ -164,10 +164,19 @@ class ControlPlane:
         """Runner -> key -> why the key waits."""
         return {runner.name: dict(runner.reasons) for runner in self.runners}
 
-    def explain(self, key: str) -> Explanation:
-        """Why the claim `namespace/name` is in its state, and what happens next."""
-        operations = self.operations.snapshot()
-        return explain_claim(key, self.state, operations, now=self.clock.monotonic())
+    def explain(self, kind: str, key: str) -> Explanation:
+        """Why an object is in its state, and what happens next. kind: claim, volume or class. key: `namespace/name` of
+        a claim, else the name. Raises ValueError for another kind.
+        """
+        operations, now = self.operations.snapshot(), self.clock.monotonic()
+        match kind:
+            case "claim":
+                return explain_claim(key, self.state, operations, now=now)
+            case "volume":
+                return explain_volume(key, self.state, operations, now=now)
+            case "class":
+                return explain_class(key, self.state)
+        raise ValueError(f"kind {kind!r} is none of claim, volume, class")
 
     async def read_once(self) -> None:
         """List every cache once without a watch. Raises ApiError."""

@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +46,13 @@ def dev(
         Path | None,
         typer.Option(metavar="DIR", help="Root of the default driver's volumes; else beneath --data, or temporary."),
     ] = None,
+    disks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where a mocked cloud that runs with the same option shows its disks, for pods with attached volumes.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Drivers and their options, YAML.")
     ] = None,
@@ -66,7 +74,8 @@ def dev(
     settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
     configuration = read_configuration(config) if config is not None else Configuration()
     address = HttpAddress.parse("--http", http)
-    with _directories(data, volumes) as directories:
+    with _directories(data, volumes) as made:
+        directories = replace(made, disks=disks.resolve() if disks is not None else None)
         eventloop.run(
             lambda stop: _serve(settings, configuration, directories, nodes=nodes, address=address, stop=stop)
         )

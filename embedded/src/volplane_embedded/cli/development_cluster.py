@@ -27,11 +27,13 @@ DEFAULT_DRIVER = "hostpath.volplane.dev"
 class Directories:
     """Directories of a development cluster for what is not an API object.
 
-    volumes: root of the default hostpath driver. pods: logs and state of the node agent.
+    volumes: root of the default hostpath driver. pods: logs and state of the node agent. disks: where mocked clouds
+    show their disks; None: nowhere.
     """
 
     volumes: Path
     pods: Path
+    disks: Path | None = None
 
     @classmethod
     def beneath(cls, directory: Path) -> Directories:
@@ -69,8 +71,9 @@ async def development_cluster(
 
     Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
-    directories.pods.mkdir(parents=True, exist_ok=True)
     async with embedded_server(settings) as embedded:
+        # The server has made the data directory, or refused it: nothing may lie in it before.
+        directories.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
         client = Client(InProcessTransport(embedded.server))
         clock = SystemClock()
         # No pod may read the token, the kubeconfig or the database.
@@ -82,6 +85,7 @@ async def development_cluster(
             now=clock.now,
             random=Random(),  # noqa: S311 - jitter
             hidden=hidden,
+            disks=directories.disks,
         )
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)
