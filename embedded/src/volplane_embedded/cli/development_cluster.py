@@ -78,8 +78,9 @@ async def development_cluster(
     exports: NFS exports of this machine, whose volumes pods get by a bind.
     Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
-    directories.pods.mkdir(parents=True, exist_ok=True)
     async with embedded_server(settings) as embedded:
+        # The server has made the data directory, or refused it: nothing may lie in it before.
+        directories.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
         client = Client(InProcessTransport(embedded.server))
         clock = SystemClock()
         # No pod may read the token, the kubeconfig or the database.
