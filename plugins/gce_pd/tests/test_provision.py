@@ -279,6 +279,16 @@ def _noting(ids: list[str], *, match: bool = True) -> Any:
     return note
 
 
+def test_another_leader_makes_a_request_of_its_own(site: Any) -> None:
+    """Its fence is a label of the disk, and a requestId that was used for another body is refused."""
+    site.fail("disks.insert", "INTERNAL_ERROR")
+    site.backend.provision(site.demand(context=site.context(fence="1/a")))
+    site.clock.advance(5.0)
+    asset = site.again().provision(context=site.context(fence="2/b"))
+    assert isinstance(asset, Asset)
+    assert site.disk.labels[LABELS.fence] == "2"
+
+
 def test_a_failed_operation_is_told_and_the_next_attempt_makes_the_disk(site: Any) -> None:
     site.fail("disks.insert", "INTERNAL_ERROR", "it broke")
     with pytest.raises(Unavailable, match="it broke") as raised:

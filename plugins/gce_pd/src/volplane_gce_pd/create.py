@@ -7,6 +7,7 @@ name of the running operation, the number of the attempt, and which zones had no
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -183,7 +184,9 @@ class Provisioner:
         method = Method.REGION_DISKS_INSERT if regional else Method.DISKS_INSERT
         kept = {_FULL: full} if (full := sorted(_texts(request.context.state.get(_FULL)))) else {}
         owner = request.owner
-        identity = (owner.cluster_id, owner.claim_uid, owner.volume_name, owner.generation, place)
+        # A requestId stands for one body: another leader's fence, or other labels of the options, make another request.
+        body = json.dumps(message, sort_keys=True)
+        identity = (owner.cluster_id, owner.claim_uid, owner.volume_name, owner.generation, place, body)
         fields = {kind.removesuffix("s"): where, "disk_resource": message}
         try:
             raise self._operations.begin(call, method, key, *identity, state=kept, **fields)
