@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from volplane.attach.comparison import AttachmentComparison
@@ -29,6 +30,8 @@ from volplane.reconcile.explain import Explanation, explain_claim, explain_class
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["ControlPlane", "Runners"]
+
+_LOG = logging.getLogger(__name__)
 
 ENQUEUED_AT_ONCE = 500
 ENQUEUE_PAUSE = 0.1
@@ -80,6 +83,8 @@ class ControlPlane:
     adoption: Adoption
     attachments: AttachmentComparison | None
     close: Callable[[], None]
+    restored: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the API server turns out to be restored from a backup: what this process knows may never have been."""
 
     @property
     def claims(self) -> Cache[Claim]:
@@ -197,6 +202,13 @@ class ControlPlane:
         """What cannot be listed or watched now, and why."""
         followed = [each for each in self.reflectors if each.kind.plural in self.caches]
         return tuple(f"{each.kind.plural} cannot be read: {each.failing}" for each in followed if each.failing)
+
+    def server_restored(self) -> None:
+        """Decide nothing any more: caches that are read anew one by one, and progress, tell two stories."""
+        if not self.restored.is_set():
+            _LOG.critical("the API server was restored from a backup, or replaced: nothing is decided any more")
+            self.restored.set()
+            self.stop()
 
     def stop(self) -> None:
         """Let each worker finish its current step, then end `run`."""

@@ -21,6 +21,7 @@ from volplane_embedded.informers import Informers
 from volplane_embedded.kubelet.attached_disks import AttachedDisks, VolumesInUse
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.kubelet import Kubelet
+from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.kubelet.logs import LogQuery, read_log_options, read_logs
 from volplane_embedded.kubelet.mounts import MountError, remove_tree
 from volplane_embedded.kubelet.node_status import NodeRegistration, node_names
@@ -43,6 +44,7 @@ class LocalNodes:
     count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: holds volumes and logs of pods over
     a restart; no other process may use it. hidden: directories and files that no container may see, besides state_dir.
     now: wall time, aware, UTC. disks: where mocked clouds show their disks; None: csi volumes cannot be mounted.
+    exports: NFS exports of this machine.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class LocalNodes:
         random: Random,
         hidden: Sequence[Path] = (),
         disks: Path | None = None,
+        exports: Sequence[LocalExport] = (),
     ) -> None:
         self.names = tuple(names) or tuple(node_names(count))
         self._client = client
         self._state_dir = state_dir.absolute()
         self._hidden = (self._state_dir, *hidden, *([disks] if disks is not None else []))
+        self._exports = exports
         self._in_use = VolumesInUse(client)
         self._disks = AttachedDisks(client, disks, self._in_use)
         self._now = now
@@ -136,7 +140,7 @@ class LocalNodes:
             recorder=recorder,
             now=self._now,
             sandboxes=sandboxes,
-            volumes=VolumeManager(self._client, self.root, ClaimUse(), self._node, self._disks),
+            volumes=VolumeManager(self._client, self.root, ClaimUse(), self._node, self._disks, exports=self._exports),
             root=self.root,
             hidden=self._hidden,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from volplane.kube.client import Client
 from volplane.process import ControllerProcess, Options
 from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server
 from volplane_embedded.inprocess import InProcessTransport
+from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.local_nodes import LocalNodes
 
 __all__ = ["DEFAULT_DRIVER", "DevelopmentCluster", "Directories", "development_cluster", "with_default_driver"]
@@ -65,10 +66,16 @@ def with_default_driver(configuration: Configuration, directories: Directories, 
 
 @asynccontextmanager
 async def development_cluster(
-    settings: ServerSettings, configuration: Configuration, directories: Directories, *, nodes: int
+    settings: ServerSettings,
+    configuration: Configuration,
+    directories: Directories,
+    *,
+    nodes: int,
+    exports: Sequence[LocalExport] = (),
 ) -> AsyncIterator[DevelopmentCluster]:
     """Run the cluster until the block ends, then stop pods, controllers and server in this order.
 
+    exports: NFS exports of this machine, whose volumes pods get by a bind.
     Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
     async with embedded_server(settings) as embedded:
@@ -86,6 +93,7 @@ async def development_cluster(
             random=Random(),  # noqa: S311 - jitter
             hidden=hidden,
             disks=directories.disks,
+            exports=exports,
         )
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)

@@ -8,7 +8,7 @@ live.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from volplane_embedded.kubelet.attached_disks import AttachedDisks
 from volplane_embedded.kubelet.container_config import MountedVolume
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing
 from volplane_embedded.kubelet.expansion import finish_expansion
+from volplane_embedded.kubelet.local_exports import LocalExport, local_directory
 from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, mount_nfs, set_volume_ownership
 from volplane_embedded.kubelet.projected_volumes import is_projection, projected_files, referenced_objects, write_files
 from volplane_embedded.node_affinity import volume_allows
@@ -77,14 +78,22 @@ class VolumeManager:
     """Mounts volumes below `<root>/<pod uid>/volumes`."""
 
     def __init__(
-        self, client: Client, root: Path, use: ClaimUse, node: Callable[[str], Node | None], disks: AttachedDisks
+        self,
+        client: Client,
+        root: Path,
+        use: ClaimUse,
+        node: Callable[[str], Node | None],
+        disks: AttachedDisks,
+        *,
+        exports: Sequence[LocalExport] = (),
     ) -> None:
-        """node: the cached node of a name. disks: of volumes with a csi source."""
+        """node: the cached node of a name. disks: of volumes with a csi source. exports: of this machine."""
         self._client = client
         self._disks = disks
         self._root = root
         self._use = use
         self._node = node
+        self._exports = exports
 
     async def mount(self, pod: Pod, *, ran: bool) -> dict[str, MountedVolume]:
         """Mount the volumes that containers of the pod use; gives them by name. Idempotent. Raises MountError."""
@@ -209,6 +218,9 @@ class VolumeManager:
     async def _nfs(self, source: dict[str, Any], target: Path, options: list[str]) -> MountedVolume:
         read_only = bool(source.get("readOnly"))
         server, path = str(source.get("server", "")), str(source.get("path", ""))
+        local = await asyncio.to_thread(local_directory, self._exports, server, path)
+        if local is not None:
+            return MountedVolume(str(local), read_only=read_only)
         await asyncio.to_thread(mount_nfs, server, path, target, [*options, *(["ro"] if read_only else [])])
         return MountedVolume(str(target), read_only=read_only)
 
