@@ -10,6 +10,7 @@ import pytest
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
 from scenarios.harness import Harness
 from scenarios.provisioning import BACKENDS, INTENT, PROVISIONING, ask, create_class, slow_provisioning
+from scenarios.single import hold
 from scenarios.stories import DRIVER, GIB, claim
 from volplane import (
     Asset,
@@ -383,6 +384,27 @@ async def test_a_discard_that_was_begun_goes_on_though_the_class_switches_back(r
         assert [request.context.generation for request in made] == [1, 2], "the second asset is another one"
         assert list(backend.assets) == [f"pvc-{uid}"]
         assert not other.calls["provision"]
+
+
+async def test_an_asset_is_not_discarded_because_a_cache_has_an_old_class() -> None:
+    backend, other = SearchableBackend(DRIVER), SearchableBackend("other.example.com")
+
+    async with Harness(backend, other, latency=slow_provisioning) as lab:
+        lab.rules.hide("storageclasses", "none of these yet")
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(1.0)
+
+        async def switch_back(operation: str) -> None:
+            if operation.startswith("discard-"):
+                lab.rules.hide("storageclasses", "*")
+                await switch_class(lab, DRIVER)
+
+        hold(lab.plane.operations, switch_back)
+        await switch_class(lab, other.name)
+        await asyncio.sleep(30.0)
+        assert backend.calls["delete"] == 0, "the class is ours again, and the claim wants the asset"
 
 
 async def test_a_generation_is_never_used_again_though_the_class_names_another_driver_in_between() -> None:

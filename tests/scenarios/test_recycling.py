@@ -250,6 +250,28 @@ async def test_a_volume_still_used_by_pods_is_not_scrubbed_before_they_end() -> 
         assert await harness.volumes() == {"v": "Available"}
 
 
+async def test_a_pod_that_no_cache_has_yet_keeps_the_volume_from_the_scrub() -> None:
+    """The claim was removed by force: nothing but the pod itself says that its volume is in use."""
+    async with Harness(by_pod()) as harness:
+        user = {
+            "metadata": {"name": "user", "namespace": "default"},
+            "spec": {
+                "nodeName": "n",
+                "containers": [{"name": "c", "image": "x"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}],
+            },
+            "status": {"phase": "Running"},
+        }
+        await harness.create("volumes", released())
+        await harness.create("pods", user)
+        harness.rules.hide("pods", "default/user")
+        await harness.start()
+        await asyncio.sleep(60.0)
+        assert next(iter(harness.backends.values())).calls["recycle"] == 0
+        assert await pods(harness) == []
+        assert harness.messages("VolumeFailedRecycle")[0] == "Volume is used by pods: default/user"
+
+
 async def test_pods_of_a_new_claim_of_that_name_do_not_stop_the_scrub() -> None:
     async with Harness(by_pod()) as harness:
         await harness.create("claims", claim("gone", volumeName="other"))

@@ -57,6 +57,7 @@ _OF_CONTROLLER = {
         Rule("", "persistentvolumes", ("create",)),
         Rule("", "nodes", ("get",)),
         Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
+        Rule("storage.k8s.io", "storageclasses", ("get",)),
     ),
     "reclaimer": (
         Rule("", "persistentvolumes", ("patch", "delete")),

@@ -63,10 +63,10 @@ class DiscardOperation:
         live = await self._deps.live_claim(claim.key)
         if live is None or live.uid != claim.uid:
             return False
-        elsewhere = live.spec.volume_name not in ("", volume_name_of(live))
-        storage_class = self._cluster.classes.get(class_of_claim(live) or "")
-        superseded = storage_class is not None and storage_class.provisioner != driver.name
-        return not (live.terminating or elsewhere or superseded)
+        if live.terminating or live.spec.volume_name not in ("", volume_name_of(live)):
+            return False
+        storage_class = await self._deps.live_class(class_of_claim(live) or "")
+        return storage_class is None or storage_class.provisioner == driver.name
 
     async def _asset_of(
         self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress

@@ -18,8 +18,8 @@ from volplane.errors import ApiNotFound, OperationError
 from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.intents.requests import context_of, owner_of_claim
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.operations import Again, OperationRegistry
 from volplane.requests import Context, FindRequest, HookRequest
 from volplane.state.cluster_state import ClusterState
@@ -83,6 +83,15 @@ class OperationDeps:
         except ApiNotFound:
             return None
         self.cluster.claims.observe(live)
+        return live
+
+    async def live_class(self, name: str) -> StorageClass | None:
+        """The class as the server has it now; the cache learns it."""
+        try:
+            live = await self.client.get(STORAGE_CLASSES, name)
+        except ApiNotFound:
+            return None
+        self.cluster.classes.observe(live)
         return live
 
     async def released_volume(self, volume: Volume) -> Volume | None:

@@ -119,7 +119,7 @@ class RecycleOperation(_VolumeOperation):
             raise deps.not_justified()
         if intent.fence != deps.fence() or shared_with(live, deps.cluster):
             raise deps.not_justified()
-        if not deps.cluster.settings.follows_pods and (users := await self._users(live)):
+        if users := await self._users(live):
             deps.recorder.record(EventRecord(VOLUMES, live, "Normal", "VolumeFailedRecycle", used_by(users)))
             raise deps.not_justified()
         context = deps.context(driver, state=intent.state)
@@ -138,7 +138,7 @@ class RecycleOperation(_VolumeOperation):
                 progress.succeeded(BackendErased())
 
     async def _users(self, volume: Volume) -> list[str]:
-        """Pods that still use the claim it was released from, where no cache knows them."""
+        """Pods that still use the claim it was released from, by a live list: a cache may not have them yet."""
         reference = volume.spec.claim_ref
         if reference is None or not reference.namespace:
             return []
