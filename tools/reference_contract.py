@@ -124,7 +124,7 @@ of the next try.
             proof = "yes" if kind.proves_nothing_done else "no"
             yield f"| [`{kind.__name__}`](#{kind.__name__.lower()}) | {proof} | {kind.retry.value} | {kind.grpc_code} |"
     yield """\
-| any other exception, a timeout, a wrong result | no | back-off | UNKNOWN |
+| any other exception, a timeout, a wrong result | no | back-off | ABORTED |
 
 Every delay stands in [one table](../explanation/delays.md). In short:
 

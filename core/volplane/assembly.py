@@ -238,6 +238,7 @@ class _Wiring:
                 cache,
                 random=parts.random,
                 namespace=self._settings.namespace if plural in ours_alone else "",
+                restored=self._server_restored,
                 metrics=parts.metrics,
             )
             for plural, cache in self._caches.items()
@@ -252,10 +253,14 @@ class _Wiring:
                     random=parts.random,
                     namespace=self._settings.namespace,
                     field_selector=POD_EVENTS_SELECTOR,
+                    restored=self._server_restored,
                     metrics=parts.metrics,
                 )
             )
         return reflectors
+
+    def _server_restored(self) -> None:
+        self._plane.server_restored()
 
     # --- the controllers of attachments --------------------------------------------------------------------------
 

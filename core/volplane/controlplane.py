@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from volplane.attach.comparison import AttachmentComparison
@@ -25,10 +26,12 @@ from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import OperationRegistry
-from volplane.reconcile.explain import Explanation, explain_claim
+from volplane.reconcile.explain import Explanation, explain_claim, explain_class, explain_volume
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["ControlPlane", "Runners"]
+
+_LOG = logging.getLogger(__name__)
 
 ENQUEUED_AT_ONCE = 500
 ENQUEUE_PAUSE = 0.1
@@ -80,6 +83,8 @@ class ControlPlane:
     adoption: Adoption
     attachments: AttachmentComparison | None
     close: Callable[[], None]
+    restored: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the API server turns out to be restored from a backup: what this process knows may never have been."""
 
     @property
     def claims(self) -> Cache[Claim]:
@@ -159,10 +164,19 @@ class ControlPlane:
         """Runner -> key -> why the key waits."""
         return {runner.name: dict(runner.reasons) for runner in self.runners}
 
-    def explain(self, key: str) -> Explanation:
-        """Why the claim `namespace/name` is in its state, and what happens next."""
-        operations = self.operations.snapshot()
-        return explain_claim(key, self.state, operations, now=self.clock.monotonic())
+    def explain(self, kind: str, key: str) -> Explanation:
+        """Why an object is in its state, and what happens next. kind: claim, volume or class. key: `namespace/name` of
+        a claim, else the name. Raises ValueError for another kind.
+        """
+        operations, now = self.operations.snapshot(), self.clock.monotonic()
+        match kind:
+            case "claim":
+                return explain_claim(key, self.state, operations, now=now)
+            case "volume":
+                return explain_volume(key, self.state, operations, now=now)
+            case "class":
+                return explain_class(key, self.state)
+        raise ValueError(f"kind {kind!r} is none of claim, volume, class")
 
     async def read_once(self) -> None:
         """List every cache once without a watch. Raises ApiError."""
@@ -188,6 +202,13 @@ class ControlPlane:
         """What cannot be listed or watched now, and why."""
         followed = [each for each in self.reflectors if each.kind.plural in self.caches]
         return tuple(f"{each.kind.plural} cannot be read: {each.failing}" for each in followed if each.failing)
+
+    def server_restored(self) -> None:
+        """Decide nothing any more: caches that are read anew one by one, and progress, tell two stories."""
+        if not self.restored.is_set():
+            _LOG.critical("the API server was restored from a backup, or replaced: nothing is decided any more")
+            self.restored.set()
+            self.stop()
 
     def stop(self) -> None:
         """Let each worker finish its current step, then end `run`."""

@@ -13,7 +13,7 @@
 | `PermissionDenied` | unknown | slow | PERMISSION_DENIED |
 | `Unavailable` | unknown | back-off | UNAVAILABLE |
 | `Declined` | yes | after `retry_after` | ABORTED |
-| anything else, a timeout | unknown | back-off | UNKNOWN |
+| anything else, a timeout | unknown | back-off | ABORTED |
 
 "Unknown" means that an asset may exist: volplane calls `find`, or repeats the call, before it gives the claim up. A
 backend that is certain passes `nothing_done=True`. Codes: google.rpc.Code, as in the errors of the CSI specification.
@@ -89,7 +89,7 @@ class BackendError(VolplaneError):
 
     retry: RetryPolicy = RetryPolicy.BACKOFF
     proves_nothing_done: bool = False
-    grpc_code: str = "UNKNOWN"
+    grpc_code: str = "ABORTED"
 
     def __init__(
         self, message: str, *, code: str | None = None, retry_after: float | None = None, nothing_done: bool = False

@@ -100,7 +100,7 @@ class ControllerProcess:
         self._plane: ControlPlane | None = None
         self._leading = asyncio.Event()
         self._elector: Elector | None = None
-        self._hung = ""
+        self._gave_up = ""
         """Why the process ends, if its drivers are why."""
         self._trouble = ""
         """Why `_prepare` is waiting; "" if it is not."""
@@ -177,9 +177,9 @@ class ControllerProcess:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set; then finish running steps and operations, log what is left, release the Lease.
 
-        It ends in the same way when every driver hangs for `HUNG_SECONDS`, and raises VolplaneError: another process,
-        or this one after a restart, may be able to work. Raises ConfigurationError if the API server refuses what the
-        start needs.
+        It ends in the same way when every driver hangs for `HUNG_SECONDS`, or the API server was restored from a
+        backup, and raises VolplaneError: another process, or this one after a restart, may be able to work. Raises
+        ConfigurationError if the API server refuses what the start needs.
         """
         plugins = self._plugins or InstalledPlugins()
         self._loaded = await asyncio.to_thread(load_drivers, self._configuration, plugins)
@@ -198,8 +198,8 @@ class ControllerProcess:
                 await asyncio.wait({working}, timeout=STOP_SECONDS)
         if working.done() and not working.cancelled():
             working.result()
-        if self._hung:
-            raise VolplaneError(self._hung)
+        if self._gave_up:
+            raise VolplaneError(self._gave_up)
 
     async def _elect_and_work(self, stop: asyncio.Event) -> None:
         cluster_id, _ = await self._prepare()
@@ -295,6 +295,7 @@ class ControllerProcess:
             log.info("leads%s", f" by lease {self._options.namespace}/{LEASE}" if self._options.leader_elect else "")
             resync = group.create_task(self._resync(plane), name="resync")
             hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
+            restored = group.create_task(self._end_when_restored(plane, stop), name="restored server")
             leaks = group.create_task(self._check_leaks(plane), name="leak check")
             comparing = [group.create_task(plane.attachments.run(), name="attachments")] if plane.attachments else []
             controllers = group.create_task(plane.run(), name="controllers")
@@ -311,7 +312,7 @@ class ControllerProcess:
                 left = await plane.operations.drain(DRAIN_SECONDS)
                 if left:
                     log.warning("not waiting any longer for %s; the next start goes on with it", ", ".join(left))
-                for task in (hanging, keeping, resync, controllers):
+                for task in (hanging, restored, keeping, resync, controllers):
                     task.cancel()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HOOK_SECONDS):
@@ -358,8 +359,13 @@ class ControllerProcess:
             if not plane.drivers.all_hang:
                 worked = loop.time()
         names = ", ".join(status.name for status in plane.drivers.status())
-        self._hung = f"hooks hang in every driver ({names}) for {HUNG_SECONDS:g} s: ending, so that another can work"
-        log.critical("%s", self._hung)
+        self._gave_up = f"hooks hang in every driver ({names}) for {HUNG_SECONDS:g} s: ending, so that another can work"
+        log.critical("%s", self._gave_up)
+        stop.set()
+
+    async def _end_when_restored(self, plane: ControlPlane, stop: asyncio.Event) -> None:
+        await plane.restored.wait()
+        self._gave_up = "the API server was restored from a backup, or replaced: ending, to start with empty caches"
         stop.set()
 
     async def _resync(self, plane: ControlPlane) -> None:

@@ -41,9 +41,9 @@ class ReadOnlyControlPlane:
     plane: ControlPlane
     doubts: tuple[str, ...]
 
-    def explain(self, key: str) -> Explanation:
-        """Explain the claim `namespace/name` as controllers would that have just started. Needs a running loop."""
-        return self.plane.explain(key)
+    def explain(self, kind: str, key: str) -> Explanation:
+        """As `ControlPlane.explain`, by controllers that have just started. Needs a running loop."""
+        return self.plane.explain(kind, key)
 
 
 async def read_control_plane(

@@ -6,11 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from tests.e2e.processes import ENVIRONMENT, running, until
+
+from ports import free_port
+from volplane_nfs.testing import why_no_ganesha
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LONGEST_DEMO = 40.0
@@ -67,3 +71,42 @@ def test_the_page_about_kubectl_works_word_for_word(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stdout + ended.stderr + cluster.said()
         assert "Warning  ProvisioningFailed" in ended.stdout
         assert cluster.stop() == 0, cluster.said()
+
+
+def test_the_demo_on_nfs_ends_well_or_says_what_is_missing() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "volplane", "demo", "--backend", "nfs"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=ENVIRONMENT,
+    )
+    if reason := why_no_ganesha():
+        assert ended.returncode != 0
+        assert reason in ended.stderr
+        return
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "on disk, greeting says" in ended.stdout
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
+@pytest.mark.skipif(bool(why_no_ganesha()), reason=why_no_ganesha())
+def test_the_page_about_nfs_works_word_for_word() -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "provision-on-nfs.md").read_text("utf-8")
+    blocks = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
+    script = "trap 'kill $(jobs -p); wait' EXIT\n" + "\n".join(blocks).replace("12049", str(free_port()))
+    with tempfile.TemporaryDirectory(prefix="volplane-", dir="/dev/shm") as lab:
+        ended = subprocess.run(
+            ["bash", "-euc", f'volplane() {{ exec {sys.executable} -m volplane "$@"; }}\n{script}'],
+            cwd=lab,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+            env={**ENVIRONMENT, "HOME": lab, "LAB": lab},
+        )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("hello\n") == 2

@@ -37,10 +37,12 @@ def why_no_sandbox(directory: Path) -> str:
 class Cluster:
     """What tests do to a cluster and wait for."""
 
-    def __init__(self, server: ApiServer, client: Client, directory: Path) -> None:
+    def __init__(self, server: ApiServer, client: Client, directory: Path, *, disks: Path | None = None) -> None:
+        """disks: where a mocked cloud shows its disks."""
         self.server = server
         self.client = client
         self.directory = directory
+        self.disks = disks
         self.local: LocalNodes
 
     @property
@@ -50,7 +52,9 @@ class Cluster:
     @asynccontextmanager
     async def nodes(self, count: int = 1) -> AsyncIterator[LocalNodes]:
         """Nodes for as long as the context lasts."""
-        self.local = LocalNodes(self.client, count=count, state_dir=self.state, now=now, random=Random(1))
+        self.local = LocalNodes(
+            self.client, count=count, state_dir=self.state, now=now, random=Random(1), disks=self.disks
+        )
         self.server.log_source = self.local.log_source
         task = asyncio.create_task(self.local.run())
         ready = asyncio.create_task(self.local.wait_ready())

@@ -5,6 +5,7 @@ Every one is a mistake that somebody could make, and that somebody in this field
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,13 +15,18 @@ from unittest.mock import patch
 import msgspec
 
 from volplane.controller.actions import Create, Patch, Settled, Wait
+from volplane.controller.runner import Runner
 from volplane.controller.steps import Steps
+from volplane.errors import ApiError
 from volplane.intents import discard, record
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import OperationDeps
+from volplane.kube import reflector
 from volplane.kube.cache import Cache
+from volplane.kube.credentials import Credentials
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Claim, Volume
+from volplane.kube.reflector import Reflector
 from volplane.provision import decide as provision
 from volplane.provision.persistentvolume import volume_body
 from volplane.reclaim import delete, recycle, scrub_events, scrub_pod
@@ -241,6 +247,50 @@ def poll_what_is_kept(stack: ExitStack) -> None:
     _replace(stack, volumes, "_reclaim", again)
 
 
+def keep_the_first_credentials(stack: ExitStack) -> None:
+    """Read certificates and tokens once, at the start."""
+
+    async def never(_self: Credentials, *, refused: bool) -> None:
+        return None
+
+    _replace(stack, Credentials, "_look", never)
+
+
+def give_up_a_watch_that_is_refused(stack: ExitStack) -> None:
+    """Take a refusal of a list or a watch (401, 403) for the last word."""
+    pause = Reflector._pause
+
+    async def for_ever(self: Reflector[Any], error: ApiError | None) -> None:
+        if error is not None and error.status in (401, 403):
+            await asyncio.get_running_loop().create_future()
+        await pause(self, error)
+
+    _replace(stack, Reflector, "_pause", for_ever)
+
+
+def drop_what_is_refused(stack: ExitStack) -> None:
+    """Wait for a change after a refused write, because the server would answer the same."""
+
+    def dropped(self: Runner, key: str, error: ApiError) -> None:
+        self._reasons[key] = str(error)
+
+    _replace(stack, Runner, "_refused", dropped)
+
+
+def wait_for_bookmarks(stack: ExitStack) -> None:
+    """Follow kinds that get no bookmarks in watches longer than a connection may be silent."""
+    _replace(stack, reflector, "_SHORT", reflector._LONG)
+
+
+def resume_after_a_restore(stack: ExitStack) -> None:
+    """Go on watching at a version that a restored server has not reached."""
+
+    async def trusting(_self: Reflector[Any], _version: int) -> None:
+        return None
+
+    _replace(stack, Reflector, "_verify", trusting)
+
+
 PLANTS: Mapping[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -263,6 +313,11 @@ PLANTS: Mapping[str, Plant] = {
         say_nothing_of_a_release,
         leave_the_scrubber_pod,
         poll_what_is_kept,
+        keep_the_first_credentials,
+        give_up_a_watch_that_is_refused,
+        drop_what_is_refused,
+        wait_for_bookmarks,
+        resume_after_a_restore,
     )
 }
 

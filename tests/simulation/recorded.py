@@ -19,13 +19,18 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
     "take_absent_for_proof": (14, "no-leak"),
     "choose_a_place_anew": (99, "one-asset-per-generation"),
     "kill_scrubber_pods": (1438, "asset-in-use"),
-    "delete_without_preconditions": (192, "policy-ignored"),
+    "delete_without_preconditions": (1837, "policy-ignored"),
     "hold_what_is_gone": (3, "no-stuck-finalizer"),
     "say_nothing_of_a_release": (3, "phases-tell-the-truth"),
     "leave_the_scrubber_pod": (0, "nothing-left-over"),
     "poll_what_is_kept": (3, "comes-to-rest"),
+    "keep_the_first_credentials": (9, "watches-go-on"),
+    "give_up_a_watch_that_is_refused": (57, "comes-to-rest"),
+    "drop_what_is_refused": (297, "what-can-proceed-does"),
+    "wait_for_bookmarks": (5, "watches-go-on"),
+    "resume_after_a_restore": (760, "no-stuck-finalizer"),
 }
 """Planted bug -> the first seed that shows it, and the invariant that breaks."""
 
-COVERING = (64, 368, 1119, 599, 3, 735, 82, 280, 4, 21, 314)
+COVERING = (64, 368, 1119, 599, 3, 735, 82, 280, 4, 9, 17, 21, 297, 314, 760, 886)
 """Seeds in which, together, every kind of trouble comes."""

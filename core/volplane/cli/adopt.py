@@ -10,6 +10,8 @@ import typer
 
 from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer
 from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import OutputFormat
+from volplane.cli.framework.output import Output
 
 __all__ = ["register"]
 
@@ -33,6 +35,7 @@ def adopt(
     ],
     driver: Annotated[str, typer.Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what would be done.")] = False,
+    output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
     """After a restore into a new cluster: put this cluster's marks on the assets that its volumes point at.
@@ -40,21 +43,31 @@ def adopt(
     The running controller does it. Assets that no volume of this cluster refers to stay as they are. Make sure that the
     former cluster is gone: two clusters with the same assets would delete each other's.
     """
-    if not asyncio.run(_adopt(Console(), http, former, driver, yes=yes)):
+    console = Console()
+    plan, outcomes = asyncio.run(_adopt(console, http, former, driver, yes=yes))
+    if output is Output.TEXT:
+        _show(console, former, plan, outcomes)
+    else:
+        console.data({"plan": plan, "outcomes": outcomes}, output)
+    if not all(each["state"] == "done" for each in outcomes or ()):
         raise typer.Exit(1)
 
 
-async def _adopt(console: Console, address: str, former: str, driver: str, *, yes: bool) -> bool:
+async def _adopt(console: Console, address: str, former: str, driver: str, *, yes: bool) -> tuple[Rows, Rows | None]:
+    """The plan, and what became of it; None: nothing was done."""
     query = {"from": former, **({"driver": driver} if driver else {})}
     plan: Rows = require_answer(await post_action(address, "/adopt" if yes else "/adopt/plan", query), address)
+    return plan, await _finished(console, address) if plan and yes else None
+
+
+def _show(console: Console, former: str, plan: Rows, outcomes: Rows | None) -> None:
     if not plan:
         console.line(f"no asset carries the marks of cluster {former}")
-        return True
-    if not yes:
+        return
+    if outcomes is None:
         _table(console, plan)
         console.note("nothing was changed; --yes takes over what has no problem")
-        return True
-    outcomes = await _finished(console, address)
+        return
     for each in outcomes:
         what = f"{each['handle']} of volume {each['volume']}"
         if each["state"] == "done":
@@ -62,7 +75,6 @@ async def _adopt(console: Console, address: str, former: str, driver: str, *, ye
         else:
             console.failed(f"{what}: {each['detail']}")
     _table(console, [each for each in plan if each["obstacle"]])
-    return all(each["state"] == "done" for each in outcomes)
 
 
 async def _finished(console: Console, address: str) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -15,7 +16,8 @@ import typer
 from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder
 from volplane.cli.drain_steps import Drain, Leftover
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace, OutputFormat
+from volplane.cli.framework.output import Output
 from volplane.errors import VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -50,6 +52,7 @@ def drain(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long --delete waits for everything to be gone.")
     ] = 300.0,
+    output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
     """Show what volplane's finalizers hold, and release or delete it.
@@ -63,21 +66,30 @@ def drain(
     if yes and not (release or delete):
         raise typer.BadParameter("--yes needs --release or --delete: say what shall become of the assets")
     mode = "release" if release else "delete" if delete else ""
-    if not asyncio.run(_drain(Console(), kubeconfig, Drain(driver, namespace, timeout), http, mode=mode, yes=yes)):
+    # What is told meanwhile is no part of a result for programs.
+    console = Console() if output is Output.TEXT else Console(out=sys.stderr)
+    work = Drain(driver, namespace, timeout)
+    held, left = asyncio.run(_drain(console, kubeconfig, work, http, mode=mode, yes=yes))
+    if output is not Output.TEXT:
+        Console().data({"held": held, "left": left}, output)
+    if left:
         raise typer.Exit(1)
 
 
-async def _drain(console: Console, kubeconfig: Path | None, work: Drain, address: str, *, mode: str, yes: bool) -> bool:
+async def _drain(
+    console: Console, kubeconfig: Path | None, work: Drain, address: str, *, mode: str, yes: bool
+) -> tuple[Sequence[Held], Sequence[Leftover]]:
+    """What was held, and what is held still after it was to be released or deleted."""
     transport = await HttpTransport.connect(kubeconfig)
     client = Client(transport)
     try:
         held = await work.find(client)
         _table(console, held)
         if not held:
-            return True
+            return (), ()
         if not yes:
             _advise(console, mode)
-            return True
+            return held, ()
         await _check_controllers(client, work.namespace, address, mode)
         async with _recorder(client) as recorder:
             if mode == "release":
@@ -86,7 +98,7 @@ async def _drain(console: Console, kubeconfig: Path | None, work: Drain, address
             else:
                 left = await work.delete(console, client, recorder, address)
         _report(console, left)
-        return not left
+        return held, left
     finally:
         await transport.close()
 

@@ -1,33 +1,51 @@
-"""`volplane explain pvc NAMESPACE/NAME`: why a claim is in its state, and what happens next."""
+"""`volplane explain KIND NAME`: why an object is in its state, and what happens next."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Controllers, Kubeconfig, OurNamespace
+from volplane.cli.framework.options import (
+    DEFAULT_NAMESPACE,
+    ConfigFile,
+    Controllers,
+    Kubeconfig,
+    OurNamespace,
+    OutputFormat,
+)
+from volplane.cli.framework.output import Output
 from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
-from volplane.errors import ApiError, ConfigurationError
+from volplane.errors import ApiError, ApiNotFound, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
+from volplane.kube.kinds import ATTACHMENTS, PODS
+from volplane.messages import nearest
 from volplane.process import Options
 from volplane.read_only import read_control_plane
-from volplane.reconcile.explain import Explanation
+from volplane.reconcile.explain import Explanation, explain_attachment
+from volplane.state.indexes import claims_of_pod
 
 __all__ = ["register"]
 
-KINDS = ("pvc", "claim", "persistentvolumeclaim", "persistentvolumeclaims")
-PARTS = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
-
-_Decided = tuple[Explanation, str, tuple[str, ...]]
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "claim": ("pvc", "pvcs", "claim", "claims", "persistentvolumeclaim", "persistentvolumeclaims"),
+    "volume": ("pv", "pvs", "volume", "volumes", "persistentvolume", "persistentvolumes"),
+    "class": ("sc", "class", "classes", "storageclass", "storageclasses"),
+    "pod": ("po", "pod", "pods"),
+    "attachment": ("va", "attachment", "attachments", "volumeattachment", "volumeattachments"),
+}
+"""Kind to its names on the command line, as kubectl knows them."""
+WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment")
+NAMESPACED: Final = frozenset({"claim", "pod"})
+PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
 
 
 def register(app: typer.Typer) -> None:
@@ -36,51 +54,123 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="pvc.")],
-    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="Which claim; without a namespace: default.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="pvc, pv, class, pod or volumeattachment; or KIND/NAME.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one; of pvc and pod also NAMESPACE/NAME.")] = "",
     *,
+    of: Annotated[
+        str, typer.Option("-n", metavar="NAMESPACE", help="Namespace of the claim or pod; default: default.")
+    ] = "",
+    output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
     kubeconfig: Kubeconfig = None,
     config: ConfigFile = None,
     controllers: Controllers = DEFAULT_CONTROLLERS,
     namespace: OurNamespace = DEFAULT_NAMESPACE,
 ) -> None:
-    """Explain where a claim stands, what was tried, and what happens next and when.
+    """Explain where a claim, a volume, a class, a pod or an attachment stands, and what happens next and when.
 
     Asks the running controller. If none answers, reads the cluster and decides as a controller would that has just
-    started with these options; nothing is written.
+    started with these options; nothing is written. Of a pod its claims are explained. Exit code 1 if there is no such
+    object.
     """
-    if kind not in KINDS:
-        raise ConfigurationError(
-            f'"{kind}" cannot be explained; only pvc can, as in `volplane explain pvc default/data`'
-        )
+    subject, key = _subject(kind, name, of)
     options = Options(controllers=parse_controllers(controllers), namespace=namespace)
     configuration = read_configuration(config) if config is not None else Configuration()
-    key = name if "/" in name else f"default/{name}"
-    asyncio.run(_explain(Console(), key, http, lambda: _read(kubeconfig, configuration, options, key)))
+    asker = _Asker(http, kubeconfig, configuration, options)
+    told, notes = asyncio.run(asker.explain(subject, key))
+    console = Console()
+    if output is Output.TEXT:
+        for each in told:
+            _show(console, each, titled=len(told) > 1)
+        for note in notes:
+            console.note(note)
+    else:
+        console.data(told[0] if len(told) == 1 else told, output)
+    if not all(each["found"] for each in told):
+        raise typer.Exit(1)
 
 
-async def _explain(console: Console, key: str, address: str, read: Callable[[], Awaitable[_Decided]]) -> None:
-    answer = await get_answer(address, "/explain", {"claim": key})
-    if answer is not None:
-        _show(console, answer)
-        return
-    explanation, leader, doubts = await read()
-    _show(console, asdict(explanation))
-    console.note(_leader_note(leader, address))
-    for doubt in doubts:
-        console.note(doubt)
+def _subject(kind: str, name: str, of: str) -> tuple[str, str]:
+    """Kind and key of what is asked for. Raises ConfigurationError for an unknown kind, BadParameter for no name."""
+    if not name:
+        kind, _, name = kind.partition("/")
+    if not name:
+        raise typer.BadParameter("which one? as in `volplane explain pvc default/data` or `volplane explain pvc/data`")
+    known = {word: subject for subject, words in KINDS.items() for word in words}
+    subject = known.get(kind.lower())
+    if subject is None:
+        raise ConfigurationError(
+            f'"{kind}" cannot be explained{nearest(kind, WORDS)}; as in `volplane explain pvc default/data`'
+        )
+    if subject not in NAMESPACED:
+        return subject, name
+    within, slash, _ = name.partition("/")
+    if slash and of and of != within:
+        raise typer.BadParameter(f"-n {of} contradicts {name}")
+    return subject, name if slash else f"{of or 'default'}/{name}"
 
 
-async def _read(kubeconfig: Path | None, configuration: Configuration, options: Options, key: str) -> _Decided:
-    """What this process decides itself, who holds the lease ("": nobody), and what could not be read."""
-    transport = await HttpTransport.connect(kubeconfig)
-    try:
-        client = Client(transport)
-        seen = await read_control_plane(client, configuration, options)
-        return seen.explain(key), await _leader(client, options.namespace), seen.doubts
-    finally:
-        await transport.close()
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """Where explanations come from: the controller at `address`, else this process."""
+
+    address: str
+    kubeconfig: Path | None
+    configuration: Configuration
+    options: Options
+
+    async def explain(self, subject: str, key: str) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
+        """Explanations, and notes on what they are worth."""
+        match subject:
+            case "attachment":
+                return [await self._attachment(key)], ()
+            case "pod":
+                claims = await self._claims(key)
+                if claims is None:
+                    return [_absent("pod", key)], ()
+                if not claims:
+                    return [{**_absent("pod", key), "found": True, "situation": [f"pod {key} uses no claim"]}], ()
+                return await self._decided("claim", claims)
+        return await self._decided(subject, [key])
+
+    async def _decided(self, subject: str, keys: Sequence[str]) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
+        answers = [await get_answer(self.address, "/explain", {subject: key}) for key in keys]
+        given: list[Mapping[str, Any]] = [answer for answer in answers if answer is not None]
+        if len(given) == len(keys):
+            return given, ()
+        transport = await HttpTransport.connect(self.kubeconfig)
+        try:
+            client = Client(transport)
+            seen = await read_control_plane(client, self.configuration, self.options)
+            told: list[Mapping[str, Any]] = [asdict(seen.explain(subject, key)) for key in keys]
+            note = _leader_note(await _leader(client, self.options.namespace), self.address)
+            return told, (note, *seen.doubts)
+        finally:
+            await transport.close()
+
+    async def _attachment(self, name: str) -> Mapping[str, Any]:
+        transport = await HttpTransport.connect(self.kubeconfig)
+        try:
+            return asdict(explain_attachment(await Client(transport).get(ATTACHMENTS, name)))
+        except ApiNotFound:
+            return _absent("attachment", name)
+        finally:
+            await transport.close()
+
+    async def _claims(self, pod: str) -> list[str] | None:
+        """Keys of the claims that a pod mounts; None without the pod."""
+        transport = await HttpTransport.connect(self.kubeconfig)
+        try:
+            return list(claims_of_pod(await Client(transport).get(PODS, pod)))
+        except ApiNotFound:
+            return None
+        finally:
+            await transport.close()
+
+
+def _absent(kind: str, name: str) -> dict[str, Any]:
+    told = Explanation(kind=kind, name=name, found=False, situation=(f"there is no {kind} {name}",), tried=(), next=())
+    return asdict(told)
 
 
 async def _leader(client: Client, namespace: str) -> str:
@@ -99,7 +189,9 @@ def _leader_note(leader: str, address: str) -> str:
     return f"{silent}: this is what one that starts now with these options would decide; what was tried is not known"
 
 
-def _show(console: Console, answer: Mapping[str, Any]) -> None:
+def _show(console: Console, answer: Mapping[str, Any], *, titled: bool) -> None:
+    if titled:
+        console.heading(f"{answer['kind']} {answer['name']}")
     for heading, part in PARTS:
         if answer[part]:
             console.heading(heading)

@@ -10,7 +10,8 @@ import typer
 
 from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Output, OutputFormat
+from volplane.cli.framework.options import OutputFormat
+from volplane.cli.framework.output import Output
 
 __all__ = ["register"]
 
@@ -44,11 +45,12 @@ def leaks(
     drifted asset differs from its volume. Foreign assets belong to others and are never touched. The controller checks
     every ten minutes. Exit code 1 if there are orphans or ghosts.
     """
-    report = asyncio.run(_report(Console(), http, {"driver": driver, "handle": handle}, fix=fix))
-    if output is Output.JSON:
-        Console().json(report)
+    console = Console()
+    report = asyncio.run(_report(console, http, {"driver": driver, "handle": handle}, fix=fix))
+    if output is Output.TEXT:
+        _show(console, report, fixed=fix)
     else:
-        _show(Console(), report, fixed=fix)
+        console.data(report, output)
     if any(finding["verdict"] in BAD for finding in report["findings"]):
         raise typer.Exit(1)
 

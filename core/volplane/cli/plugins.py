@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import OutputFormat
+from volplane.cli.framework.output import Output
 from volplane.controller.config import Configuration, DriverSettings, read_configuration
 from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks
 from volplane.drivers.discovery import InstalledPlugins
@@ -51,7 +53,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="plugins")
 
 
-def plugins(context: typer.Context, config: Config = None) -> None:
+def plugins(context: typer.Context, config: Config = None, output: OutputFormat = Output.TEXT) -> None:
     """Show the backends and extensions that are installed, and the drivers they make.
 
     Each is imported, in a child process first. Exit code 1 if one cannot be used.
@@ -67,14 +69,16 @@ def plugins(context: typer.Context, config: Config = None) -> None:
         rows = [
             _row(installed, kind, name, drivers) for kind in ("backend", "extension") for name in installed.names(kind)
         ]
-    if rows:
+    errors = _errors(rows, drivers)
+    if output is not Output.TEXT:
+        console.data([row.told() for row in rows], output)
+    elif rows:
         console.table(
             ("KIND", "NAME", "DISTRIBUTION", "STATE", "DRIVERS", "HOOKS"),
             [(r.kind, r.name, r.distribution, r.state, r.drivers, r.hooks) for r in rows],
         )
     else:
         console.note("no backend is installed; try: pip install volplane-hostpath")
-    errors = _errors(rows, drivers)
     for error in errors:
         console.error(error)
     if errors:
@@ -111,6 +115,14 @@ class _Row:
     @property
     def state(self) -> str:
         return "broken" if self.error else "ok"
+
+    def told(self) -> dict[str, object]:
+        """For programs: lists are lists, and what there is not is empty."""
+        lists = {
+            key: [] if text == "-" else text.split(", ")
+            for key, text in (("drivers", self.drivers), ("hooks", self.hooks))
+        }
+        return {**asdict(self), "state": self.state, **lists}
 
 
 def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrivers) -> _Row:

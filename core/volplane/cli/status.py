@@ -12,7 +12,8 @@ import typer
 
 from volplane.cli.controller_client import ControllerAddress, get_answer
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Kubeconfig
+from volplane.cli.framework.options import Kubeconfig, OutputFormat
+from volplane.cli.framework.output import Output
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
 from volplane.kube.kinds import CLAIMS, VOLUMES
@@ -28,31 +29,48 @@ def register(app: typer.Typer) -> None:
     app.command("status")(status)
 
 
-def status(*, kubeconfig: Kubeconfig = None, http: ControllerAddress = "127.0.0.1:9809") -> None:
+def status(
+    *, kubeconfig: Kubeconfig = None, http: ControllerAddress = "127.0.0.1:9809", output: OutputFormat = Output.TEXT
+) -> None:
     """Show drivers, volumes and claims by phase, running operations, and what waits for what.
 
     Objects are read from the cluster; drivers, operations and reasons from the controller process, where one answers.
     Exit code 1 if a driver cannot be used.
     """
-    healthy = asyncio.run(_show(Console(), kubeconfig, http))
-    if not healthy:
+    answer, volumes, claims = asyncio.run(_read(kubeconfig, http))
+    console = Console()
+    waiting = _waiting(claims, volumes, (answer or {}).get("reasons", {}))
+    if output is Output.TEXT:
+        _drivers(console, answer, http)
+        _phases(console, volumes, claims)
+        _show_waiting(console, waiting)
+        _operations(console, (answer or {}).get("operations", []))
+    else:
+        names = ("kind", "name", "phase", "reason")
+        told = {
+            "controller": answer is not None,
+            "leads": (answer or {}).get("leads", False),
+            "drivers": (answer or {}).get("drivers", []),
+            "volumes": _counted(volumes),
+            "claims": _counted(claims),
+            "waiting": [dict(zip(names, row, strict=True)) for row in waiting],
+            "operations": (answer or {}).get("operations", []),
+        }
+        console.data(told, output)
+    if not all(driver["healthy"] for driver in (answer or {}).get("drivers", [])):
         raise typer.Exit(1)
 
 
-async def _show(console: Console, kubeconfig: Path | None, address: str) -> bool:
+async def _read(kubeconfig: Path | None, address: str) -> tuple[Mapping[str, Any] | None, list[Volume], list[Claim]]:
+    """What the controller answers, if one does, and the cluster's volumes and claims."""
     answer = await get_answer(address, "/status")
     transport = await HttpTransport.connect(kubeconfig)
     try:
         client = Client(transport)
         claims = (await client.list(CLAIMS)).items
-        volumes = (await client.list(VOLUMES)).items
+        return answer, list((await client.list(VOLUMES)).items), list(claims)
     finally:
         await transport.close()
-    _drivers(console, answer, address)
-    _phases(console, volumes, claims)
-    _waiting(console, claims, volumes, (answer or {}).get("reasons", {}))
-    _operations(console, (answer or {}).get("operations", []))
-    return all(driver["healthy"] for driver in (answer or {}).get("drivers", []))
 
 
 def _drivers(console: Console, answer: Mapping[str, Any] | None, address: str) -> None:
@@ -72,21 +90,22 @@ def _drivers(console: Console, answer: Mapping[str, Any] | None, address: str) -
         console.note("none is configured; `volplane plugins` shows what is installed")
 
 
+def _counted(items: Iterable[Volume | Claim]) -> Mapping[str, int]:
+    """How many are in which phase."""
+    return Counter("Terminating" if item.terminating else item.status.phase or "Pending" for item in items)
+
+
 def _phases(console: Console, volumes: Iterable[Volume], claims: Iterable[Claim]) -> None:
     console.heading("Objects")
     rows = []
     for word, items in (("volumes", volumes), ("claims", claims)):
-        counted = Counter("Terminating" if item.terminating else item.status.phase or "Pending" for item in items)
-        rows += [(word, phase, str(count)) for phase, count in sorted(counted.items())] or [(word, "-", "0")]
+        rows += [(word, phase, str(count)) for phase, count in sorted(_counted(items).items())] or [(word, "-", "0")]
     console.table(("KIND", "PHASE", "COUNT"), rows)
 
 
 def _waiting(
-    console: Console,
-    claims: Iterable[Claim],
-    volumes: Iterable[Volume],
-    reasons: Mapping[str, Mapping[str, str]],
-) -> None:
+    claims: Iterable[Claim], volumes: Iterable[Volume], reasons: Mapping[str, Mapping[str, str]]
+) -> list[tuple[str, str, str, str]]:
     """Claims that are not bound, volumes that are failed or released, with the controller's reason if it has one."""
     rows = []
     for claim in claims:
@@ -98,12 +117,16 @@ def _waiting(
             phase = "Terminating" if volume.terminating else volume.status.phase
             why = reasons.get("volumes", {}).get(volume.key, volume.status.message or "-")
             rows.append(("volume", volume.key, phase, why))
+    return rows
+
+
+def _show_waiting(console: Console, rows: list[tuple[str, str, str, str]]) -> None:
     if not rows:
         return
     console.heading("Waiting")
     console.table(("KIND", "NAME", "PHASE", "REASON"), rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
-        console.note(f"and {len(rows) - MOST_ROWS} more")
+        console.note(f"and {len(rows) - MOST_ROWS} more; -o json shows all")
 
 
 def _operations(console: Console, operations: list[Mapping[str, Any]]) -> None:

@@ -120,6 +120,16 @@ class Cache(Generic[T]):
             self.observe_deleted(key, obj.uid, version)
         self.reached = max(self.reached, version)
 
+    def contradicts(self, listed: T, version: int, *, begun: float) -> bool:
+        """Whether a list of `version` cannot show the object so: before that version it was newer, or was deleted.
+
+        begun: loop time at which the list was asked for.
+        """
+        known = self._objects.get(listed.key)
+        if known is not None and known.uid == listed.uid and listed.version < known.version <= version:
+            return True
+        return self._tombstones.contradict(listed.uid, listed.version, version, begun)
+
     def clear(self) -> None:
         """Empty the cache: the server was replaced or restored. Listeners are called with a deletion of each object."""
         for key, obj in list(self._objects.items()):
@@ -202,19 +212,19 @@ class _Index(Generic[T]):
 
 
 class _Tombstones:
-    """Deleted uids, with the version up to which they are known to be gone (None: any)."""
+    """Deleted uids, with the version up to which they are known to be gone, and whether they are gone for good."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._stones: dict[str, tuple[int | None, float]] = {}
+        self._stones: dict[str, tuple[int, bool, float]] = {}
         self._expiry: deque[tuple[float, str]] = deque()
 
     def add(self, uid: str, version: int | None) -> None:
         now = _monotonic()
         self._expire(now)
-        known, _ = self._stones.get(uid, (0, 0.0))
+        known, for_good, _ = self._stones.get(uid, _NO_STONE)
         until = now + self._seconds
-        self._stones[uid] = (None if version is None or known is None else max(version, known), until)
+        self._stones[uid] = (max(known, version or -1), for_good or version is None, until)
         self._expiry.append((until, uid))
 
     def clear(self) -> None:
@@ -222,14 +232,23 @@ class _Tombstones:
         self._expiry.clear()
 
     def covers(self, uid: str, version: int) -> bool:
-        known, _ = self._stones.get(uid, (-1, 0.0))
-        return known is None or version <= known
+        """Whether this version is known to be gone."""
+        known, for_good, _ = self._stones.get(uid, _NO_STONE)
+        return for_good or version <= known
+
+    def contradict(self, uid: str, version: int, listed: int, begun: float) -> bool:
+        """Whether a list of version `listed`, asked for at `begun`, cannot show this version of it."""
+        known, for_good, until = self._stones.get(uid, _NO_STONE)
+        return version <= known <= listed or (for_good and until - self._seconds < begun)
 
     def _expire(self, now: float) -> None:
         while self._expiry and self._expiry[0][0] <= now:
             until, uid = self._expiry.popleft()
-            if self._stones.get(uid, (None, 0.0))[1] == until:
+            if self._stones.get(uid, _NO_STONE)[2] == until:
                 del self._stones[uid]
+
+
+_NO_STONE = (-1, False, 0.0)
 
 
 def _monotonic() -> float:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from random import Random
 from typing import Generic, TypeVar
 
 from volplane.backoff import WATCH_ENDED
 from volplane.errors import ApiError, ApiGone
 from volplane.kube.cache import Cache
-from volplane.kube.client import Client
+from volplane.kube.client import Client, Listing
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
 from volplane.kube.watch import Change, Watch
@@ -33,6 +34,8 @@ _SHORT = (60, 80)
 """The same while none have come: shorter than `_QUIET`, so that a quiet watch ends before it counts as lost."""
 _LASTING = 1.0
 """Seconds after which an open watch counts as a success."""
+_EARLY = 5.0
+"""A watch that ends so many seconds before its time was ended by something else."""
 _YIELD_EVERY = 256
 """Events after which a reflector yields to the loop, however many more are buffered."""
 
@@ -54,8 +57,10 @@ class Reflector(Generic[T]):
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
+        restored: Callable[[], None] = lambda: None,
         metrics: ApiMetrics | None = None,
     ) -> None:
+        """restored: called when the server turns out to be restored from a backup; then it is listed anew."""
         self._client = client
         self._cache = cache
         self.kind = cache.kind
@@ -63,6 +68,7 @@ class Reflector(Generic[T]):
         self._namespace = namespace
         self._labels = label_selector
         self._fields = field_selector
+        self._restored = restored
         self._metrics = metrics
         self._version: int | None = None
         """Where to go on watching; None: list first."""
@@ -100,10 +106,14 @@ class Reflector(Generic[T]):
     async def _list(self) -> int:
         seen: set[str] = set()
         version = 0
+        begun = asyncio.get_running_loop().time()
         async for page in self._client.pages(
             self.kind, namespace=self._namespace, label_selector=self._labels, field_selector=self._fields
         ):
-            self._reset_if_restored(page.version)
+            if self._contradicts(page, begun):
+                self._restored()
+                self._cache.clear()
+                return await self._list()
             seen.update(page.unreadable)
             for obj in page.items:
                 seen.add(obj.key)
@@ -117,12 +127,14 @@ class Reflector(Generic[T]):
             self._metrics.listed(self.kind.plural)
         return version
 
-    def _reset_if_restored(self, version: int) -> None:
-        """Empty the cache if the server was restored or replaced: its versions are lower than the cached ones."""
-        if version < self._cache.reached:
-            text = "%s: the server's version went back from %d to %d: starting from an empty cache"
-            _LOG.warning(text, self.kind.plural, self._cache.reached, version)
-            self._cache.clear()
+    def _contradicts(self, page: Listing[T], begun: float) -> bool:
+        """Whether the server was restored or replaced: its version, or that of an object, went back."""
+        back = page.version < self._cache.reached
+        if not back and not any(self._cache.contradicts(obj, page.version, begun=begun) for obj in page.items):
+            return False
+        text = "%s: the server's version went back from %d to %d, or an object's did: starting from an empty cache"
+        _LOG.warning(text, self.kind.plural, self._cache.reached, page.version)
+        return True
 
     async def _verify(self, version: int) -> None:
         """Raise ApiGone if the server has not reached `version`: it was restored from a backup, or replaced.
@@ -132,6 +144,7 @@ class Reflector(Generic[T]):
         """
         newest = await self._client.newest_version(self.kind, namespace=self._namespace)
         if newest < version:
+            self._restored()
             raise ApiGone(f"version {version} is not known, the newest is {newest}", status=410)
         self._doubtful = False
 
@@ -139,6 +152,8 @@ class Reflector(Generic[T]):
         """One watch, until it ends; moves `_version` on."""
         seconds = self._random.randint(*(_LONG if self._bookmarked else _SHORT))
         self._bookmarked, self._doubtful = False, True
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds - _EARLY
         async with self._client.watch(
             self.kind,
             version=version,
@@ -148,25 +163,27 @@ class Reflector(Generic[T]):
             seconds=seconds,
             quiet=_QUIET,
         ) as changes:
-            lasting = asyncio.get_running_loop().call_later(_LASTING, self._succeed)
+            lasting = loop.call_later(_LASTING, self._succeed)
             try:
-                await self._take(changes, version)
+                delivered = await self._take(changes, version)
             finally:
                 lasting.cancel()
+        # A server ends watches early when it stops; what starts in its place may have been restored.
+        self._doubtful = not delivered or loop.time() < due
 
-    async def _take(self, changes: Watch[T], version: int) -> None:
-        """Take in the changes of a watch that began at `version`."""
+    async def _take(self, changes: Watch[T], version: int) -> int:
+        """Take in the changes of a watch that began at `version`; how many there were."""
         delivered = 0
         async for change in changes:
             self._apply(change)
             version = self._version = max(version, change.version)
             self._cache.reached = max(self._cache.reached, version)
             if not delivered:
-                self._doubtful = False
                 self._succeed()
             delivered += 1
             if delivered % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
+        return delivered
 
     def _apply(self, change: Change[T]) -> None:
         if change.type == "DELETED":

@@ -1,4 +1,4 @@
-"""Why a claim is where it is, in plain words, from the same decisions that move it.
+"""Why a claim, a volume, a class or an attachment is where it is, from the same decisions that move them.
 
 Nothing is performed: the decision is made as for the runner, and its action is described instead of taken.
 """
@@ -11,20 +11,28 @@ from dataclasses import dataclass
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
-from volplane.kube.objects import Claim
+from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttachment
 from volplane.operations import OperationState, Phase
 from volplane.reconcile.claims import decide_claim
+from volplane.reconcile.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 
-__all__ = ["Explanation", "explain_claim"]
+__all__ = ["Explanation", "explain_attachment", "explain_claim", "explain_class", "explain_volume"]
+
+
+_MOST_NAMES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """situation: where it stands. tried: its operations, with their last errors. next: what happens next, and when."""
+    """found: whether the object exists. situation: where it stands. tried: its operations, with their last errors.
+    next: what happens next, and when.
+    """
 
-    claim: str
+    kind: str
+    name: str
+    found: bool = True
     situation: tuple[str, ...]
     tried: tuple[str, ...]
     next: tuple[str, ...]
@@ -34,16 +42,117 @@ def explain_claim(key: str, cluster: ClusterState, operations: Iterable[Operatio
     """Explain the claim `namespace/name`. now: loop time that the operations' times refer to."""
     claim = cluster.claims.get(key)
     if claim is None:
-        situation = (f"there is no claim {key}",)
-        return Explanation(claim=key, situation=situation, tried=(), next=("nothing, until somebody creates it",))
+        return _absent("claim", key)
     running = [state for state in operations if state.uid == claim.uid]
     action = decide_claim(key, cluster, LiveReads())
     return Explanation(
-        claim=key,
+        kind="claim",
+        name=key,
         situation=tuple(_situation(claim, cluster)),
         tried=tuple(_tried(running, now)),
-        next=tuple(_waits(running, now) or _next(action, claim, cluster)),
+        next=tuple(_waits(running, now) or _next(action, _nothing(claim, cluster))),
     )
+
+
+def explain_volume(
+    name: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float
+) -> Explanation:
+    """Explain the volume with this name."""
+    volume = cluster.volumes.get(name)
+    if volume is None:
+        return _absent("volume", name)
+    running = [state for state in operations if state.uid == volume.uid]
+    action = decide_volume(name, cluster, LiveReads())
+    return Explanation(
+        kind="volume",
+        name=name,
+        situation=tuple(_volume_situation(volume, cluster)),
+        tried=tuple(_tried(running, now)),
+        next=tuple(_waits(running, now) or _next(action, "nothing until something changes")),
+    )
+
+
+def explain_class(name: str, cluster: ClusterState) -> Explanation:
+    """Explain the class with this name: whether its driver is served, and how many claims wait for it."""
+    storage_class = cluster.classes.get(name)
+    if storage_class is None:
+        return _absent("class", name)
+    waiting = [
+        claim.key
+        for claim in cluster.claims.values()
+        if class_of_claim(claim) == name and claim.status.phase != "Bound" and not claim.terminating
+    ]
+    shown = ", ".join(sorted(waiting)[:_MOST_NAMES]) + (", …" if len(waiting) > _MOST_NAMES else "")
+    return Explanation(
+        kind="class",
+        name=name,
+        situation=(
+            f"class {name} {_served(storage_class, cluster)}",
+            f"volumes made for it have policy {storage_class.reclaim_policy}",
+        ),
+        tried=(),
+        next=(f"claims that are not bound yet: {shown}" if waiting else "no claim waits for it",),
+    )
+
+
+def explain_attachment(attachment: VolumeAttachment) -> Explanation:
+    """Explain an attachment by what it says itself."""
+    volume = attachment.spec.source.persistent_volume_name or "(inline)"
+    return Explanation(
+        kind="attachment",
+        name=attachment.name,
+        situation=(
+            f"volume {volume} is for node {attachment.spec.node_name}",
+            _attachment_sentence(attachment),
+        ),
+        tried=(),
+        next=(_attachment_next(attachment),),
+    )
+
+
+def _attachment_next(attachment: VolumeAttachment) -> str:
+    attacher = attachment.spec.attacher
+    if attachment.terminating:
+        holders = ", ".join(attachment.metadata.finalizers or ()) or "nobody"
+        return f"attacher {attacher} detaches it; it is held by {holders}"
+    return "nothing: it is attached" if attachment.status.attached else f"attacher {attacher} attaches it"
+
+
+def _absent(kind: str, name: str) -> Explanation:
+    return Explanation(
+        kind=kind,
+        name=name,
+        found=False,
+        situation=(f"there is no {kind} {name}",),
+        tried=(),
+        next=("nothing, until somebody creates it",),
+    )
+
+
+def _volume_situation(volume: Volume, cluster: ClusterState) -> Iterable[str]:
+    yield f"volume {volume.name} is {volume.status.phase or 'Pending'}" + (
+        ", and is being deleted" if volume.terminating else ""
+    )
+    if volume.terminating:
+        yield f"its deletion waits for: {', '.join(volume.metadata.finalizers or ()) or 'nobody'}"
+    if volume.status.message:
+        yield f"its status says: {volume.status.message}"
+    maker = volume.annotation(names.PROVISIONED_BY)
+    if maker:
+        served = "a driver of this process" if cluster.has_driver(maker) else "not a driver of this process"
+        yield f"it was made by {maker}, which is {served}"
+    else:
+        yield "it was made by a person: it is static"
+    reference = volume.spec.claim_ref
+    if reference is None:
+        yield "no claim is named by it"
+    else:
+        key = f"{reference.namespace}/{reference.name}"
+        claim = cluster.claims.get(key)
+        state = "does not exist" if claim is None else f"is {claim.status.phase or 'Pending'}"
+        yield f"it names claim {key}, which {state}"
+    yield f"its policy is {volume.spec.persistent_volume_reclaim_policy or 'Retain'}"
+    yield from _attachment_sentences(volume.name, cluster)
 
 
 def _situation(claim: Claim, cluster: ClusterState) -> Iterable[str]:
@@ -74,11 +183,15 @@ def _class_sentence(claim: Claim, cluster: ClusterState) -> str:
     storage_class = cluster.classes.get(named)
     if storage_class is None:
         return f"its class {named} does not exist"
+    return f"its class {named} {_served(storage_class, cluster)}"
+
+
+def _served(storage_class: StorageClass, cluster: ClusterState) -> str:
     driver = cluster.drivers.get(storage_class.provisioner)
     broken = cluster.drivers.broken(storage_class.provisioner)
     served = "served here" if driver else f"not usable here: {broken}" if broken else "not a driver of this process"
     mode = storage_class.volume_binding_mode or "Immediate"
-    return f"its class {named} binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"
+    return f"binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"
 
 
 def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
@@ -94,14 +207,17 @@ def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
 
 
 def _attachment_sentences(volume: str, cluster: ClusterState) -> Iterable[str]:
-    for attachment in cluster.attachments.by_index("volume", volume):
-        status, error = attachment.status, attachment.status.attach_error
-        if attachment.terminating:
-            state, error = "is being detached", status.detach_error
-        else:
-            state = "is attached" if status.attached else f"waits for attacher {attachment.spec.attacher}"
-        failed = f"; the last try failed at {error.time}: {error.message}" if error is not None else ""
-        yield f"attachment {attachment.name} to node {attachment.spec.node_name} {state}{failed}"
+    return map(_attachment_sentence, cluster.attachments.by_index("volume", volume))
+
+
+def _attachment_sentence(attachment: VolumeAttachment) -> str:
+    status, error = attachment.status, attachment.status.attach_error
+    if attachment.terminating:
+        state, error = "is being detached", status.detach_error
+    else:
+        state = "is attached" if status.attached else f"waits for attacher {attachment.spec.attacher}"
+    failed = f"; the last try failed at {error.time}: {error.message}" if error is not None else ""
+    return f"attachment {attachment.name} to node {attachment.spec.node_name} {state}{failed}"
 
 
 def _tried(running: Iterable[OperationState], now: float) -> Iterable[str]:
@@ -122,10 +238,11 @@ def _waits(running: Iterable[OperationState], now: float) -> list[str]:
     ]
 
 
-def _next(action: Action, claim: Claim, cluster: ClusterState) -> Iterable[str]:
+def _next(action: Action, nothing: str) -> Iterable[str]:
+    """nothing: what it means that there is nothing to do."""
     match action:
         case Settled():
-            yield _nothing(claim, cluster)
+            yield nothing
         case Wait(reason=reason, seconds=seconds, events=events):
             when = "nothing until something changes" if seconds is None else f"in {seconds:.1f} s again"
             yield f"{when}: {reason}"

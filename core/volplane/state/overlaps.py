@@ -50,6 +50,8 @@ class Overlaps:
 
     def changed(self, old: Volume | None, new: Volume | None) -> None:
         """Follow the cache."""
+        if old is not None and new is not None and _stays(old, new):
+            return
         before = () if old is None else _places(old)
         after = () if new is None else _places(new)
         if before == after:
@@ -114,6 +116,11 @@ class Overlaps:
                 self._names[place] = names.pop()
         elif names == name:
             del self._names[place]
+
+
+def _stays(old: Volume, new: Volume) -> bool:
+    """Whether the place is the same, as in nearly every change of a volume."""
+    return old.spec.node_affinity == new.spec.node_affinity and source_of(old) == source_of(new)
 
 
 def _places(volume: Volume) -> tuple[str, ...]:

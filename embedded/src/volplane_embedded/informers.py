@@ -9,8 +9,8 @@ from typing import Any
 from volplane.binding.matching import place_of
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
-from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, Node, StorageClass, Volume, VolumeAttachment
 from volplane.kube.reflector import Reflector
 from volplane_embedded.objects import PODS, Pod, claim_names, is_finished, needs_node
 
@@ -26,11 +26,19 @@ class Informers:
         self.claims: Cache[Claim] = Cache(CLAIMS)
         self.volumes: Cache[Volume] = Cache(VOLUMES, {"candidates": _candidate_key, "claim": _claim_of_volume})
         self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
+        self.attachments: Cache[VolumeAttachment] = Cache(ATTACHMENTS)
 
     @property
     def caches(self) -> dict[str, Cache[Any]]:
         """By plural."""
-        listed: tuple[Cache[Any], ...] = (self.pods, self.nodes, self.claims, self.volumes, self.classes)
+        listed: tuple[Cache[Any], ...] = (
+            self.pods,
+            self.nodes,
+            self.claims,
+            self.volumes,
+            self.classes,
+            self.attachments,
+        )
         return {cache.kind.plural: cache for cache in listed}
 
     def pending(self) -> list[Pod]:

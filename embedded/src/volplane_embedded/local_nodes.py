@@ -18,8 +18,10 @@ from volplane.kube.objects import Node
 from volplane_embedded.apiserver.errors import bad_request, not_found
 from volplane_embedded.ephemeral_volumes import EphemeralVolumes
 from volplane_embedded.informers import Informers
+from volplane_embedded.kubelet.attached_disks import AttachedDisks, VolumesInUse
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.kubelet import Kubelet
+from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.kubelet.logs import LogQuery, read_log_options, read_logs
 from volplane_embedded.kubelet.mounts import MountError, remove_tree
 from volplane_embedded.kubelet.node_status import NodeRegistration, node_names
@@ -41,7 +43,8 @@ class LocalNodes:
 
     count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: holds volumes and logs of pods over
     a restart; no other process may use it. hidden: directories and files that no container may see, besides state_dir.
-    now: wall time, aware, UTC.
+    now: wall time, aware, UTC. disks: where mocked clouds show their disks; None: csi volumes cannot be mounted.
+    exports: NFS exports of this machine.
     """
 
     def __init__(
@@ -54,11 +57,16 @@ class LocalNodes:
         now: Now,
         random: Random,
         hidden: Sequence[Path] = (),
+        disks: Path | None = None,
+        exports: Sequence[LocalExport] = (),
     ) -> None:
         self.names = tuple(names) or tuple(node_names(count))
         self._client = client
         self._state_dir = state_dir.absolute()
-        self._hidden = (self._state_dir, *hidden)
+        self._hidden = (self._state_dir, *hidden, *([disks] if disks is not None else []))
+        self._exports = exports
+        self._in_use = VolumesInUse(client)
+        self._disks = AttachedDisks(client, disks, self._in_use)
         self._now = now
         self._random = random
         self._informers = Informers()
@@ -116,6 +124,8 @@ class LocalNodes:
         while True:
             try:
                 await nodes.register()
+                for name in self.names:
+                    await self._in_use.start(name)
             except ApiError as error:
                 _LOG.warning("the nodes could not be registered, trying again in %g s: %s", _RETRY_SECONDS, error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -130,7 +140,7 @@ class LocalNodes:
             recorder=recorder,
             now=self._now,
             sandboxes=sandboxes,
-            volumes=VolumeManager(self._client, self.root, ClaimUse(), self._node),
+            volumes=VolumeManager(self._client, self.root, ClaimUse(), self._node, self._disks, exports=self._exports),
             root=self.root,
             hidden=self._hidden,
         )

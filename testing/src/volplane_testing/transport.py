@@ -28,6 +28,7 @@ __all__ = [
     "FaultScript",
     "FaultTransport",
     "KillableTransport",
+    "RefusedLines",
     "Request",
     "RequestFault",
     "Target",
@@ -303,6 +304,31 @@ class FaultTransport(KillableTransport):
 
 async def _opened() -> Response:
     return Response(200, {}, b"")
+
+
+class RefusedLines:
+    """A watch that was not opened: the answer in its place."""
+
+    def __init__(self, answer: Response) -> None:
+        self._answer = answer
+
+    @property
+    def status(self) -> int:
+        """Of the answer."""
+        return self._answer.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Of the answer."""
+        return self._answer.headers
+
+    async def read(self) -> bytes:
+        """The Status."""
+        return self._answer.body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for line in self._answer.body.splitlines():
+            yield line
 
 
 class WrappedLines:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ports import free_port
 from volplane.cli.main import main
@@ -221,3 +222,15 @@ def test_adopt_of_nothing_is_success(capsys: pytest.CaptureFixture[str]) -> None
     with controller({}, {"/adopt/plan": lambda _: []}) as address:
         assert main(["adopt", "--from", "old", "--http", address]) == 0
     assert "no asset carries the marks of cluster old" in capsys.readouterr().out
+
+
+def test_programs_get_the_plan_and_what_became_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with controller({"/adopt": lambda _: []}, {"/adopt/plan": lambda _: PLAN}) as address:
+        assert main(["adopt", "--from", "old", "-o", "json", "--http", address]) == 0
+    assert json.loads(capsys.readouterr().out) == {"plan": PLAN, "outcomes": None}
+
+
+def test_yaml_holds_the_whole_answer_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with controller({"/leaks": lambda _: report(finding("drifted"))}) as address:
+        assert main(["leaks", "-o", "yaml", "--http", address]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["findings"][0]["verdict"] == "drifted"

@@ -35,7 +35,7 @@ def test_a_new_backend_is_built_installed_and_passes_its_tests(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["new-backend", "my_disks"]) == 0
-    assert "pip install -e . --group dev" in capsys.readouterr().out
+    assert 'pip install -e ".[dev]"' in capsys.readouterr().out
     made, site = tmp_path / "volplane-my-disks", tmp_path / "site"
     python(
         "-m",
@@ -97,3 +97,12 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["new-backend", "disks", "--directory", str(tmp_path)]) == 1
     assert "is not empty; name another --directory" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_name_of_an_installed_backend_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-backend", "hostpath"]) == 1
+    assert "a backend 'hostpath' is installed already by volplane-hostpath" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

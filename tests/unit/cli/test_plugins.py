@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
@@ -170,3 +171,11 @@ def test_options_that_take_secrets_say_what_they_take(install: Install, capsys: 
     out = capsys.readouterr().out
     assert "endpoint: where the secret is, as env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY [required]" in out
     assert re.search(r"version +7\.1", out)
+
+
+def test_programs_get_lists(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("fake", "fakeplugin_json")
+    assert main(["plugins", "-o", "json"]) == 0
+    (fake,) = [each for each in json.loads(capsys.readouterr().out) if each["name"] == "fake"]
+    assert fake["hooks"] == ["delete", "describe", "provision"]
+    assert (fake["state"], fake["drivers"], fake["error"]) == ("ok", ["fake.example.com"], "")

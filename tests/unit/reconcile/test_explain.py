@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import disk, state_with
 from volplane.controller.actions import Run
-from volplane.kube.objects import Claim, KubeObject
+from volplane.kube.objects import Claim, KubeObject, VolumeAttachment
 from volplane.operations import OperationState, Phase
-from volplane.reconcile.explain import Explanation, explain_claim
+from volplane.reconcile.explain import Explanation, explain_attachment, explain_claim, explain_class, explain_volume
 
 DRIVER = "disk.example.com"
 KEY = "default/c"
@@ -100,3 +101,39 @@ def test_a_failed_operation_is_told_with_its_error_and_the_time_of_the_next_try(
     told = explained(made, storage_class(provisioner=DRIVER), operations=(failed,))
     assert told.tried == (f"{failed.name} failed 3 times, the last with: disk full",)
     assert told.next == (f"{failed.name} is tried again in 8.0 s",)
+
+
+def test_what_does_not_exist_is_not_found() -> None:
+    cluster = state_with()
+    assert not explained().found
+    assert not explain_volume("v", cluster, (), now=0.0).found
+    assert not explain_class("fast", cluster).found
+
+
+def test_a_volume_says_whose_it_is_and_what_it_waits_for() -> None:
+    told = explain_volume("v", state_with(volume()), (), now=100.0)
+    assert told.found
+    assert told.situation[0].startswith("volume v is ")
+    assert "it was made by a person: it is static" in told.situation
+    assert "no claim is named by it" in told.situation
+    assert told.next
+
+
+def test_a_class_says_whether_its_driver_is_served_and_who_waits_for_it() -> None:
+    cluster = state_with(storage_class(provisioner=DRIVER), fast(), drivers=(disk(DRIVER),))
+    told = explain_class("fast", cluster)
+    assert told.situation[0] == f"class fast binds Immediate and is provisioned by {DRIVER}, which is served here"
+    assert told.next == (f"claims that are not bound yet: {KEY}",)
+
+
+def test_an_attachment_says_who_attaches_it_and_how_it_failed() -> None:
+    text = (
+        b'{"metadata":{"name":"a"},"spec":{"attacher":"x.io","nodeName":"n","source":{"persistentVolumeName":"v"}},'
+        b'"status":{"attachError":{"time":"noon","message":"busy"}}}'
+    )
+    told = explain_attachment(msgspec.json.decode(text, type=VolumeAttachment))
+    assert told.situation == (
+        "volume v is for node n",
+        "attachment a to node n waits for attacher x.io; the last try failed at noon: busy",
+    )
+    assert told.next == ("attacher x.io attaches it",)

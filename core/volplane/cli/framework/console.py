@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 import typer
 
+from volplane.cli.framework.output import Output
 from volplane.messages import escaped_json, sanitize
 
 __all__ = ["Console", "Progress"]
@@ -89,6 +90,17 @@ class Console:
                 self._styled(f"{cell:<{width}}", fg=COLOURS.get(cell)) for cell, width in zip(row, widths, strict=True)
             ]
             self._write("   ".join(cells).rstrip())
+
+    def data(self, value: object, output: Output) -> None:
+        """A result for programs: JSON or YAML of anything that msgspec can encode, never coloured."""
+        if output is Output.JSON:
+            self.json(value)
+            return
+        import msgspec  # noqa: PLC0415 - start-up time, as below
+        import yaml  # noqa: PLC0415
+
+        # In ASCII: a terminal obeys nothing of it.
+        self._write(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, width=120).rstrip())
 
     def warning(self, text: str) -> None:
         """A problem that does not stop the command, on stderr."""

@@ -65,10 +65,11 @@ class _Answers:
         }
 
     async def explain(self, query: Mapping[str, str]) -> Any:
-        """Why ?claim=NAMESPACE/NAME is in its state, and what happens next."""
-        if not (key := query.get("claim", "")):
-            raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME")
-        return (await self._leading()).explain(key)
+        """Why ?claim=NAMESPACE/NAME, ?volume=NAME or ?class=NAME is in its state, and what happens next."""
+        for kind in ("claim", "volume", "class"):
+            if key := query.get(kind, ""):
+                return (await self._leading()).explain(kind, key)
+        raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME, ?volume=NAME or ?class=NAME")
 
     async def leaks(self, _: Mapping[str, str]) -> Any:
         """The state of each driver's check, all findings, and the repairs requested last."""

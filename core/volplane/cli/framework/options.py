@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from volplane.cli.framework.output import Output
 from volplane.controller.config import ALL_CONTROLLERS
 
 __all__ = [
@@ -27,13 +27,6 @@ __all__ = [
 ]
 
 DEFAULT_NAMESPACE: Final = "volplane-system"
-
-
-class Output(StrEnum):
-    """Format of a result."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 DataDirectory = Annotated[

@@ -26,7 +26,7 @@ from volplane_embedded.apiserver.responses import negotiate
 from volplane_embedded.apiserver.reviews import REVIEWS, review
 from volplane_embedded.apiserver.selectors import select
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of, unwritable
-from volplane_embedded.apiserver.store import Store
+from volplane_embedded.apiserver.store import Snapshot, Store
 from volplane_embedded.apiserver.tables import table
 from volplane_embedded.apiserver.verbs import Verbs, Written
 from volplane_embedded.apiserver.watch import Watch, Watches
@@ -178,6 +178,14 @@ class ApiServer:
         """Close all open watches, as a stopping server does."""
         for watch in tuple(self._open):
             watch.close()
+
+    def restore(self, snapshot: Snapshot, *, version: int = 0) -> None:
+        """Go back to what `store.snapshot` gave, as a server whose etcd was restored from a backup. All watches end.
+
+        version: where versions go on; 0: at that of the backup. Raises ValueError for a durable store.
+        """
+        self.store.restore(snapshot, version=version)
+        self.end_watches()
 
     def close(self) -> None:
         """End every watch and close the store."""

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import tempfile
 import time
+from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.controller import logs
-from volplane.controller.config import Configuration
 from volplane_embedded.cli.demo_steps import Demo, DemoFailed
+from volplane_embedded.cli.demo_storage import DemoStorage, demo_storage
 from volplane_embedded.cli.development_cluster import Directories, development_cluster
 from volplane_embedded.cli.embedded_server import ServerSettings
 
 __all__ = ["register"]
 
 TIME_LIMIT = 120.0
+_MEMORY = "/dev/shm"  # noqa: S108 -- a directory with a random name is made below it
+
+
+class Backend(Enum):
+    """Of the demo's volumes."""
+
+    HOSTPATH = "hostpath"
+    NFS = "nfs"
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +39,13 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-def demo() -> None:
+def demo(
+    *,
+    backend: Annotated[
+        Backend,
+        typer.Option(help="Where volumes are: in a directory, or on a private NFS-Ganesha."),
+    ] = Backend.HOSTPATH,
+) -> None:
     """Watch volumes being provisioned, bound, written to, deleted and scrubbed on a cluster inside this process.
 
     Uses a temporary directory and asks nothing. Every statement is checked against the disk; if one is not true, the
@@ -40,7 +57,7 @@ def demo() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     console = Console()
     try:
-        eventloop.run(lambda stop: _run(console, stop))
+        eventloop.run(lambda stop: _run(console, stop, backend))
     except* DemoFailed as failures:
         console.failed(str(_first(failures)))
         raise typer.Exit(1) from None
@@ -53,21 +70,16 @@ def _first(group: BaseExceptionGroup[DemoFailed]) -> BaseException:
     return leaf
 
 
-async def _run(console: Console, stop: asyncio.Event) -> None:
+async def _run(console: Console, stop: asyncio.Event, backend: Backend) -> None:
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="volplane-demo-") as name:
+    # Ganesha cannot export a directory of an overlay, which a container's /tmp is.
+    place = _MEMORY if backend is Backend.NFS and os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="volplane-demo-", dir=place) as name:
         directory = Path(name)
         settings = ServerSettings(data=None, host="127.0.0.1", port=0, kubeconfig=directory / "kubeconfig")
         directories = Directories.beneath(directory)
-        async with development_cluster(settings, Configuration(), directories, nodes=1) as cluster:
-            demo_run = asyncio.ensure_future(_within_limit(Demo(console, cluster)))
-            stopped = asyncio.ensure_future(stop.wait())
-            await asyncio.wait({demo_run, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
-            if not demo_run.done():
-                demo_run.cancel()
-                raise DemoFailed("interrupted")
-            demo_run.result()
+        with demo_storage(backend.value, directory / "server", directories.volumes) as storage:
+            await _walk(console, stop, settings, directories, storage)
     console.line()
     console.done(f"everything was as it should be, after {time.monotonic() - begun:.1f} s")
     console.line()
@@ -75,6 +87,21 @@ async def _run(console: Console, stop: asyncio.Event) -> None:
     console.line("  volplane dev                    the same cluster for your own kubectl")
     console.line("  volplane plugins                which backends are installed")
     console.line("  docs/tutorial                   write a backend in ten minutes")
+
+
+async def _walk(
+    console: Console, stop: asyncio.Event, settings: ServerSettings, directories: Directories, storage: DemoStorage
+) -> None:
+    exports = [storage.export] if storage.export is not None else []
+    async with development_cluster(settings, storage.configuration, directories, nodes=1, exports=exports) as cluster:
+        demo_run = asyncio.ensure_future(_within_limit(Demo(console, cluster, storage)))
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({demo_run, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not demo_run.done():
+            demo_run.cancel()
+            raise DemoFailed("interrupted")
+        demo_run.result()
 
 
 async def _within_limit(demo_run: Demo) -> None:

@@ -13,7 +13,8 @@ from volplane.errors import ApiNotFound, VolplaneError
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
-from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, DevelopmentCluster
+from volplane_embedded.cli.demo_storage import DemoStorage
+from volplane_embedded.cli.development_cluster import DevelopmentCluster
 
 __all__ = ["Demo", "DemoFailed"]
 
@@ -28,8 +29,9 @@ class DemoFailed(VolplaneError):
 class Demo:
     """Runs the demo. waiting_for: what it waits for now, for the message of a timeout."""
 
-    def __init__(self, console: Console, cluster: DevelopmentCluster) -> None:
+    def __init__(self, console: Console, cluster: DevelopmentCluster, storage: DemoStorage) -> None:
         self._console = console
+        self._storage = storage
         self._cluster = cluster
         self._client = cluster.client
         self._changed = asyncio.Event()
@@ -49,7 +51,7 @@ class Demo:
     async def _started(self) -> ControlPlane:
         plane = await self._cluster.process.wait_working()
         self._console.line(f"a cluster with one node runs in this process: {self._cluster.embedded.url}")
-        self._console.line(f"driver {DEFAULT_DRIVER} keeps volumes in {self._cluster.directories.volumes}")
+        self._console.line(f"driver {self._storage.driver} keeps volumes in {self._storage.text}")
         return plane
 
     # --- steps --------------------------------------------------------------------------------------------------
@@ -84,8 +86,10 @@ class Demo:
         await self._gone(plane.volumes, claim.spec.volume_name, "volume")
 
     async def _recycle(self, plane: ControlPlane) -> None:
-        self._console.heading("4. Recycle: a released volume is scrubbed by a sandboxed pod and offered again")
-        directory = self._cluster.directories.volumes / "static-1"
+        self._console.heading(
+            f"4. Recycle: a released volume is scrubbed by {self._storage.scrubber} and offered again"
+        )
+        directory = self._storage.root / "static-1"
         directory.mkdir()
         await self._create_static(directory)
         await self._create_claim("static", "")
@@ -106,9 +110,9 @@ class Demo:
     # --- objects ------------------------------------------------------------------------------------------------
 
     async def _create_class(self, name: str, mode: str) -> None:
-        body = STORAGE_CLASSES.body(metadata={"name": name}, provisioner=DEFAULT_DRIVER, volumeBindingMode=mode)
+        body = STORAGE_CLASSES.body(metadata={"name": name}, provisioner=self._storage.driver, volumeBindingMode=mode)
         await self._client.create(STORAGE_CLASSES, body)
-        self._console.phase("class", name, "created", f"provisioner {DEFAULT_DRIVER}, {mode}")
+        self._console.phase("class", name, "created", f"provisioner {self._storage.driver}, {mode}")
 
     async def _create_claim(self, name: str, storage_class: str) -> None:
         spec = {
@@ -123,7 +127,7 @@ class Demo:
             "capacity": {"storage": "64Mi"},
             "accessModes": ["ReadWriteOnce"],
             "persistentVolumeReclaimPolicy": "Recycle",
-            "hostPath": {"path": str(directory), "type": "Directory"},
+            **self._storage.static_source(directory),
         }
         await self._client.create(VOLUMES, VOLUMES.body(metadata={"name": "static-1"}, spec=spec))
 
@@ -153,10 +157,10 @@ class Demo:
 
     def _directory(self, plane: ControlPlane, claim: Claim) -> Path:
         volume = plane.volumes.get(claim.spec.volume_name)
-        source = (volume.spec.local or volume.spec.host_path) if volume is not None else None
-        if source is None:
+        directory = self._storage.directory_of(volume) if volume is not None else None
+        if directory is None:
             raise DemoFailed(f"volume {claim.spec.volume_name} points at no directory")
-        return Path(source["path"])
+        return directory
 
     # --- watching -----------------------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from volplane_embedded.cli.development_cluster import (
     development_cluster,
 )
 from volplane_embedded.cli.embedded_server import ServerSettings, server_settings
+from volplane_embedded.kubelet.local_exports import LocalExport
 
 __all__ = ["register"]
 
@@ -45,8 +47,23 @@ def dev(
         Path | None,
         typer.Option(metavar="DIR", help="Root of the default driver's volumes; else beneath --data, or temporary."),
     ] = None,
+    disks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where a mocked cloud that runs with the same option shows its disks, for pods with attached volumes.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Drivers and their options, YAML.")
+    ] = None,
+    nfs_export: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--nfs-export",
+            metavar="SERVER:/PATH=DIRECTORY",
+            help="An NFS export of this machine: pods get its volumes by a bind of the directory. Repeatable.",
+        ),
     ] = None,
     http: Annotated[
         str,
@@ -66,9 +83,13 @@ def dev(
     settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
     configuration = read_configuration(config) if config is not None else Configuration()
     address = HttpAddress.parse("--http", http)
-    with _directories(data, volumes) as directories:
+    exports = [LocalExport.parse(text) for text in nfs_export or ()]
+    with _directories(data, volumes) as made:
+        directories = replace(made, disks=disks.resolve() if disks is not None else None)
         eventloop.run(
-            lambda stop: _serve(settings, configuration, directories, nodes=nodes, address=address, stop=stop)
+            lambda stop: _serve(
+                settings, configuration, directories, nodes=nodes, exports=exports, address=address, stop=stop
+            )
         )
 
 
@@ -90,12 +111,13 @@ async def _serve(
     directories: Directories,
     *,
     nodes: int,
+    exports: Sequence[LocalExport],
     address: HttpAddress,
     stop: asyncio.Event,
 ) -> None:
     console = Console()
     async with (
-        development_cluster(settings, configuration, directories, nodes=nodes) as cluster,
+        development_cluster(settings, configuration, directories, nodes=nodes, exports=exports) as cluster,
         serve_endpoints(address, cluster.process),
     ):
         _print_introduction(console, settings, cluster, nodes)

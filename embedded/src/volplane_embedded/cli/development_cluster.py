@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from volplane.kube.client import Client
 from volplane.process import ControllerProcess, Options
 from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server
 from volplane_embedded.inprocess import InProcessTransport
+from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.local_nodes import LocalNodes
 
 __all__ = ["DEFAULT_DRIVER", "DevelopmentCluster", "Directories", "development_cluster", "with_default_driver"]
@@ -27,11 +28,13 @@ DEFAULT_DRIVER = "hostpath.volplane.dev"
 class Directories:
     """Directories of a development cluster for what is not an API object.
 
-    volumes: root of the default hostpath driver. pods: logs and state of the node agent.
+    volumes: root of the default hostpath driver. pods: logs and state of the node agent. disks: where mocked clouds
+    show their disks; None: nowhere.
     """
 
     volumes: Path
     pods: Path
+    disks: Path | None = None
 
     @classmethod
     def beneath(cls, directory: Path) -> Directories:
@@ -63,14 +66,21 @@ def with_default_driver(configuration: Configuration, directories: Directories, 
 
 @asynccontextmanager
 async def development_cluster(
-    settings: ServerSettings, configuration: Configuration, directories: Directories, *, nodes: int
+    settings: ServerSettings,
+    configuration: Configuration,
+    directories: Directories,
+    *,
+    nodes: int,
+    exports: Sequence[LocalExport] = (),
 ) -> AsyncIterator[DevelopmentCluster]:
     """Run the cluster until the block ends, then stop pods, controllers and server in this order.
 
+    exports: NFS exports of this machine, whose volumes pods get by a bind.
     Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
-    directories.pods.mkdir(parents=True, exist_ok=True)
     async with embedded_server(settings) as embedded:
+        # The server has made the data directory, or refused it: nothing may lie in it before.
+        directories.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
         client = Client(InProcessTransport(embedded.server))
         clock = SystemClock()
         # No pod may read the token, the kubeconfig or the database.
@@ -82,6 +92,8 @@ async def development_cluster(
             now=clock.now,
             random=Random(),  # noqa: S311 - jitter
             hidden=hidden,
+            disks=directories.disks,
+            exports=exports,
         )
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)

@@ -10,8 +10,12 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Final
 
-from volplane.kube.objects import Claim, Volume
+from volplane.controller.actions import EventRecord
+from volplane.errors import ApiError
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, Node, Volume, VolumeAttachment
 from volplane_embedded.kubelet.container_runtime import Dependencies
+from volplane_embedded.kubelet.expansion import awaits_node, finish_expansion
 from volplane_embedded.kubelet.mounts import MountError
 from volplane_embedded.kubelet.pod_directory import (
     PodDirectory,
@@ -20,7 +24,7 @@ from volplane_embedded.kubelet.pod_directory import (
     restore_record,
 )
 from volplane_embedded.kubelet.pod_workers import PodWorker
-from volplane_embedded.objects import Pod, is_finished
+from volplane_embedded.objects import PODS, Pod, is_finished
 
 __all__ = ["Kubelet"]
 
@@ -50,6 +54,8 @@ class Kubelet:
             informers.pods.subscribe(self._pod_changed),
             informers.claims.subscribe(self._claim_changed),
             informers.volumes.subscribe(self._volume_changed),
+            informers.attachments.subscribe(self._attachment_changed),
+            informers.nodes.subscribe(self._node_changed),
         ]
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -91,11 +97,49 @@ class Kubelet:
         claim = new or old
         if claim is not None:
             self._poke_users(claim.key)
+        if new is not None and awaits_node(new) and (pod := self._running_user(new)) is not None:
+            self._spawn(self._expand(new, pod), pod)
+
+    def _running_user(self, claim: Claim) -> Pod | None:
+        """A pod here that has the claim's volume mounted."""
+        for pod in self._deps.informers.users(claim.key):
+            worker = self._workers.get(pod.uid)
+            if worker is not None and worker.record.prepared and not worker.record.torn_down:
+                return pod
+        return None
+
+    async def _expand(self, claim: Claim, pod: Pod) -> None:
+        volume = self._deps.informers.volumes.get(claim.spec.volume_name)
+        try:
+            done = volume is not None and await finish_expansion(self._deps.client, claim, volume)
+        except ApiError as error:
+            _LOG.debug("claim %s has changed, or cannot be written: %s", claim.key, error)
+            return
+        if done:
+            text = f"MountVolume.NodeExpandVolume succeeded for volume {claim.spec.volume_name!r}"
+            for kind, about in ((PODS, pod), (CLAIMS, claim)):
+                self._deps.recorder.record(EventRecord(kind, about, "Normal", "FileSystemResizeSuccessful", text))
 
     def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         volume = new or old
         if volume is not None and (reference := volume.spec.claim_ref) is not None:
             self._poke_users(f"{reference.namespace}/{reference.name}")
+
+    def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
+        """A pod may wait for it."""
+        attachment = new or old
+        name = attachment.spec.source.persistent_volume_name if attachment is not None else None
+        volume = self._deps.informers.volumes.get(name) if name else None
+        if volume is not None and (reference := volume.spec.claim_ref) is not None:
+            self._poke_users(f"{reference.namespace}/{reference.name}")
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        """What is attached to it may be what a pod waits for."""
+        if old is None or new is None or old.status.volumes_attached == new.status.volumes_attached:
+            return
+        for pod in self._deps.informers.on_node(new.name):
+            if (worker := self._workers.get(pod.uid)) is not None and not worker.record.prepared:
+                worker.poke(volumes=True)
 
     def _poke_users(self, claim_key: str) -> None:
         for pod in self._deps.informers.users(claim_key):

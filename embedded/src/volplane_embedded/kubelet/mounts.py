@@ -108,16 +108,22 @@ def _change_group(name: str, group: int, parent: int | None) -> None:
 
 
 def mount_nfs(server: str, path: str, target: Path, options: list[str]) -> None:
-    """Mount an export at `target`. Raises MountError without root or mount.nfs, and after 60 s."""
+    """Mount an export at `target`. Raises MountError without root, mount.nfs or NFS in the kernel, after 60 s."""
+    instead = f"if the server is this machine, use --nfs-export {server}:/PATH=DIRECTORY instead"
     if os.geteuid() != 0:
-        raise MountError(f"mounting {server}:{path} needs root")
+        raise MountError(f"mounting {server}:{path} needs root; {instead}")
     if shutil.which("mount.nfs") is None:
-        raise MountError(f"mounting {server}:{path} needs mount.nfs, which is not installed (package nfs-common)")
+        raise MountError(
+            f"mounting {server}:{path} needs mount.nfs, which is not installed (package nfs-common); {instead}"
+        )
     target.mkdir(parents=True, exist_ok=True)
     if os.path.ismount(target):
         return
     command = ["mount", "-t", "nfs", *(["-o", ",".join(options)] if options else []), f"{server}:{path}", str(target)]
-    _run(command, f"mounting {server}:{path}")
+    try:
+        _run(command, f"mounting {server}:{path}")
+    except MountError as error:
+        raise MountError(f"{error}; {instead}") from error
 
 
 def _run(command: list[str], what: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from volplane.errors import ApiConflict, ApiError, ApiNotFound
 from volplane.kube.client import JSON_PATCH, Client
 from volplane.kube.kinds import CSI_NODES, LEASES, NAMESPACES, NODES, Kind
+from volplane.kube.names import ATTACH_BY_CONTROLLER
 from volplane.kube.objects import Node
 from volplane_embedded.objects import PODS, Now, timestamp, with_condition
 
@@ -122,8 +123,9 @@ class NodeRegistration:
                     _LOG.warning("the lease of node %s could not be renewed: %s", name, error)
 
     async def _register(self, name: str, labels: dict[str, str]) -> None:
-        await self._ensure(NODES, {"metadata": {"name": name, "labels": labels}, "spec": {}})
-        node = await self._client.patch(NODES, name, {"metadata": {"labels": labels}})
+        metadata = {"labels": labels, "annotations": {ATTACH_BY_CONTROLLER: "true"}}
+        await self._ensure(NODES, {"metadata": {"name": name, **metadata}, "spec": {}})
+        node = await self._client.patch(NODES, name, {"metadata": metadata})
         if (removal := taint_removal(node)) is not None:
             await self._client.patch(NODES, name, removal, content_type=JSON_PATCH)
         status = node_status(node, timestamp(self._now()))

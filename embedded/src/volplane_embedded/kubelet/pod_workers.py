@@ -181,7 +181,7 @@ class PodWorker:
             self._notice("Warning", "FailedUnMount", str(error))
             await self._sleep(_LONGEST_RETRY)
         else:
-            self._deps.volumes.release(self._pod.uid)
+            await self._deps.volumes.release(self._pod.uid)
             self._record.torn_down = True
 
     async def _report(self) -> None:

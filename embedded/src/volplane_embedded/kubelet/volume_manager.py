@@ -8,7 +8,7 @@ live.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +17,11 @@ from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, SECRETS, VOLUMES, Kind
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
+from volplane_embedded.kubelet.attached_disks import AttachedDisks
 from volplane_embedded.kubelet.container_config import MountedVolume
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing
+from volplane_embedded.kubelet.expansion import finish_expansion
+from volplane_embedded.kubelet.local_exports import LocalExport, local_directory
 from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, mount_nfs, set_volume_ownership
 from volplane_embedded.kubelet.projected_volumes import is_projection, projected_files, referenced_objects, write_files
 from volplane_embedded.node_affinity import volume_allows
@@ -74,11 +77,23 @@ def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
 class VolumeManager:
     """Mounts volumes below `<root>/<pod uid>/volumes`."""
 
-    def __init__(self, client: Client, root: Path, use: ClaimUse, node: Callable[[str], Node | None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        root: Path,
+        use: ClaimUse,
+        node: Callable[[str], Node | None],
+        disks: AttachedDisks,
+        *,
+        exports: Sequence[LocalExport] = (),
+    ) -> None:
+        """node: the cached node of a name. disks: of volumes with a csi source. exports: of this machine."""
         self._client = client
+        self._disks = disks
         self._root = root
         self._use = use
         self._node = node
+        self._exports = exports
 
     async def mount(self, pod: Pod, *, ran: bool) -> dict[str, MountedVolume]:
         """Mount the volumes that containers of the pod use; gives them by name. Idempotent. Raises MountError."""
@@ -89,9 +104,10 @@ class VolumeManager:
                 sources[volume.name] = await self._mount(pod, volume, block=volume.name in devices, ran=ran)
         return sources
 
-    def release(self, pod_uid: str) -> None:
-        """Record that the pod does not use its claims any more."""
+    async def release(self, pod_uid: str) -> None:
+        """Record that the pod does not use its claims any more: all is unmounted. Raises ApiError."""
         self._use.release(pod_uid)
+        await self._disks.in_use.release(pod_uid)
 
     async def configuration(self, pod: Pod, maps: Iterable[str], secrets: Iterable[str]) -> ConfigObjects:
         """Read ConfigMaps and Secrets of the pod's namespace. Raises ApiError; a missing object is None in the
@@ -154,6 +170,7 @@ class VolumeManager:
         _check_mode(found, block=block)
         self._use.take(claim, pod.uid)
         made = await self._persistent(pod, volume.name, found, block=block)
+        await finish_expansion(self._client, claim, found)
         read_only = source is not None and source.read_only
         return MountedVolume(made.path, read_only=made.read_only or read_only, block=block)
 
@@ -178,9 +195,14 @@ class VolumeManager:
             return await self._host_path(spec.host_path)
         if spec.nfs is not None:
             return await self._nfs(spec.nfs, self._root / pod.uid / "volumes" / name, list(spec.mount_options or ()))
-        kind = "csi" if spec.csi is not None else "not local, hostPath or nfs"
-        driver = f" (driver {spec.csi.get('driver')})" if spec.csi is not None else ""
-        raise MountError(f"volume {volume.name} is {kind}{driver}: this node agent mounts local, hostPath and nfs")
+        if spec.csi is not None:
+            disk = await self._disks.find(volume, pod.spec.node_name, pod.uid)
+            await self._apply_group(pod, disk)
+            return MountedVolume(str(disk), read_only=bool(spec.csi.get("readOnly")))
+        raise MountError(
+            f"volume {volume.name} has a source that this node agent does not know: it mounts local, "
+            "hostPath, nfs, and the disks of mocked clouds"
+        )
 
     async def _apply_group(self, pod: Pod, path: Path) -> None:
         context = pod.spec.security_context
@@ -196,6 +218,9 @@ class VolumeManager:
     async def _nfs(self, source: dict[str, Any], target: Path, options: list[str]) -> MountedVolume:
         read_only = bool(source.get("readOnly"))
         server, path = str(source.get("server", "")), str(source.get("path", ""))
+        local = await asyncio.to_thread(local_directory, self._exports, server, path)
+        if local is not None:
+            return MountedVolume(str(local), read_only=read_only)
         await asyncio.to_thread(mount_nfs, server, path, target, [*options, *(["ro"] if read_only else [])])
         return MountedVolume(str(target), read_only=read_only)
 

@@ -102,7 +102,7 @@ class TreeRemoval:
         (through if values[-1].eof else more).append(name)
 
     def _remove(self, work: Sequence[_Work]) -> list[_Work]:
-        """Remove entries; those that are directories with something in them are returned."""
+        """Remove entries until the time is up; directories with something in them are returned."""
         stubborn: list[_Work] = []
         size = max(1, min(_BATCH, (self._client.operations - 1) // 2))
         for part in batches(list(batches(work, size)), _AT_ONCE):
@@ -114,6 +114,8 @@ class TreeRemoval:
                     for batch, reply in zip(pending, replies, strict=True)
                     if (rest := self._left(batch, reply, stubborn))
                 ]
+            if self._late():
+                break
         return stubborn
 
     def _left(self, batch: list[_Work], reply: Reply, stubborn: list[_Work]) -> list[_Work]:

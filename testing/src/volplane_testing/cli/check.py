@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Controllers, Kubeconfig, Output
+from volplane.cli.framework.options import Controllers, Kubeconfig
 from volplane.controller.config import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.errors import ConfigurationError
 from volplane.messages import nearest
@@ -20,6 +20,7 @@ from volplane_testing.cli.check_cluster import (
     Kills,
     OnCluster,
     PrintRbac,
+    ReportFormat,
     Sections,
     Work,
     check_cluster,
@@ -77,7 +78,7 @@ def check(
     image: Image = DEFAULT_IMAGE,
     churn: Churn = 120.0,
     kills: Kills = 30,
-    output: Format = Output.TEXT,
+    output: Format = ReportFormat.TEXT,
     print_rbac: PrintRbac = False,
 ) -> None:
     """Judge a backend by the rules that every backend keeps; exit code 1 if one is violated.

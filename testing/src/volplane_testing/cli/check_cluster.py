@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,6 @@ import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Output
 from volplane.errors import ConfigurationError
 from volplane.messages import nearest
 from volplane.reclaim.scrub_pod import DEFAULT_IMAGE
@@ -26,6 +26,7 @@ __all__ = [
     "Kills",
     "OnCluster",
     "PrintRbac",
+    "ReportFormat",
     "Sections",
     "Work",
     "check_cluster",
@@ -52,7 +53,16 @@ Churn = Annotated[
     float, typer.Option("--churn", metavar="SECONDS", min=1, help="How long claims come and go in section kills.")
 ]
 Kills = Annotated[int, typer.Option("--kills", metavar="N", min=1, help="How often controllers are killed meanwhile.")]
-Format = Annotated[Output, typer.Option("--output", help="How the report is written.")]
+
+
+class ReportFormat(StrEnum):
+    """Format of a report."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Format = Annotated[ReportFormat, typer.Option("--output", help="How the report is written.")]
 PrintRbac = Annotated[
     bool, typer.Option("--print-rbac", help="Print an account with the rights that --cluster needs, and do nothing.")
 ]
@@ -67,7 +77,7 @@ def chosen_sections(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_cluster(console: Console, plan: Plan, *, list_only: bool, print_rbac: bool, output: Output) -> None:
+def check_cluster(console: Console, plan: Plan, *, list_only: bool, print_rbac: bool, output: ReportFormat) -> None:
     """Run, and report on stdout; progress goes to stderr. Raises typer.Exit(1) if not all is well."""
     if print_rbac:
         typer.echo(manifest(plan.controllers), nl=False)
@@ -78,7 +88,7 @@ def check_cluster(console: Console, plan: Plan, *, list_only: bool, print_rbac: 
             console.note(f"    {section.says}{' (needs pods)' if section.pods else ''}")
         return
     report = _run(console, plan)
-    if output is Output.JSON:
+    if output is ReportFormat.JSON:
         console.json(report.document())
     else:
         _show(console, report)

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from volplane.cli.framework.console import Console
+from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError
 
 __all__ = ["distribution_files", "register"]
@@ -52,6 +53,11 @@ def new_backend(
     """
     console = Console()
     files = distribution_files(name)
+    installed = InstalledPlugins()
+    if name in installed.names("backend"):
+        found = installed.found("backend", name)
+        whose = f" by {found.distribution}" if found is not None else ""
+        raise ConfigurationError(f"a backend {name!r} is installed already{whose}; take another name")
     place = directory if directory is not None else Path(f"volplane-{name.replace('_', '-')}")
     if place.exists() and any(place.iterdir()):
         raise ConfigurationError(f"{place} is not empty; name another --directory, or remove what is in it")
@@ -62,7 +68,7 @@ def new_backend(
         console.line(str(target))
     console.note("next:")
     console.line(f"  cd {place}")
-    console.line("  pip install -e . --group dev")
+    console.line('  pip install -e ".[dev]"')
     console.line("  pytest")
 
 

@@ -169,6 +169,14 @@ class ClusterView:
         for listener in self.listeners:
             listener(commit)
 
+    def reload(self) -> None:
+        """Read all objects anew: the server was restored. No listener hears of it as of commits."""
+        for storage, kind in KINDS.items():
+            self._objects[kind].clear()
+            self._objects[kind].update({stored.key: stored.decode() for stored in self.server.store.all(storage)})
+        self.claims_by_uid.clear()
+        self.claims_by_uid.update({claim["metadata"]["uid"]: claim for claim in self.claims.values()})
+
     def scrubbed_by(self, pod: str) -> str:
         """Name of the volume that a scrubber pod is called after, "" for other pods."""
         return self._scrubbed.get(pod, "")

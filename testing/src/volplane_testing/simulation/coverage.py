@@ -51,6 +51,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "storage": ("acts late", "zone full"),
     "pod": ("scrub fails", "scrub is slow"),
     "process": ("killed", "two lead"),
+    "server": ("rotates a certificate", "answers 401", "answers 403", "is restored from a backup"),
     "clock": ("set forth", "set back"),
     "user": (
         "changes a policy",

@@ -171,7 +171,7 @@ class Liveness:
         elif phase != "Available":
             yield "phases-tell-the-truth", f"is free, but its phase is {phase}"
         maker = annotations_of(volume).get(names.PROVISIONED_BY)
-        if volume["metadata"]["name"] in self._actors.restored:
+        if volume["metadata"]["name"] in self._actors.restored or self._safety.restored_at >= 0:
             return
         if maker in _DRIVERS and source_of(volume["spec"]) not in self._disks.by_key and claim is not None:
             yield "no-ghost", "is bound, and its asset does not exist"

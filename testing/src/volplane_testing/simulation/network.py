@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from volplane.errors import ApiUnavailable
@@ -15,7 +16,8 @@ from volplane.kube.objects import Claim
 from volplane.kube.transport import LineStream, Response
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.simulation.run_context import RunContext
-from volplane_testing.transport import KillableTransport, WrappedLines, refusal
+from volplane_testing.simulation.server_faults import ServerFaults
+from volplane_testing.transport import KillableTransport, RefusedLines, WrappedLines, refusal
 
 __all__ = ["Network", "NetworkFaults"]
 
@@ -67,7 +69,13 @@ class Network(KillableTransport):
     """A `Transport` of one process. Once it is `dead`, what is on the wire may still arrive."""
 
     def __init__(
-        self, who: str, run_context: RunContext, faults: NetworkFaults, *, crash: Callable[[str], object]
+        self,
+        who: str,
+        run_context: RunContext,
+        faults: NetworkFaults,
+        *,
+        server: ServerFaults,
+        crash: Callable[[str], object],
     ) -> None:
         """crash: kills the process, for the reason given; called from within one of its tasks."""
         super().__init__(InProcessTransport(run_context.view.server))
@@ -83,6 +91,8 @@ class Network(KillableTransport):
         self._faults = faults
         self._crash = crash
         self._counts: Counter[str] = Counter()
+        self._server = server
+        self._credentials = server.credentials()
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -100,7 +110,7 @@ class Network(KillableTransport):
         call = _Call(self._name(method, path), method, path, query, headers, body or b"")
         if method == "POST" and path == _VOLUMES:
             self.run_context.safety.saving(json.loads(call.body), self.knows)
-        draw = self._chance.number(call.name)
+        draw, server = self._chance.number(call.name), self._server.restores
         there, back = self._delays(call, draw)
         fault = self._fault(call)
         await self._travel(call, there)
@@ -112,7 +122,7 @@ class Network(KillableTransport):
         if fault == "crash before":
             self._crash(f"before {call.name}")
             await self.unless_dead()
-        answer = self._view.send(self._who, method, path, call.body, query=query, headers=headers)
+        answer = await self._server.answered(self._credentials, partial(self._arrive, call))
         if method == "GET" and path.startswith(_VOLUME):
             self.run_context.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
         if fault == "crash after":
@@ -120,7 +130,13 @@ class Network(KillableTransport):
         await self.unless_dead()
         await asyncio.sleep(back)
         await self.unless_dead()
-        return self._answered(call, fault, Response(answer.status, _lower(answer.headers), answer.body))
+        if server != self._server.restores:
+            raise ApiUnavailable(f"the server went away before it answered {method} {path}", status=0)
+        return self._answered(call, fault, answer)
+
+    async def _arrive(self, call: _Call) -> Response:
+        answer = self._view.send(self._who, call.method, call.path, call.body, query=call.query, headers=call.headers)
+        return Response(answer.status, _lower(answer.headers), answer.body)
 
     def _name(self, method: str, path: str) -> str:
         """A name for this call that does not change when other objects do: which process, what, how often before."""
@@ -202,6 +218,10 @@ class Network(KillableTransport):
             self._trace.strike("watch: refused", f"{name}: refused")
             await asyncio.sleep(0.01)
             raise ApiUnavailable(f"GET {path} failed", status=0)
+        if status := self._server.refusal(self._credentials.identity):
+            await self._credentials.renewed(self._credentials.identity, seconds=5.0)
+            yield RefusedLines(_refusal(status))
+            return
         lag = self._faults.lag * self._chance.number(f"{name} lag") ** 2
         async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
             yield _Unsteady(self, lines, name, lag=lag, rate=self._faults.watches)

@@ -114,6 +114,14 @@ class Nodes:
                 if pod["metadata"]["uid"] not in self._pods.running:
                     self._attend(pod)
 
+    def server_restored(self) -> None:
+        """Look at all pods again. Those that have ended since the backup was made are reported so once more."""
+        for pod in list(self._view.pods.values()):
+            if pod.get("status", {}).get("phase") == "Running" and pod["metadata"]["uid"] not in self._pods.running:
+                self._pods.failures[pod["metadata"]["name"]] = self._pods.failures.get(pod["metadata"]["name"], 0) + 1
+                self._status(pod, {"phase": "Failed"})
+        self._changed.set()
+
     def _due(self, running: RunningPod) -> float:
         """Loop time at which the node has something to do about it."""
         return running.due

@@ -30,15 +30,23 @@ __all__ = ["Process", "ProcessParts"]
 
 ATTEMPTS = 3
 MOST_PASSES = 20_000
+STILL_BROKEN = 60.0
+"""Seconds after the last fault in which a watch may still fail because of it."""
 SEALING_KEY = b"a key for simulations, known to all"
 
 
 class Meter:
-    """Counts passes. A pass that ends with an error, or too many passes, breaks an invariant."""
+    """Counts passes. A pass that ends with an error, too many passes, or a watch that fails long after the last fault
+    breaks an invariant.
+    """
 
-    def __init__(self, failed: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, failed: Callable[[str, str], None], broken: Callable[[str], None], calm_since: Callable[[], float]
+    ) -> None:
         self._total = 0
         self._failed = failed
+        self._broken = broken
+        self._calm_since = calm_since
 
     def pass_ended(self, runner: str, result: str) -> None:
         self._total += 1
@@ -65,14 +73,17 @@ class Meter:
 
     def listed(self, resource: str) -> None: ...
 
-    def watch_ended(self, resource: str, why: str) -> None: ...
+    def watch_ended(self, resource: str, why: str) -> None:
+        if why == "error" and asyncio.get_running_loop().time() > self._calm_since() + STILL_BROKEN:
+            self._broken(resource)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessParts:
     """What a process is started with. fence: epoch and holder, as `Leadership.fence`.
 
-    attaches: it runs the controllers of attachments.
+    calm_since: loop time at which faults ended; infinity: not yet. restart: ends the process of this name, and starts
+    another one. attaches: it runs the controllers of attachments.
     """
 
     drivers: Sequence[Driver]
@@ -82,6 +93,8 @@ class ProcessParts:
     wall: LoopClock
     violations: FirstViolation
     record: Callable[[str, EventRecord], None]
+    calm_since: Callable[[], float]
+    restart: Callable[[str], object]
     fence: str
     seed: int
     attaches: bool
@@ -94,7 +107,7 @@ class Process:
         self.name = name
         self.fence = parts.fence
         self.network = parts.network
-        self.meter = Meter(self._pass_failed)
+        self.meter = Meter(self._pass_failed, self._watch_broke, parts.calm_since)
         self._parts = parts
         limits: Mapping[str, DriverLimits] = {d.name: DriverLimits(timeout=TIMEOUT) for d in parts.drivers}
         self._executor = TimedExecutor(limits, parts.latency)
@@ -102,6 +115,7 @@ class Process:
         self.plane: ControlPlane | None = None
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Run in a task of its own; all tasks of the process descend from it."""
@@ -177,9 +191,19 @@ class Process:
 
         def started() -> None:
             self.plane = plane
+            self._watching = asyncio.get_running_loop().create_task(self._end_when_restored(plane))
             self.network.knows = plane.claims.get
 
         await run_plane(plane, started)
+
+    async def _end_when_restored(self, plane: ControlPlane) -> None:
+        await plane.restored.wait()
+        self._parts.restart(self.name)
+
+    def _watch_broke(self, resource: str) -> None:
+        plane = self.plane
+        why = [each.failing for each in plane.reflectors if each.kind.plural == resource] if plane is not None else []
+        self._parts.violations.report("watches-go-on", f"the watch of {resource} fails without a fault: {why}")
 
     def _pass_failed(self, runner: str, result: str) -> None:
         why = [text for key, text in self.reasons().items() if key.startswith(runner)]

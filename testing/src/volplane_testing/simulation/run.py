@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from volplane_testing.simulation.nodes import Nodes
 from volplane_testing.simulation.process import Process, ProcessParts
 from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.schedule import Action, Schedule
+from volplane_testing.simulation.server_faults import ServerFaults
 from volplane_testing.simulation.storages import Storages
 from volplane_testing.simulation.trace import InvariantViolation, Trace
 
@@ -97,7 +99,9 @@ class _Simulation:
         chosen = trial.actions
         self._actions = [action for action in schedule.actions if chosen is None or action.number in chosen]
         self._loop = asyncio.get_running_loop()
-        self._run_context = run_context = RunContext.create(schedule.seed, faults=trial.faults)
+        self._run_context = run_context = RunContext.create(
+            schedule.seed, faults=trial.faults, without_bookmarks=schedule.without_bookmarks
+        )
         self._trace = run_context.trace
         self._violations = run_context.violations
         self._chance = run_context.chance
@@ -109,10 +113,12 @@ class _Simulation:
         self._actors = Actors(run_context, self._storages.simulated, self._storages.externals)
         attaches = schedule.alpha.attaches
         self._nodes = (AttachingNodes if attaches else Nodes)(run_context, schedule.pods, self._storages.labels)
+        self._server_faults = ServerFaults(run_context, self._nodes.server_restored)
         self._prepare()
         self._wall = clock.LoopClock()
         self._living: list[Process] = []
         self._epoch = 0
+        self._calm_since = math.inf
         self._crashes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._happened = self._trace.happened
@@ -124,6 +130,10 @@ class _Simulation:
             "hold_watches": self._hold_watches,
             "compact": self._compact,
             "end_watches": self._end_watches,
+            "rotate_certificate": self._server_faults.rotate_certificate,
+            "refuse": self._server_faults.refuse,
+            "back_up": self._server_faults.back_up,
+            "restore_server": self._server_faults.restore_server,
         }
         if isinstance(self._nodes, AttachingNodes):
             troubles = ("lose_node", "taint_node", "evict_pods", "return_node", "renew_node")
@@ -187,7 +197,11 @@ class _Simulation:
         self._epoch += 1
         name = f"p{self._epoch}"
         network = Network(
-            name, self._run_context, self._schedule.network, crash=lambda why: self._crash_named(name, why)
+            name,
+            self._run_context,
+            self._schedule.network,
+            server=self._server_faults,
+            crash=lambda why: self._crash_named(name, why),
         )
         process = Process(
             name,
@@ -199,6 +213,8 @@ class _Simulation:
                 wall=self._wall,
                 violations=self._violations,
                 record=self._record,
+                calm_since=lambda: self._calm_since,
+                restart=self._start_anew,
                 fence=f"{self._epoch}/{name}",
                 seed=self._schedule.seed,
                 attaches=self._schedule.alpha.attaches,
@@ -216,6 +232,12 @@ class _Simulation:
                 self._crash(process, why)
                 return True
         return False
+
+    def _start_anew(self, name: str) -> None:
+        """The process of this name ends because it knows of a past that is none any more."""
+        for process in [each for each in self._living if each.name == name]:
+            self._crashes -= 1  # as often as it is needed
+            self._crash(process, "the server was restored from a backup")
 
     def _crash(self, process: Process, why: str) -> None:
         self._crashes += 1
@@ -255,6 +277,7 @@ class _Simulation:
         """Stop all faults, wait until the run is at rest, and check the invariants of that state."""
         self._trace.note("fault", "no more of them")
         self._chance.calm.set()
+        self._calm_since = self._loop.time()
         self._injector.down.clear()
         self._storages.calm()
         self._nodes.recover()

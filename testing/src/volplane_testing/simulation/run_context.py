@@ -35,11 +35,16 @@ class RunContext:
     violations: FirstViolation
 
     @classmethod
-    def create(cls, seed: int, *, faults: Collection[str] | None = None) -> Self:
-        """An empty API server and the observers of it. faults: marks of those that may happen, None = any."""
+    def create(
+        cls, seed: int, *, faults: Collection[str] | None = None, without_bookmarks: frozenset[str] = frozenset()
+    ) -> Self:
+        """An empty API server and the observers of it. faults: marks of those that may happen, None = any.
+
+        without_bookmarks: see `ApiServer`.
+        """
         trace, disks = Trace(), Disks()
         violations = FirstViolation(trace)
-        server = ApiServer(now=clock.now, random=Random(seed))  # noqa: S311 -- uids
+        server = ApiServer(now=clock.now, random=Random(seed), without_bookmarks=without_bookmarks)  # noqa: S311 -- uids
         view = ClusterView(server, trace)
         return cls(
             chance=Chance(seed, only=faults),

@@ -64,6 +64,8 @@ class Safety:
         self._classless: set[str] = set()
         self.touched: set[str] = set()
         """Uids of volumes whose reference or intent a user changed."""
+        self.restored_at = float("-inf")
+        """Loop time at which the server was restored from a backup: storage and objects disagree since."""
         self.attachments = Attachments(view, disks, violations, excused=self._excused)
         self._view = view
         self._disks = disks
@@ -73,6 +75,13 @@ class Safety:
         self._last: dict[str, Json] = {}
         """`source_key` -> the volume that stood for it last, as it was when it went."""
         view.listeners.append(self._committed)
+
+    def restored(self) -> None:
+        """The server went back to a backup: what was known of objects that were written since counts no more."""
+        self._policies.clear()
+        self._last.clear()
+        self.touched |= {volume["metadata"]["uid"] for volume in self._view.volumes.values()}
+        self.restored_at = _now()
 
     # --- commits ------------------------------------------------------------------------------------------------
 
@@ -191,7 +200,9 @@ class Safety:
         uid = new["metadata"]["uid"]
         holder = reference_of(volume).get("uid")
         phase = new.get("status", {}).get("phase")
-        if phase == "Lost" and (old or {}).get("status", {}).get("phase") != "Lost" and holder == uid:
+        # For a moment after a restore a process knows only the past that is none any more; the status heals.
+        misled = _now() < self.restored_at + FRESH
+        if not misled and phase == "Lost" and (old or {}).get("status", {}).get("phase") != "Lost" and holder == uid:
             self._violations.report("bound-stays-bound", f"claim {name} is declared lost, but its volume is there")
         completed = names.BIND_COMPLETED in annotations_of(new)
         if not completed or (old is not None and names.BIND_COMPLETED in annotations_of(old)):
@@ -238,6 +249,8 @@ class Safety:
         overlapped = owner is not None and (self.overlap or BEGAN.get() <= self.overlap_ended)
         if overlapped and owner is not None and (again or owner.claim_uid not in self._view.claims_by_uid):
             disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
+        if self.restored_at >= 0 and disk.made_for not in self._view.claims_by_uid:
+            disk.kept = "it was made for a claim that the restored server does not know"
         self._disks.by_key[key] = disk
         # The former leader asked another driver for it, which the class named at that time.
         elsewhere = overlapped and any(twin.driver != driver for twin in twins)
@@ -289,6 +302,8 @@ class Safety:
         disk.data.add(claim_uid)
 
     def _check_unused(self, disk: Disk, what: str) -> None:
+        if BEGAN.get() <= self.restored_at:
+            return  # It was asked for by a server that is no more.
         mounts = {uid: claim for uid, claim in disk.mounts.items() if not self.attachments.torn(disk.key, uid)}
         if any(claim or what == "deleted" for claim in mounts.values()):
             self._violations.report("asset-in-use", f"{disk.key} is {what} while a pod has it mounted")

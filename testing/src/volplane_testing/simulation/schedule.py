@@ -53,6 +53,8 @@ class Schedule:
     actions: tuple[Action, ...]
     calm: float
     network: NetworkFaults
+    without_bookmarks: frozenset[str]
+    """Plurals of kinds whose watches get none."""
     hooks: HookFaults
     pods: PodFaults
     alpha: BackendTraits
@@ -140,6 +142,7 @@ class _Writer:
         self._scenario = scenario
         self._random = random
         self._actions: list[Action] = []
+        self._server = Random(f"{seed} {name} server")  # noqa: S311 -- so that its draws change nothing else
         # Swarm testing: each run leaves out some kinds of faults.
         self._level = random.choice((0.0, 0.01, 0.03, 0.08))
         self._static = [f"sv{number}" for number in range(random.randint(*scenario.static))]
@@ -157,6 +160,7 @@ class _Writer:
         self._write_processes(end, leaders=leaders)
         if self._scenario.attaches:
             self._write_nodes(end)
+        without_bookmarks = self._write_server(end)
         actions = sorted(self._actions, key=lambda action: (action.at, action.number))
         level = self._level
         return Schedule(
@@ -171,6 +175,7 @@ class _Writer:
                 lag=random.choice(self._scenario.lags),
                 slow=random.choice((0.0, 0.02, 0.1)),
             ),
+            without_bookmarks=without_bookmarks,
             hooks=HookFaults(
                 errors=random.choice((0.0, 0.1, 0.3)),
                 slow=random.choice((0.0, 0.2)),
@@ -378,3 +383,18 @@ class _Writer:
             self._do(random.uniform(0.0, end), "end_watches")
         for _ in range(random.choice((0, 0, 1))):
             self._do(random.uniform(0.0, end), "hold_watches", seconds=random.uniform(0.0, 30.0))
+
+    def _write_server(self, end: float) -> frozenset[str]:
+        """Faults of the whole API server; the kinds that get no bookmarks."""
+        random = self._server
+        if random.random() < 0.12:
+            self._do(random.uniform(0.0, end), "rotate_certificate")
+        if random.random() < 0.12:
+            seconds = random.choice((0.5, 2.0, 10.0)) * random.random()
+            self._do(random.uniform(0.0, end), "refuse", status=random.choice((401, 403)), seconds=seconds)
+        if random.random() < 0.06 and not self._scenario.attaches:
+            begun = random.uniform(0.0, end)
+            self._do(begun, "back_up")
+            self._do(begun + random.uniform(0.0, 20.0), "restore_server")
+        silent = ("persistentvolumes", "persistentvolumeclaims", "storageclasses", "pods", "nodes")
+        return frozenset({"events", *silent[: random.choice((0, 0, 0, 0, 2, 5))]})

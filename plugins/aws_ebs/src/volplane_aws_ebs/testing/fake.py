@@ -38,6 +38,8 @@ _ACTIONS: Mapping[str, Handler] = {
 }
 _OWN_DRY_RUN = frozenset({"CreateVolume"})
 """Actions that check their parameters before they answer a dry run."""
+_USABLE = frozenset({"attached", "detaching", "busy"})
+"""States of an attachment in which the instance has the device."""
 
 
 class FakeEC2(FakeCloud):
@@ -112,6 +114,15 @@ class FakeEC2(FakeCloud):
         """The snapshots by id. The records are live."""
         with self.locked_state() as account:
             return dict(account.snapshots)
+
+    def attached(self) -> dict[str, tuple[str, ...]]:
+        """Id of every volume that can be used, but root volumes -> ids of the instances that have it now."""
+        with self.locked_state() as account:
+            return {
+                volume.id: tuple(one.instance for one in volume.attachments.values() if one.state in _USABLE)
+                for volume in account.volumes.values()
+                if volume.state in ("available", "in-use") and not volume.root
+            }
 
     def add_instance(self, zone: str = "", *, instance_type: str = "m5.large", interfaces: int = 1) -> Instance:
         """Add a running instance, by default in the first zone. Its root volume counts as attached."""

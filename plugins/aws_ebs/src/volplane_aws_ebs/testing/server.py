@@ -13,7 +13,8 @@ from xml.sax.saxutils import escape
 from volplane_aws_ebs.testing.fake import FakeEC2
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.query import QueryProtocol
-from volplane_testing.cloud import CloudFailure, FakeCloudServer, HttpResponse, Reply
+from volplane_testing.cloud import CloudFailure, FakeCloudServer, HttpRequest, HttpResponse, Reply
+from volplane_testing.disks import DiskDirectory
 
 __all__ = ["Exchange", "FakeEC2Server"]
 
@@ -107,12 +108,18 @@ def _decoded(encoded: str) -> str:
 class FakeEC2Server(FakeCloudServer):
     """Serves a FakeEC2 under `url`, which is also for the options `endpoint` and `sts_endpoint` of the driver.
 
-    Until `close`; also a context manager. The fake needs a clock that runs. port: 0 = any free port.
+    Until `close`; also a context manager. The fake needs a clock that runs. port: 0 = any free port. disks: shows every
+    volume under the instances that it is attached to, for pods of `volplane dev --disks`.
     """
 
-    def __init__(self, fake: FakeEC2, *, port: int = 0) -> None:
+    def __init__(self, fake: FakeEC2, *, port: int = 0, disks: DiskDirectory | None = None) -> None:
         self.fake = fake
         exchange = Exchange(fake)
-        super().__init__(
-            lambda request: exchange.answer(request.body.decode("utf-8", "replace"), request.headers), port=port
-        )
+
+        def answer(request: HttpRequest) -> HttpResponse:
+            answered = exchange.answer(request.body.decode("utf-8", "replace"), request.headers)
+            if disks is not None:
+                disks.show(fake.attached())
+            return answered
+
+        super().__init__(answer, port=port)

@@ -1,0 +1,40 @@
+"""The node's half of growing a volume. A directory needs no resizing, so the claim is only told the new size.
+
+Source: pkg/volume/util/operationexecutor/node_expander.go.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from volplane.expand.conditions import RESIZE_CONDITIONS
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, Volume
+
+__all__ = ["awaits_node", "finish_expansion"]
+
+_PENDING: Final = frozenset({"NodeResizePending", "NodeResizeInProgress"})
+
+
+def awaits_node(claim: Claim) -> bool:
+    """Whether the asset has grown and its file system has not."""
+    return (claim.status.allocated_resource_statuses or {}).get("storage") in _PENDING
+
+
+async def finish_expansion(client: Client, claim: Claim, volume: Volume) -> bool:
+    """Write that the file system of a mounted volume has the size of its asset; whether there was something to write.
+
+    Raises ApiError, ApiConflict if the claim has changed meanwhile.
+    """
+    if not awaits_node(claim):
+        return False
+    conditions = [each for each in claim.status.conditions or () if each.get("type") not in RESIZE_CONDITIONS]
+    status = {
+        "capacity": {"storage": (volume.spec.capacity or {})["storage"]},
+        "allocatedResourceStatuses": None,
+        "conditions": conditions or None,
+    }
+    metadata = {"uid": claim.uid, "resourceVersion": claim.metadata.resource_version}
+    await client.patch(CLAIMS, claim.key, {"metadata": metadata, "status": status}, subresource="status")
+    return True

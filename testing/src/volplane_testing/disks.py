@@ -1,0 +1,56 @@
+"""The disks of a mocked cloud as directories of this machine, for pods of `volplane dev --disks`.
+
+A disk's contents are in `contents/<disk>`. While it is attached, `nodes/<node>/<disk>` is a link to them. The names are
+the first 32 hex digits of the SHA-256 of handle and node id, so that no handle is a path.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from volplane_embedded.kubelet.attached_disks import disk_path
+
+__all__ = ["DiskDirectory"]
+
+
+class DiskDirectory:
+    """Shows the disks of one mocked cloud below `root`. Several clouds may share it. Thread-safe."""
+
+    def __init__(self, root: Path) -> None:
+        """Makes the directory if there is none, for its owner alone. Raises OSError."""
+        self._root = root.absolute()
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._shown: dict[str, frozenset[str]] = {}
+        self._lock = threading.Lock()
+
+    def show(self, disks: Mapping[str, Iterable[str]]) -> None:
+        """Make the directory what the cloud has now: handle of every disk -> ids of the nodes it is attached to.
+
+        A disk that the cloud has no more loses its contents; those that were never shown by this object are left alone.
+        Raises OSError.
+        """
+        wanted = {handle: frozenset(nodes) for handle, nodes in disks.items()}
+        with self._lock:
+            for handle, nodes in self._shown.items():
+                for node in nodes - wanted.get(handle, frozenset()):
+                    disk_path(self._root, node, handle).unlink(missing_ok=True)
+                if handle not in wanted:
+                    shutil.rmtree(self._contents(handle), ignore_errors=True)
+            for handle, nodes in wanted.items():
+                self._show(handle, nodes - self._shown.get(handle, frozenset()))
+            self._shown = wanted
+
+    def _show(self, handle: str, nodes: Iterable[str]) -> None:
+        contents = self._contents(handle)
+        contents.mkdir(mode=0o777, parents=True, exist_ok=True)
+        for node in nodes:
+            link = disk_path(self._root, node, handle)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(contents)
+
+    def _contents(self, handle: str) -> Path:
+        return self._root / "contents" / disk_path(self._root, "", handle).name

@@ -1,0 +1,100 @@
+"""What goes wrong at the API server as a whole: other credentials, spells of refusals, a restore from a backup."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from volplane.kube.credentials import Credentials, Identity
+from volplane.kube.transport import Response
+from volplane_embedded.apiserver.store import Snapshot
+from volplane_testing.simulation.disks import Disks
+from volplane_testing.simulation.run_context import RunContext
+from volplane_testing.transport import refusal
+
+__all__ = ["ServerFaults"]
+
+
+_LOST: Final = 40
+"""Versions that a restore loses at least, if they go back."""
+
+
+class ServerFaults:
+    """The state of the server that its clients meet. Methods without a result are the `what` of actions."""
+
+    def __init__(self, run_context: RunContext, wake: Callable[[], None]) -> None:
+        """wake: called when the objects are others than a moment ago."""
+        self._server = run_context.server
+        self._view = run_context.view
+        self._safety = run_context.safety
+        self._disks: Disks = run_context.disks
+        self._chance = run_context.chance
+        self._trace = run_context.trace
+        self._wake = wake
+        self._accepted = 1
+        self._refuses = 0
+        self._until = 0.0
+        self._backup: Snapshot | None = None
+        self.restores = 0
+        """How often the server was restored; connections to it broke each time."""
+
+    # --- actions ------------------------------------------------------------------------------------------------
+
+    def rotate_certificate(self) -> None:
+        """Accept only the next identity from now on; it lies where clients read theirs."""
+        self._trace.happened["server: rotates a certificate"] += 1
+        self._accepted += 1
+
+    def refuse(self, status: int, seconds: float) -> None:
+        """Answer everything with this status for a while."""
+        self._refuses, self._until = status, asyncio.get_running_loop().time() + seconds
+
+    def back_up(self) -> None:
+        """Keep a copy of everything."""
+        self._backup = self._server.store.snapshot()
+
+    def restore_server(self) -> None:
+        """Go back to the copy. What happened on the storage since stays so: no invariant asks about it."""
+        if self._backup is None or self._backup.version == self._server.store.version:
+            return
+        self._trace.happened["server: is restored from a backup"] += 1
+        self.restores += 1
+        newest = self._server.store.version
+        # Where versions hardly go back, a client cannot tell the two histories apart: such a server must jump ahead.
+        self._server.restore(self._backup, version=0 if newest - self._backup.version >= _LOST else newest + 1000)
+        self._view.reload()
+        self._safety.restored()
+        for disk in self._disks.by_key.values():
+            disk.kept = "the server was restored from a backup"
+            disk.waived |= disk.data
+        self._wake()
+
+    # --- what clients meet --------------------------------------------------------------------------------------
+
+    def credentials(self) -> Credentials:
+        """Those of a process that starts now."""
+        return Credentials(self, self._identity())
+
+    async def read(self, *, refused: bool) -> Identity:
+        """The identity that lies on the disk of every client (`volplane.kube.credentials.Source`)."""
+        return self._identity()
+
+    def refusal(self, identity: Identity) -> int:
+        """The status with which a request is refused; 0: it is not."""
+        if asyncio.get_running_loop().time() < self._until and not self._chance.calm.is_set():
+            self._trace.happened[f"server: answers {self._refuses}"] += 1
+            return self._refuses
+        return 0 if identity.mark == self._accepted else 401
+
+    async def answered(self, credentials: Credentials, exchange: Callable[[], Awaitable[Response]]) -> Response:
+        """An exchange by a client with these credentials, if the server does not refuse it."""
+
+        async def with_identity(identity: Identity) -> Response:
+            status = self.refusal(identity)
+            return refusal(status, f"{status} by the simulation") if status else await exchange()
+
+        return await credentials.authorized(with_identity, seconds=5.0)
+
+    def _identity(self) -> Identity:
+        return Identity(mark=self._accepted)

@@ -1,0 +1,207 @@
+"""Pods on nodes of the embedded cluster write to EBS volumes of a mocked EC2, from create to detach, and move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from integration.node_cluster import Cluster, now, pod, why_no_sandbox
+from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.metrics import Metrics
+from volplane.drivers.contract import Plugin
+from volplane.drivers.discovery import GivenPlugins
+from volplane.kube.client import Client
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, STORAGE_CLASSES
+from volplane.process import ControllerProcess, Options
+from volplane_aws_ebs import AwsEbsBackend
+from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_embedded.objects import PODS
+from volplane_testing.disks import DiskDirectory
+
+pytestmark = pytest.mark.real_time
+
+DRIVER = "ebs.volplane.dev"
+QUICK = {f"{what}_seconds": 0.1 for what in ("create", "attach", "detach", "delete", "modify", "optimize")}
+SECONDS = 50.0
+
+
+@pytest.fixture(autouse=True)
+def _sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    if why := why_no_sandbox(tmp_path):
+        pytest.skip(f"pods cannot run here: {why}")
+
+
+class Site:
+    """A cluster of two nodes, which are instances of a mocked region, and its controllers."""
+
+    def __init__(self, cluster: Cluster, fake: FakeEC2) -> None:
+        self.cluster = cluster
+        self.client = cluster.client
+        self.fake = fake
+        self.instances: dict[str, str] = {}
+
+    async def become_instances(self) -> None:
+        """Each node is an instance in the one zone of the region."""
+        for node in (await self.client.list(NODES)).items:
+            instance = self.fake.add_instance("eu-test-1a")
+            self.instances[node.name] = instance.id
+            body = {
+                "spec": {"providerID": f"aws:///eu-test-1a/{instance.id}"},
+                "metadata": {"labels": {"topology.kubernetes.io/zone": "eu-test-1a"}},
+            }
+            await self.client.patch(NODES, node.name, body)
+
+    async def claim(self) -> None:
+        body = STORAGE_CLASSES.body(
+            metadata={"name": "fast"},
+            provisioner=DRIVER,
+            volumeBindingMode="WaitForFirstConsumer",
+            allowVolumeExpansion=True,
+        )
+        await self.client.create(STORAGE_CLASSES, body)
+        spec = {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "fast",
+        }
+        await self.client.create(CLAIMS, CLAIMS.body(metadata={"name": "data", "namespace": "default"}, spec=spec))
+
+    async def run(self, name: str, node: str, script: str) -> None:
+        """A pod on this node that has the claim's volume at /data."""
+        body = pod(
+            name,
+            script,
+            nodeSelector={"kubernetes.io/hostname": node},
+            volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            container={"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+        )
+        await self.client.create(PODS, body)
+
+    async def until(self, what: str, reached: Callable[[], Any]) -> None:
+        """Wait for something to be so; `reached` may be a coroutine function."""
+        try:
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    answer = reached()
+                    if await answer if asyncio.iscoroutine(answer) else answer:
+                        return
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            events = self.cluster.get("/api/v1/namespaces/default/events")["items"]
+            said = [f"{each['reason']}: {each['message']}" for each in events]
+            raise AssertionError(f"not reached: {what}; events: {said}") from None
+
+    async def phase(self, name: str) -> str:
+        return (await self.client.get(PODS, f"default/{name}")).status.phase
+
+    async def ended(self, name: str) -> None:
+        async def over() -> bool:
+            return await self.phase(name) in ("Succeeded", "Failed")
+
+        await self.until(f"pod {name} ends", over)
+        assert await self.phase(name) == "Succeeded", await self.cluster.log(name)
+
+    def attached_to(self) -> list[str]:
+        """Instances that have the one volume."""
+        [nodes] = self.fake.attached().values() or [()]
+        return list(nodes)
+
+
+@asynccontextmanager
+async def site(directory: Path) -> AsyncIterator[Site]:
+    disks = directory / "disks"
+    server = ApiServer(now=now, random=Random(1))
+    client = Client(InProcessTransport(server))
+    fake = FakeEC2(Behaviour(**QUICK))
+    cluster = Cluster(server, client, directory, disks=disks)
+    with FakeEC2Server(fake, disks=DiskDirectory(disks)) as ec2:
+        options = {"region": "eu-test-1", "endpoint": ec2.url, "attach": True}
+        driver = DriverSettings(name=DRIVER, backend="aws_ebs", options=options)
+        plugin = Plugin(kind="backend", name="aws_ebs", factory=AwsEbsBackend, distribution="tests")
+        process = ControllerProcess(
+            Client(InProcessTransport(server)),
+            Configuration(drivers=(driver,)),
+            Options(leader_elect=False),
+            metrics=Metrics(),
+            plugins=GivenPlugins((plugin,)),
+        )
+        stop = asyncio.Event()
+        async with cluster.nodes(2), asyncio.TaskGroup() as tasks:
+            made = Site(cluster, fake)
+            await made.become_instances()
+            tasks.create_task(process.run(stop))
+            try:
+                yield made
+            finally:
+                stop.set()
+    server.close()
+
+
+async def test_a_pod_finds_its_file_on_another_node(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        await here.claim()
+        await here.run("writer", "node-1", "echo kept > /data/file && sleep 1")
+        await here.ended("writer")
+        assert here.attached_to() == [here.instances["node-1"]]
+        await here.client.delete(PODS, "default/writer")
+        await here.run("reader", "node-2", "test $(cat /data/file) = kept")
+        await here.ended("reader")
+        assert here.attached_to() == [here.instances["node-2"]]
+        await here.client.delete(PODS, "default/reader")
+        await here.until("it is detached", lambda: here.attached_to() == [])
+
+        async def no_attachments() -> bool:
+            return not (await here.client.list(ATTACHMENTS)).items
+
+        await here.until("no attachment is left", no_attachments)
+        for node in (await here.client.list(NODES)).items:
+            assert not node.status.volumes_in_use
+        await here.client.delete(CLAIMS, "default/data")
+        await here.until("the volume is gone", lambda: not here.fake.volumes)
+        assert list((tmp_path / "disks" / "contents").iterdir()) == []
+
+
+async def test_a_pod_waits_while_the_disk_is_attached_elsewhere(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        await here.claim()
+        await here.run("first", "node-1", "echo mine > /data/file && sleep 100")
+
+        async def runs() -> bool:
+            return await here.phase("first") == "Running"
+
+        await here.until("the first runs", runs)
+        await here.run("second", "node-2", "cat /data/file")
+        message = await here.cluster.event("second", "FailedAttachVolume")
+        assert "Multi-Attach error" in message
+        assert await here.phase("second") == "Pending"
+        assert here.attached_to() == [here.instances["node-1"]]
+        await here.client.delete(PODS, "default/first")
+        await here.ended("second")
+
+
+async def test_a_volume_grows_while_a_pod_uses_it(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        await here.claim()
+        await here.run("user", "node-1", "sleep 100")
+
+        async def runs() -> bool:
+            return await here.phase("user") == "Running"
+
+        await here.until("it runs", runs)
+        await here.client.patch(CLAIMS, "default/data", {"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
+
+        async def grown() -> bool:
+            return (await here.client.get(CLAIMS, "default/data")).status.capacity == {"storage": "2Gi"}
+
+        await here.until("the claim has grown", grown)
+        assert [volume.size for volume in here.fake.volumes.values()] == [2]
