@@ -85,10 +85,14 @@ async def _measure(client: Client, run: processes.Controller, pods: int, nodes: 
     await _until("binding", bound)
     figures: dict[str, float] = {}
     before, written = await asyncio.to_thread(run.quiet), run.writes()
-    for phase, act, reached in (
-        ("attach", lambda: _start(client, pods, nodes), listed),
-        ("detach", lambda: clients.each(pods, lambda number: _end(client, number)), gone),
-    ):
+
+    async def start() -> None:
+        await _start(client, pods, nodes)
+
+    async def end() -> None:
+        await clients.each(pods, lambda number: _end(client, number))
+
+    for phase, act, reached in (("attach", start, listed), ("detach", end, gone)):
         begun = time.perf_counter()
         await act()
         figures[f"{phase}_seconds"] = await _until(phase, reached) - begun
