@@ -1,5 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Everything here makes .venv first, from
-# constraints.txt (exact versions and hashes), and does so again only when the pins or a pyproject.toml change.
+# constraints.txt and, but for the demo, constraints-google.txt (exact versions and hashes), and does so again only when
+# the pins or a pyproject.toml change.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -7,6 +8,8 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.volplane-installed
+# With Google's client library (150 MB) for plugins/gce_pd, which the demo does not need.
+WHOLE := $(VENV)/.volplane-installed-whole
 PARTS := embedded testing $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 SOURCES := core embedded/src testing/src $(wildcard plugins/*/src) $(wildcard examples/*/volplane_*.py examples/*/src) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py))))
 
@@ -27,11 +30,11 @@ demo: $(STAMP) ## Walk volumes through their whole life on an embedded cluster
 	@$(BIN)/volplane demo
 
 .PHONY: test
-test: $(STAMP) ## Run the tests, less than five minutes on two processors
+test: $(WHOLE) ## Run the tests, less than five minutes on two processors
 	@$(PYTEST) $(PYTEST_ARGS)
 
 .PHONY: soak
-soak: $(STAMP) ## Run what takes longer: more seeds, kills, crowds and bugs
+soak: $(WHOLE) ## Run what takes longer: more seeds, kills, crowds and bugs
 	@$(PYTEST) -m soak $(PYTEST_ARGS)
 
 # The cluster of KUBECONFIG. CHECK_ARGS: more options of `volplane check --cluster`, such as "--controllers all".
@@ -48,7 +51,7 @@ lint: $(STAMP) ## Style: ruff
 	@$(BIN)/ruff format --check .
 
 .PHONY: types
-types: $(STAMP) ## Types: mypy --strict
+types: $(WHOLE) ## Types: mypy --strict
 	@$(BIN)/mypy --strict $(SOURCES)
 
 .PHONY: layers
@@ -61,11 +64,11 @@ format: $(STAMP) ## Let ruff format and mend what it can
 	@$(BIN)/ruff check --fix .
 
 .PHONY: docs
-docs: $(STAMP) ## Write the generated pages of docs/reference anew
+docs: $(WHOLE) ## Write the generated pages of docs/reference anew
 	@$(BIN)/python -m tools.reference
 
 .PHONY: site
-site: $(STAMP) ## Build the site from docs/ into build/site; a broken link is an error
+site: $(WHOLE) ## Build the site from docs/ into build/site; a broken link is an error
 	@rm -rf build/site
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --doctree-dir build/doctrees docs build/site
 
@@ -83,11 +86,19 @@ $(STAMP): constraints.txt pyproject.toml $(PARTS:%=%/pyproject.toml)
 		--editable . $(PARTS:%=--editable %)
 	@touch $@
 
+$(WHOLE): $(STAMP) constraints-google.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile \
+		--require-hashes --requirement constraints-google.txt
+	@touch $@
+
 # Needs uv on the PATH. The file carries no index, host or address: where packages come from is the machine's business.
 .PHONY: constraints
 constraints: ## Pin anew, within the bounds of pyproject.toml (UPGRADE=1: to the newest)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header $(if $(UPGRADE),--upgrade) --extra speed --group dev --output-file constraints.txt pyproject.toml
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group google \
+		--output-file constraints-google.txt
 
 .PHONY: clean
 clean: ## Remove .venv and caches

@@ -18,6 +18,7 @@ KITS = {
     "cloud_testing.md": "volplane_testing.cloud",
     "hostpath_testing.md": "volplane_hostpath.testing",
     "aws_ebs_testing.md": "volplane_aws_ebs.testing",
+    "gce_pd_testing.md": "volplane_gce_pd.testing",
     "nfs_testing.md": "volplane_nfs.testing",
 }
 TITLES = {
@@ -26,6 +27,7 @@ TITLES = {
     "cloud_testing.md": "Testing kit for clouds: the frame of a fake cloud",
     "hostpath_testing.md": "Testing kit of hostpath",
     "aws_ebs_testing.md": "Testing kit of aws_ebs: a mocked EC2",
+    "gce_pd_testing.md": "Testing kit of gce_pd: a mocked Compute Engine",
     "nfs_testing.md": "Testing kit of nfs: servers",
 }
 HOW_TO = {
@@ -35,6 +37,7 @@ HOW_TO = {
     "cloud_testing.md": "[How to use it](../how-to/write-a-cloud-backend.md).",
     "hostpath_testing.md": "`volplane check volplane_hostpath.testing:subject` judges the backend with it.",
     "aws_ebs_testing.md": "[How to use it](../how-to/test-against-a-mocked-ec2.md).",
+    "gce_pd_testing.md": "Over HTTP `FakeComputeServer` serves it, in the process `InProcess`.",
     "nfs_testing.md": "`volplane check volplane_nfs.testing:subject` judges the backend on the model in memory, "
     "`volplane_nfs.testing:ganesha_subject` on a real NFS-Ganesha.",
 }

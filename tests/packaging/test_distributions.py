@@ -155,7 +155,7 @@ def test_the_source_distribution_of_the_core_has_no_plugin_or_test(tmp_path: Pat
 
 
 def pins() -> dict[str, str]:
-    text = (REPOSITORY / "constraints.txt").read_text("utf-8")
+    text = "".join((REPOSITORY / name).read_text("utf-8") for name in ("constraints.txt", "constraints-google.txt"))
     return {canonicalize_name(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)}
 
 

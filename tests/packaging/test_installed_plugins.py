@@ -23,6 +23,7 @@ OURS = (
     REPOSITORY / "testing",
     REPOSITORY / "plugins" / "hostpath",
     REPOSITORY / "plugins" / "aws_ebs",
+    REPOSITORY / "plugins" / "gce_pd",
     REPOSITORY / "plugins" / "nfs",
     REPOSITORY / "examples" / "folders",
     REPOSITORY / "examples" / "loopfiles",
@@ -83,7 +84,7 @@ def install_foreign(site: Path, name: str, backend: str, source: str) -> None:
 def ours(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     """Every wheel that this repository can build."""
     clean = CleanEnvironment(tmp_path_factory.mktemp("ours") / "venv")
-    borrow(clean.site, "volplane", "volplane-embedded", "boto3", "jeepney")
+    borrow(clean.site, "volplane", "volplane-embedded", "boto3", "google-cloud-compute", "jeepney", "requests")
     clean.install(*map(wheel_of, OURS))
     return clean
 
@@ -114,6 +115,7 @@ def test_every_wheel_of_ours_shows_itself_in_a_clean_environment(ours: CleanEnvi
     assert rows(ours.run("volplane", "plugins", "--config", "volplane.yaml", cwd=tmp_path)) == {
         "aws_ebs": ("volplane-aws-ebs 0.1.0", "ok", "ebs.example.com"),
         "folders": ("volplane-folders 0.1.0", "ok", "-"),
+        "gce_pd": ("volplane-gce-pd 0.1.0", "ok", "-"),
         "hostpath": ("volplane-hostpath 0.1.0", "ok", "-"),
         "loopfiles": ("volplane-loopfiles 0.1.0", "ok", "-"),
         "nfs": ("volplane-nfs 0.1.0", "ok", "-"),
@@ -121,7 +123,7 @@ def test_every_wheel_of_ours_shows_itself_in_a_clean_environment(ours: CleanEnvi
         "dry_run": ("volplane 0.1.0", "ok", "-"),
         "quota": ("volplane 0.1.0", "ok", "-"),
     }
-    for name in ("aws_ebs", "folders", "hostpath", "loopfiles", "nfs", "call_log", "dry_run", "quota"):
+    for name in ("aws_ebs", "folders", "gce_pd", "hostpath", "loopfiles", "nfs", "call_log", "dry_run", "quota"):
         assert "Options (in the configuration file)" in ours.run("volplane", "plugins", "show", name, cwd=tmp_path)
 
 
@@ -129,7 +131,8 @@ def test_their_requirements_are_met_there(ours: CleanEnvironment, tmp_path: Path
     code = """
         import importlib.metadata, json
         from packaging.requirements import Requirement
-        needed = [Requirement(text) for name in ("volplane", "volplane-hostpath", "volplane-aws-ebs", "volplane-nfs")
+        names = ("volplane", "volplane-hostpath", "volplane-aws-ebs", "volplane-gce-pd", "volplane-nfs")
+        needed = [Requirement(text) for name in names
                   for text in importlib.metadata.requires(name)]
         print(json.dumps([str(each) for each in needed if (each.marker is None or each.marker.evaluate({"extra": ""}))
                           and not each.specifier.contains(importlib.metadata.version(each.name))]))

@@ -20,6 +20,7 @@ PAGES = {
     "volplane.cloud": ("cloud.md",),
     "volplane_testing.cloud": ("cloud_testing.md",),
     "volplane_hostpath.testing": ("hostpath_testing.md",),
+    "volplane_gce_pd.testing": ("gce_pd_testing.md",),
     "volplane_aws_ebs.testing": ("aws_ebs_testing.md", "cloud_testing.md"),
     "volplane_nfs.testing": ("nfs_testing.md",),
 }

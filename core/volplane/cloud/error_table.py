@@ -75,6 +75,10 @@ class ErrorTable:
         """The row of a code."""
         return next((row for row in self.rows if row.covers(code)), _UNKNOWN)
 
+    def knows(self, code: str) -> bool:
+        """Whether a row covers the code."""
+        return self.row(code) is not _UNKNOWN
+
     def in_doubt(self, error: CloudError) -> bool:
         """Whether the call may have taken effect all the same."""
         return self.row(error.code).in_doubt

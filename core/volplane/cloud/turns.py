@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from volplane.assets import InProgress
 from volplane.errors import Unavailable
@@ -26,11 +26,15 @@ _ASKED_SECONDS = 600.0
 
 
 class RetryLater(Exception):
-    """There is nothing to do for `seconds`: the hook returns `InProgress` with this `retry_after`."""
+    """There is nothing to do for `seconds`: the hook returns `InProgress` with this `retry_after`.
 
-    def __init__(self, seconds: float) -> None:
+    state: what must survive the process, such as the name of a running operation; None = what was saved before.
+    """
+
+    def __init__(self, seconds: float, state: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"in {seconds:.3g} s")
         self.seconds = seconds
+        self.state = state
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,13 @@ class HookCall:
 def in_turns(context: Context, clock: Callable[[], float], work: Callable[[HookCall], T]) -> T | InProgress:
     """The result of `work`; InProgress where it raises RetryLater.
 
-    The state stays as it was, so that no state has to be saved. clock: seconds, never going back.
+    The state stays as it was unless RetryLater has another one, so that nothing has to be saved. clock: seconds, never
+    going back.
     """
     try:
         return work(HookCall(context, clock, clock()))
     except RetryLater as retry:
-        return InProgress(retry_after=retry.seconds, state=context.state)
+        return InProgress(retry_after=retry.seconds, state=context.state if retry.state is None else retry.state)
 
 
 class BoundedCache(Generic[K, V]):

@@ -1,0 +1,122 @@
+"""The hooks `expand` and `modify`: resize, and update of provisioned IOPS and throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from volplane import Asset, Done, ExpandRequest, InvalidArgument, ModifyRequest, NotFound, VolumeIdentity
+from volplane.cloud import LABELS, HookCall, RetryLater
+from volplane_gce_pd.api import Method
+from volplane_gce_pd.compute import Compute
+from volplane_gce_pd.disk_types import DISK_TYPES, check_performance
+from volplane_gce_pd.operations import LongOperations, Outcome
+from volplane_gce_pd.ownership import FOREIGN_LABELS, Fencing
+from volplane_gce_pd.parameters import gib
+from volplane_gce_pd.resources import FORCE_ATTACH, Disk, asset_from, disk_key
+
+__all__ = ["Changer"]
+
+_UNITS = {"": 1, "mi": 1, "gi": 1024}
+
+
+class Changer:
+    """The hooks `expand` and `modify` of one driver. Safe for threads."""
+
+    def __init__(self, compute: Compute, operations: LongOperations, fencing: Fencing) -> None:
+        self._compute = compute
+        self._operations = operations
+        self._fencing = fencing
+
+    def expand(self, request: ExpandRequest, call: HookCall) -> Asset:
+        """Raises RetryLater, GceError and the errors of the contract."""
+        size = gib(request.capacity_bytes)
+        disk, outcome = self._disk(request.volume, Method.DISKS_RESIZE, call)
+        if disk.size >= size:
+            kept = {key: text for key, text in request.volume.attributes.items() if key == FORCE_ATTACH}
+            return asset_from(
+                self._compute.settings,
+                disk,
+                request.volume.source,
+                driver=request.context.driver,
+                attributes=kept,
+            )
+        kind = DISK_TYPES.get(disk.disk_type)
+        if kind is not None and size > kind.sizes[1]:
+            raise InvalidArgument(f"{size} GiB: disks of type {disk.disk_type} have at most {kind.sizes[1]} GiB")
+        regional = disk.place.startswith("regions/")
+        method = Method.REGION_DISKS_RESIZE if regional else Method.DISKS_RESIZE
+        message = "region_disks_resize_request_resource" if regional else "disks_resize_request_resource"
+        self._require_turn(disk, outcome, call)
+        raise self._begin(disk, call, method, size, {message: {"size_gb": size}})
+
+    def modify(self, request: ModifyRequest, call: HookCall) -> Done:
+        """Raises RetryLater, GceError and the errors of the contract."""
+        wanted = _wanted(request.parameters)
+        disk, outcome = self._disk(request.volume, Method.DISKS_UPDATE, call)
+        found = {"provisioned_iops": disk.iops, "provisioned_throughput": disk.throughput}
+        if all(found[name] == value for name, value in wanted.items()):
+            return Done()
+        if disk.disk_type in DISK_TYPES:
+            check_performance(
+                disk.disk_type, disk.size, wanted.get("provisioned_iops"), wanted.get("provisioned_throughput")
+            )
+        regional = disk.place.startswith("regions/")
+        paths = ",".join({"provisioned_iops": "provisionedIops"}.get(name, "provisionedThroughput") for name in wanted)
+        fields = {"paths": paths, "disk_resource": {"name": disk.name, **wanted}}
+        method = Method.REGION_DISKS_UPDATE if regional else Method.DISKS_UPDATE
+        self._require_turn(disk, outcome, call)
+        raise self._begin(disk, call, method, sorted(wanted.items()), fields)
+
+    def _disk(self, identity: VolumeIdentity, method: Method, call: HookCall) -> tuple[Disk, Outcome]:
+        key = disk_key(identity, self._compute.settings)
+        outcome = self._operations.outcome(call, method, key)
+        disk = self._compute.disk(key)
+        if disk is None or disk.state == "DELETING":
+            raise NotFound(f"the disk {identity.handle} of {identity.name} does not exist (any more)", code="notFound")
+        LABELS.refuse_foreign(disk.name, disk.labels, identity.owner, others=FOREIGN_LABELS)
+        return disk, outcome
+
+    def _require_turn(self, disk: Disk, outcome: Outcome, call: HookCall) -> None:
+        """Raise unless the disk can be changed now, by this leader."""
+        if outcome is not Outcome.NONE:
+            raise RetryLater(0.0, self._operations.next_attempt(call.context))
+        self._fencing.refuse_former_leader(disk, call)
+        if disk.making:
+            raise RetryLater(self._compute.disks.next_poll(disk.key, after=0.5))
+        self._fencing.write(disk, call)
+
+    def _begin(self, disk: Disk, call: HookCall, method: Method, wish: object, fields: Mapping[str, Any]) -> RetryLater:
+        """Start the operation; returns what to raise."""
+        kind, _, where = disk.place.partition("/")
+        before = (disk.id, disk.size, disk.iops, disk.throughput)
+        place = {kind.removesuffix("s"): where, "disk": disk.name}
+        try:
+            return self._operations.begin(call, method, disk.key, *before, wish, state={}, **place, **fields)
+        finally:
+            self._compute.changed(disk.key)
+
+
+def _wanted(parameters: Mapping[str, str]) -> dict[str, int]:
+    """From the parameters of a VolumeAttributesClass to fields of compute.v1.Disk."""
+    wanted: dict[str, int] = {}
+    for key, text in parameters.items():
+        name = key.lower()
+        if name == "iops" and text.isascii() and text.isdigit():
+            wanted["provisioned_iops"] = int(text)
+        elif name == "throughput" and (value := _throughput(text)) is not None:
+            wanted["provisioned_throughput"] = value
+        elif name in ("iops", "throughput"):
+            raise InvalidArgument(
+                f"parameter {key} is {text!r}, expected a whole number"
+                + (" of MiB/s, such as 250 or 250Mi" if name == "throughput" else "")
+            )
+        else:
+            raise InvalidArgument(f"unknown parameter {key!r}; what can be changed is iops and throughput")
+    return wanted
+
+
+def _throughput(text: str) -> int | None:
+    number = text.rstrip("MGi")
+    unit = _UNITS.get(text[len(number) :].lower())
+    return int(number) * unit if unit is not None and number.isascii() and number.isdigit() else None

@@ -1,0 +1,267 @@
+"""The hook `provision`: find the disk by its name, insert it, wait until it is ready.
+
+Disk names are functions of the owner, so that a second disk cannot come to be. What must survive the process is the
+name of the running operation, the number of the attempt, and which zones had no capacity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from volplane import (
+    AlreadyExists,
+    Asset,
+    BackendError,
+    InProgress,
+    InvalidArgument,
+    ProvisionRequest,
+    ResourceExhausted,
+    Unavailable,
+)
+from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater, StateAges, fence_number
+from volplane_gce_pd.api import GceError, Method
+from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
+from volplane_gce_pd.errors import ALREADY_EXISTS, code_of, outcome_unknown, to_backend_error
+from volplane_gce_pd.operations import LongOperations, Outcome
+from volplane_gce_pd.parameters import DiskSpec
+from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_name, new_source
+
+__all__ = ["Provisioner", "zones_for"]
+
+_FULL = "full"
+_STUCK_SECONDS = 600.0
+_STUCK_RETRY = 60.0
+
+
+def zones_for(request: ProvisionRequest, label: str, region: Sequence[str], *, count: int) -> tuple[str, ...]:
+    """The zones that the disk may be in, in order of preference. count: how many it needs.
+
+    They are the selected node's, else those of the class's allowedTopologies, else all of the region. The order of
+    several is a hash of the claim's uid, so that it is the same in every attempt and every process. A disk in two zones
+    has its second one from the latter two.
+    """
+    first = () if request.segment is None else (_zone_of(request.segment.get(label), label),)
+    allowed = [_zone_of(segment.get(label), label) for segment in request.allowed_segments]
+    others = sorted(set(allowed or region) - set(first), key=lambda zone: _order(request.claim.uid, zone))
+    zones = (*first, *others) if count > 1 or not first else first
+    if len(zones) < count:
+        raise InvalidArgument(
+            f"the disk needs {count} zones, and {len(zones)} can be had; look at the option zones and at the class's "
+            "allowedTopologies"
+        )
+    return zones
+
+
+def _order(uid: str, zone: str) -> bytes:
+    return hashlib.sha256(f"{uid}\0{zone}".encode()).digest()
+
+
+def _zone_of(zone: str | None, label: str) -> str:
+    if not zone:
+        raise InvalidArgument(f"the place chosen for the volume has no {label}: nodes and the class's topology need it")
+    return zone
+
+
+class Provisioner:
+    """The hook `provision` of one driver. Safe for threads; what it keeps in memory only saves calls."""
+
+    def __init__(self, compute: Compute, operations: LongOperations) -> None:
+        self._compute = compute
+        self._operations = operations
+        self._ages = StateAges(compute.clock)
+        self._uncertain_until: BoundedCache[str, float] = BoundedCache()
+        """By name of the disk: before this, an unanswered insert may still arrive."""
+
+    def provision(self, request: ProvisionRequest, call: HookCall, region: Sequence[str]) -> Asset | InProgress:
+        """region: zones for disks for which neither a node nor the class names one.
+
+        Raises RetryLater, GceError and the errors of the contract.
+        """
+        spec = DiskSpec.of(request, self._compute.settings)
+        zones = self._zones(request, spec, region)
+        name = disk_name(request.owner)
+        saved = self._operations.saved(call)
+        chosen = self._chosen_zones(request, spec, zones)
+        key = (saved[0], name) if saved is not None else (self._place(spec, chosen), name)
+        try:
+            outcome = self._operations.outcome(call, Method.DISKS_INSERT, key)
+        except GceError as error:
+            return self._failed(request, error, key, zones, spec=spec, from_operation=True)
+        disk = self._compute.disk(key) if outcome is not Outcome.NONE else self._existing(key)
+        if disk is None:
+            if outcome is not Outcome.NONE:
+                raise RetryLater(0.0, self._operations.next_attempt(call.context))
+            return self._insert(request, spec, key, call, zones=chosen, allowed=zones)
+        self._refuse_other(request, spec, disk, zones)
+        return self._ready(request, spec, disk, call)
+
+    # --- places -------------------------------------------------------------------------------------------------
+
+    def _zones(self, request: ProvisionRequest, spec: DiskSpec, region: Sequence[str]) -> tuple[str, ...]:
+        settings = self._compute.settings
+        count = 2 if spec.parameters.regional else 1
+        zones = zones_for(request, settings.zone_label, region, count=count)
+        outside = [zone for zone in zones if not settings.in_region(zone)]
+        if outside:
+            raise InvalidArgument(f"zone {outside[0]!r} is not in region {settings.region!r} of the driver")
+        pools = spec.parameters.pools
+        if pools:
+            zones = tuple(zone for zone in zones if zone in pools)
+            if not zones:
+                raise InvalidArgument(
+                    f"parameter storage-pools has none in the zones that the disk may be in; it has {', '.join(pools)}"
+                )
+        return zones
+
+    def _chosen_zones(self, request: ProvisionRequest, spec: DiskSpec, zones: Sequence[str]) -> tuple[str, ...]:
+        """The first zones that are not known to be full; the first of all if every one is."""
+        full = _texts(request.context.state.get(_FULL))
+        count = 2 if spec.parameters.regional else 1
+        ordered = [zone for zone in zones if zone not in full] + [zone for zone in zones if zone in full]
+        if spec.parameters.regional and request.segment is not None:
+            ordered = [zones[0], *(zone for zone in ordered if zone != zones[0])]
+        return tuple(ordered[:count])
+
+    def _place(self, spec: DiskSpec, zones: Sequence[str]) -> str:
+        return f"regions/{self._compute.settings.region}" if spec.parameters.regional else f"zones/{zones[0]}"
+
+    # --- the disk -----------------------------------------------------------------------------------------------
+
+    def _existing(self, key: DiskKey) -> Disk | None:
+        """The disk of this name in any place of the region: an earlier demand may have chosen another one."""
+        named = self._compute.named(key[1])
+        if not named.disks and key[0].partition("/")[2] in named.unread:
+            raise Unavailable(f"the disks of {key[0]} cannot be read now: it is not known whether there is {key[1]}")
+        return named.disks[0] if named.disks else None
+
+    def _refuse_other(self, request: ProvisionRequest, spec: DiskSpec, disk: Disk, zones: Sequence[str]) -> None:
+        """Raise AlreadyExists unless the disk was made for this owner and an equal demand."""
+        LABELS.refuse_foreign(disk.name, disk.labels, request.owner)
+        if LABELS.recorded_demand(disk.labels) != spec.digest:
+            raise AlreadyExists(
+                f"{disk.name} was made for {request.name} by another demand: "
+                f"{spec.difference(disk) or 'it was asked for with other parameters'}"
+            )
+        if not set(disk.zones) <= set(zones):
+            raise AlreadyExists(
+                f"{disk.name} was made for {request.name} in {', '.join(disk.zones)}, but {', '.join(zones)} is asked "
+                "for"
+            )
+
+    def _insert(
+        self,
+        request: ProvisionRequest,
+        spec: DiskSpec,
+        key: DiskKey,
+        call: HookCall,
+        *,
+        zones: Sequence[str],
+        allowed: Sequence[str],
+    ) -> InProgress:
+        settings, (place, name) = self._compute.settings, key
+        regional = spec.parameters.regional
+        kind, _, where = place.partition("/")
+        fence = fence_number(request.context)
+        labels = {
+            **settings.labels,
+            **spec.parameters.labels,
+            **LABELS.of(request.owner),
+            LABELS.demand: spec.digest,
+            **({LABELS.fence: str(fence)} if fence is not None else {}),
+        }
+        message: dict[str, Any] = {
+            **spec.message(settings.project, zones[0]),
+            "name": name,
+            "description": spec.description(request),
+            "labels": labels,
+            "type_": f"projects/{settings.project}/{place}/diskTypes/{spec.parameters.disk_type}",
+        }
+        if regional:
+            message["replica_zones"] = [f"projects/{settings.project}/zones/{zone}" for zone in zones]
+        method = Method.REGION_DISKS_INSERT if regional else Method.DISKS_INSERT
+        kept = {_FULL: full} if (full := sorted(_texts(request.context.state.get(_FULL)))) else {}
+        owner = request.owner
+        # A requestId stands for one body: another leader's fence, or other labels of the options, make another request.
+        body = json.dumps(message, sort_keys=True)
+        identity = (owner.cluster_id, owner.claim_uid, owner.volume_name, owner.generation, place, body)
+        fields = {kind.removesuffix("s"): where, "disk_resource": message}
+        try:
+            raise self._operations.begin(call, method, key, *identity, state=kept, **fields)
+        except GceError as error:
+            return self._failed(request, error, key, allowed, spec=spec, from_operation=False)
+        finally:
+            self._compute.changed(key)
+
+    def _failed(
+        self,
+        request: ProvisionRequest,
+        error: GceError,
+        key: DiskKey,
+        zones: Sequence[str],
+        *,
+        spec: DiskSpec,
+        from_operation: bool,
+    ) -> InProgress:
+        """Raise the error of an insert, unless another look or another zone helps.
+
+        A call with the requestId of a failed operation does nothing, so that nothing is left of it.
+        """
+        now = self._compute.clock()
+        if code_of(error) in ALREADY_EXISTS:
+            raise RetryLater(self._compute.names.next_poll(key[1]), self._next(request) if from_operation else None)
+        if not from_operation and outcome_unknown(error):
+            self._uncertain_until.put(key[1], now + SETTLE_SECONDS)
+        place = key[0].partition("/")[2]
+        failure = to_backend_error(error, f"make a disk for {request.name} in {place}")
+        uncertain_until = self._uncertain_until.setdefault(key[1], self._compute.started_at + SETTLE_SECONDS)
+        if (from_operation or now >= uncertain_until) and self._compute.disk_now(key) is None:
+            failure.nothing_done = True
+            if isinstance(failure, ResourceExhausted) and failure.reschedule:
+                return self._elsewhere(request, failure, place, zones, spec)
+        raise failure
+
+    def _elsewhere(
+        self, request: ProvisionRequest, failure: BackendError, zone: str, zones: Sequence[str], spec: DiskSpec
+    ) -> InProgress:
+        """Another zone that the disk may be in, if there is one. Raises the failure."""
+        full = {*_texts(request.context.state.get(_FULL)), zone}
+        if spec.parameters.regional or all(other in full for other in zones):
+            raise failure
+        request.context.log.warning("%s; another zone is tried", failure)
+        return InProgress(retry_after=0.0, state={**self._next(request), _FULL: sorted(full)})
+
+    @staticmethod
+    def _next(request: ProvisionRequest) -> dict[str, Any]:
+        return LongOperations.next_attempt(request.context)
+
+    def _ready(self, request: ProvisionRequest, spec: DiskSpec, disk: Disk, call: HookCall) -> Asset:
+        settings = self._compute.settings
+        if disk.making:
+            seconds = self._ages.seconds(disk.key, "making")
+            if seconds > _STUCK_SECONDS:
+                raise Unavailable(
+                    f"Compute Engine has been making {disk.name} in {disk.place} for {seconds / 60:.0f} minutes, which "
+                    "usually takes seconds: look at the Google Cloud Service Health dashboard; volplane waits for it",
+                    code=disk.state,
+                    retry_after=_STUCK_RETRY,
+                )
+            raise RetryLater(self._compute.disks.next_poll(disk.key, after=min(seconds / 4, 10.0)))
+        if disk.state == "DELETING":
+            known = self._operations.saved(call) is not None
+            state = self._operations.next_attempt(call.context) if known else None
+            raise RetryLater(self._compute.disks.next_poll(disk.key, after=1.0), state)
+        if disk.state == "FAILED":
+            method = Method.REGION_DISKS_DELETE if spec.parameters.regional else Method.DISKS_DELETE
+            kind, _, where = disk.place.partition("/")
+            fields = {kind.removesuffix("s"): where, "disk": disk.name}
+            raise self._operations.begin(call, method, disk.key, disk.id, "failed", state={}, **fields)
+        self._ages.reset(disk.key, "making")
+        source = new_source(settings, disk.handle(settings.project), request.volume_mode, spec.parameters.fs_type)
+        return asset_from(settings, disk, source, driver=request.context.driver, attributes=spec.attributes)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(str(each) for each in value) if isinstance(value, list | tuple) else ()

@@ -1,0 +1,102 @@
+"""What Compute Engine allows for each type of disk, and how many disks a virtual machine can hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from volplane import InvalidArgument
+
+__all__ = ["DISK_TYPES", "LARGEST_GIB", "DiskType", "check_performance", "hyperdisk_limit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskType:
+    """A type of disk (Compute Engine documentation, "About Persistent Disk", "About Google Cloud Hyperdisk").
+
+    sizes: GiB. regional_sizes: of a disk in two zones, None = there are none. iops, throughput (MiB/s): range that can
+    be provisioned, None = none. iops_per_gib: at most so many for each GiB, beyond the lowest number. access_modes:
+    beside READ_WRITE_SINGLE, of hyperdisks. pools: it can be in a storage pool.
+    """
+
+    sizes: tuple[int, int]
+    regional_sizes: tuple[int, int] | None = None
+    iops: tuple[int, int] | None = None
+    iops_per_gib: int = 0
+    throughput: tuple[int, int] | None = None
+    access_modes: frozenset[str] = frozenset()
+    confidential: bool = False
+    pools: bool = False
+
+
+_RWX, _ROX = "READ_WRITE_MANY", "READ_ONLY_MANY"
+DISK_TYPES: Mapping[str, DiskType] = {
+    "pd-standard": DiskType(sizes=(1, 65_536), regional_sizes=(200, 65_536)),
+    "pd-balanced": DiskType(sizes=(1, 65_536), regional_sizes=(1, 65_536)),
+    "pd-ssd": DiskType(sizes=(1, 65_536), regional_sizes=(1, 65_536)),
+    "pd-extreme": DiskType(sizes=(500, 65_536), iops=(2_500, 120_000), iops_per_gib=120_000),
+    "hyperdisk-balanced": DiskType(
+        sizes=(4, 65_536),
+        iops=(3_000, 160_000),
+        iops_per_gib=500,
+        throughput=(140, 2_400),
+        access_modes=frozenset({_RWX}),
+        confidential=True,
+        pools=True,
+    ),
+    "hyperdisk-balanced-high-availability": DiskType(
+        sizes=(4, 65_536),
+        regional_sizes=(4, 65_536),
+        iops=(3_000, 100_000),
+        iops_per_gib=500,
+        throughput=(140, 2_400),
+        access_modes=frozenset({_RWX}),
+    ),
+    "hyperdisk-extreme": DiskType(sizes=(64, 65_536), iops=(128, 350_000), iops_per_gib=1_200),
+    "hyperdisk-throughput": DiskType(sizes=(2_048, 32_768), throughput=(20, 2_400), pools=True),
+    "hyperdisk-ml": DiskType(sizes=(4, 65_536), throughput=(400, 1_200_000), access_modes=frozenset({_ROX})),
+}
+LARGEST_GIB = max(kind.sizes[1] for kind in DISK_TYPES.values())
+
+
+def check_performance(name: str, size: int, iops: int | None, throughput: int | None) -> None:
+    """Raise InvalidArgument for IOPS or throughput that a disk of this type and size cannot have. None = default."""
+    kind = DISK_TYPES[name]
+    for parameter, value, bounds, unit in (
+        ("provisioned-iops-on-create", iops, kind.iops, "IOPS"),
+        ("provisioned-throughput-on-create", throughput, kind.throughput, "MiB/s"),
+    ):
+        if value is None:
+            continue
+        if bounds is None:
+            raise InvalidArgument(f"parameter {parameter}: disks of type {name} have no {unit} to choose; remove it")
+        if not bounds[0] <= value <= bounds[1]:
+            raise InvalidArgument(f"{parameter} {value}: disks of type {name} have {bounds[0]} to {bounds[1]} {unit}")
+    if iops is not None and kind.iops is not None and iops > max(kind.iops[0], size * kind.iops_per_gib):
+        raise InvalidArgument(
+            f"provisioned-iops-on-create {iops} for {size} GiB: disks of type {name} have at most {kind.iops_per_gib} "
+            f"IOPS for each GiB; ask for at most {max(kind.iops[0], size * kind.iops_per_gib)}, or for a larger disk"
+        )
+
+
+_HYPERDISK_LIMITS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "c4": ((2, 7), (4, 15), (24, 31), (48, 63), (96, 127)),
+    "c4a": ((2, 7), (8, 15), (48, 31), (72, 63)),
+    "c4d": ((2, 3), (4, 7), (8, 15), (96, 31), (192, 63), (384, 127)),
+    "n4": ((8, 15), (80, 31)),
+}
+"""Machine series -> (most vCPUs, disks beside the boot disk), for series that take only hyperdisks.
+
+gcp-compute-persistent-disk-csi-driver, `pkg/constants`.
+"""
+_MACHINE = re.compile(r"([a-z0-9]+)-[a-z]+-(\d+)(?:-[a-z0-9]+)*")
+
+
+def hyperdisk_limit(machine_type: str) -> int | None:
+    """How many disks such a virtual machine can hold, its boot disk included; None if the series has no such table."""
+    match = _MACHINE.fullmatch(machine_type)
+    if match is None or match[1] not in _HYPERDISK_LIMITS:
+        return None
+    table = _HYPERDISK_LIMITS[match[1]]
+    return 1 + next((disks for cpus, disks in table if int(match[2]) <= cpus), table[-1][1])

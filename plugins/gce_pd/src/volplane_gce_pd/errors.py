@@ -1,0 +1,167 @@
+"""From error codes of Compute Engine to the errors of the contract, with messages that say what to do.
+
+Compute Engine reports an error in two shapes: the reason in the body of an HTTP error (such as `quotaExceeded`), and
+the code of an error of an operation (such as `QUOTA_EXCEEDED`). One table has both spellings.
+"""
+
+from __future__ import annotations
+
+from volplane import (
+    BackendError,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    Throttled,
+    Unavailable,
+    VolumeInUse,
+)
+from volplane.cloud import CloudError, ErrorRow, ErrorTable
+from volplane_gce_pd.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, GceError
+
+__all__ = ["ALREADY_EXISTS", "IN_USE", "NOT_FOUND", "THROTTLED", "code_of", "outcome_unknown", "to_backend_error"]
+
+NOT_FOUND = frozenset({"notFound", "RESOURCE_NOT_FOUND", "HTTP 404"})
+"""The resource does not exist: success for delete and detach."""
+ALREADY_EXISTS = frozenset({"alreadyExists", "RESOURCE_ALREADY_EXISTS", "HTTP 409"})
+"""There is one of this name already: it is read, compared, and taken if it is ours."""
+IN_USE = frozenset({"resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"})
+"""The disk is attached."""
+THROTTLED = frozenset(
+    {
+        "rateLimitExceeded",
+        "userRateLimitExceeded",
+        "RATE_LIMIT_EXCEEDED",
+        "RESOURCE_OPERATION_RATE_EXCEEDED",
+        "resourceOperationRateExceeded",
+        "HTTP 429",
+    }
+)
+"""Compute Engine refuses a call because there are too many (Compute Engine documentation, "Rate quotas")."""
+_QUOTA_RETRY = 60.0
+_DENIED_RETRY = 60.0
+_CREDENTIALS_RETRY = 15.0
+_THROTTLED_RETRY = 5.0
+_CONFLICT_RETRY = 1.0
+
+_TABLE = ErrorTable(
+    (
+        ErrorRow(codes=tuple(sorted(NOT_FOUND)), error=NotFound),
+        ErrorRow(
+            codes=tuple(sorted(ALREADY_EXISTS)),
+            error=Unavailable,
+            advice="it is read, and taken if it was made for this",
+            doubt=True,
+            retry_after=_CONFLICT_RETRY,
+        ),
+        ErrorRow(
+            codes=tuple(sorted(IN_USE)),
+            error=VolumeInUse,
+            advice="detach it there, or stop what uses it; it is tried again",
+            doubt=False,
+        ),
+        ErrorRow(
+            codes=("QUOTA_EXCEEDED", "REGION_QUOTA_EXCEEDED", "quotaExceeded", "regionQuotaExceeded", "limitExceeded"),
+            error=ResourceExhausted,
+            advice="ask Google for a higher quota of the region, or delete what is not used",
+            scope="project",
+            retry_after=_QUOTA_RETRY,
+        ),
+        ErrorRow(
+            codes=tuple(sorted(THROTTLED)),
+            error=Throttled,
+            advice="Compute Engine asks for fewer calls",
+            doubt=False,
+            retry_after=_THROTTLED_RETRY,
+        ),
+        ErrorRow(
+            codes=("ZONE_RESOURCE_POOL_EXHAUSTED*", "zoneResourcePoolExhausted*", "STOCKOUT", "stockout"),
+            error=ResourceExhausted,
+            advice="the zone has no room for such a disk now; it is tried again, and with volumeBindingMode "
+            "WaitForFirstConsumer in another zone",
+            scope="zone",
+            reschedule=True,
+        ),
+        ErrorRow(
+            codes=("resourceNotReady", "RESOURCE_NOT_READY"),
+            error=Unavailable,
+            advice="another operation works on it; it is tried again",
+            doubt=False,
+            retry_after=_CONFLICT_RETRY,
+        ),
+        ErrorRow(
+            codes=("OPERATION_CANCELED_BY_USER",),
+            error=Unavailable,
+            advice="somebody cancelled the operation; it is tried again",
+        ),
+        ErrorRow(
+            codes=("conditionNotMet", "CONDITION_NOT_MET", "HTTP 412", "invalidFingerprint"),
+            error=Unavailable,
+            advice="it was changed meanwhile, or a policy of the organization forbids this; it is read and tried again",
+            doubt=False,
+            retry_after=_CONFLICT_RETRY,
+        ),
+        ErrorRow(
+            codes=("forbidden", "PERMISSIONS_ERROR", "accessNotConfigured", "HTTP 403"),
+            error=PermissionDenied,
+            advice="{call} needs a permission that the driver's service account lacks, or the Compute Engine API is "
+            "off (docs/reference/gce-pd-roles.json has the whole role)",
+            retry_after=_DENIED_RETRY,
+        ),
+        ErrorRow(
+            codes=("authError", "required", "HTTP 401"),
+            error=PermissionDenied,
+            advice="Google does not accept the driver's credentials; look at where they come from, and at the clock",
+            retry_after=_CREDENTIALS_RETRY,
+        ),
+        ErrorRow(
+            codes=(NO_CREDENTIALS,),
+            error=PermissionDenied,
+            advice="give the driver credentials (workload identity, the option credentials, or the environment), and "
+            "let it create tokens for the account of the option impersonate_service_account",
+            retry_after=_CREDENTIALS_RETRY,
+        ),
+        ErrorRow(
+            codes=(NOT_SENT,),
+            error=Unavailable,
+            advice="look at the option endpoint, at DNS and at the network",
+            doubt=False,
+        ),
+        ErrorRow(
+            codes=(NO_ANSWER, "INTERNAL_ERROR", "internalError", "backendError", "SERVICE_UNAVAILABLE", "HTTP 5*"),
+            error=Unavailable,
+            advice="no usable answer came, so it may have been done; volplane looks before it goes on",
+        ),
+        ErrorRow(
+            codes=(
+                "INVALID_USAGE",
+                "INVALID_FIELD_VALUE",
+                "UNSUPPORTED_OPERATION",
+                "invalid",
+                "invalidParameter",
+                "badRequest",
+                "unsupportedOperation",
+                "parseError",
+                "HTTP 400",
+            ),
+            error=InvalidArgument,
+        ),
+    )
+)
+
+
+def code_of(error: GceError) -> str:
+    """The code by which the table has the error: its own, else the one of its HTTP status."""
+    return error.code if _TABLE.knows(error.code) or not error.status else f"HTTP {error.status}"
+
+
+def to_backend_error(error: GceError, doing: str) -> BackendError:
+    """The error of the contract. doing: as in "make a disk for pvc-1"."""
+    failure = _TABLE.translated(CloudError(error.call, code_of(error), error.message), doing)
+    failure.code = error.code
+    return failure
+
+
+def outcome_unknown(error: GceError) -> bool:
+    """Whether the call may have taken effect all the same."""
+    return _TABLE.in_doubt(CloudError(error.call, code_of(error), error.message))

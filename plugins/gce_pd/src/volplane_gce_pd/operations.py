@@ -1,0 +1,103 @@
+"""Long-running operations: started once, waited for by the shared poller, found again after a restart.
+
+The name of the running operation and the number of the attempt are saved in the intent. The number is part of every
+requestId, so that a call whose answer was lost is not done twice, and a call after a failed operation is a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from enum import Enum
+from typing import Any
+
+from volplane import Context
+from volplane.cloud import BoundedCache, HookCall, RetryLater
+from volplane_gce_pd.api import GceError, Method
+from volplane_gce_pd.compute import Compute
+from volplane_gce_pd.resources import DiskKey, request_id
+
+__all__ = ["LongOperations", "Outcome"]
+
+_OPERATION = "operation"
+_ATTEMPT = "attempt"
+_FIRST_POLL = 0.75
+
+
+class Outcome(Enum):
+    """What became of the operation of an earlier call of the hook."""
+
+    NONE = "none"
+    """There is none."""
+    SUCCEEDED = "succeeded"
+    """It is done, without an error."""
+    UNKNOWN = "unknown"
+    """Compute Engine does not know it (any more): only a look at the resource can tell."""
+
+
+class LongOperations:
+    """The operations of one driver. Safe for threads; what it keeps in memory only saves calls."""
+
+    def __init__(self, compute: Compute) -> None:
+        self._compute = compute
+        self._finished: BoundedCache[DiskKey, Outcome] = BoundedCache()
+        self._told: BoundedCache[DiskKey, bool] = BoundedCache()
+        """Failed operations whose error was raised."""
+
+    def outcome(self, call: HookCall, method: str, *resources: tuple[str, str]) -> Outcome:
+        """What became of the saved operation. Raises RetryLater while it runs, and once GceError if it has failed.
+
+        method: what it was, for the error. resources: keys of boards that it changes; they are read anew when it is
+        done. After its error was raised, the next call goes on with another attempt.
+        """
+        key = self.saved(call)
+        if key is None:
+            return Outcome.NONE
+        if self._told.get(key):
+            raise RetryLater(0.0, self.next_attempt(call.context))
+        if (finished := self._finished.get(key)) is not None:
+            return finished
+        operation = self._compute.operations.current(key)
+        if operation is not None and not operation.done:
+            raise RetryLater(self._compute.operations.next_poll(key))
+        for resource in resources:
+            self._compute.changed(resource)
+        if operation is None:
+            return self._finished.put(key, Outcome.UNKNOWN)
+        if operation.errors:
+            self._told.put(key, True)
+            code, message = operation.errors[0]
+            raise GceError(method, code, message, operation.status)
+        return self._finished.put(key, Outcome.SUCCEEDED)
+
+    def begin(
+        self, call: HookCall, method: Method, key: Hashable, *identity: object, state: Mapping[str, Any], **fields: Any
+    ) -> RetryLater:
+        """Start an operation; returns what to raise, with the state to save. Raises what `Compute.change` raises.
+
+        identity: what makes this call another one than others of this method, for its requestId. state: what else is
+        to be saved.
+        """
+        attempt = self.attempt(call.context)
+        operation = self._compute.change(method, key, call, request_id=request_id(method, *identity, attempt), **fields)
+        saved = {**state, _ATTEMPT: attempt, _OPERATION: f"{operation.place}/operations/{operation.name}"}
+        pause = self._compute.operations.next_poll((operation.place, operation.name), after=_FIRST_POLL)
+        return RetryLater(pause, saved)
+
+    @staticmethod
+    def attempt(context: Context) -> int:
+        """The number of the attempt, from 0."""
+        number = context.state.get(_ATTEMPT)
+        return number if isinstance(number, int) and number > 0 else 0
+
+    @staticmethod
+    def saved(call: HookCall) -> DiskKey | None:
+        """Place and name of the saved operation."""
+        text = call.context.state.get(_OPERATION)
+        place, between, name = str(text or "").rpartition("/operations/")
+        return (place, name) if between and place and name else None
+
+    @classmethod
+    def next_attempt(cls, context: Context) -> dict[str, Any]:
+        """The state without the operation that is over; its number is saved before it is used."""
+        kept = {name: value for name, value in context.state.items() if name != _OPERATION}
+        return {**kept, _ATTEMPT: cls.attempt(context) + 1}

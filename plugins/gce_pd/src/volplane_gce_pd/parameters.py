@@ -1,0 +1,347 @@
+"""The parameters of a StorageClass, and the disk that a claim of the class asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from volplane import (
+    AccessMode,
+    InvalidArgument,
+    NotFound,
+    Parameter,
+    ParameterKind,
+    ParameterSchema,
+    ProvisionRequest,
+    Unsupported,
+    VolumeMode,
+)
+from volplane_gce_pd.disk_types import DISK_TYPES, check_performance
+from volplane_gce_pd.resources import FORCE_ATTACH, GIB, Disk, disk_key_from, snapshot_name_from
+from volplane_gce_pd.settings import Settings, check_labels
+
+__all__ = ["PARAMETERS", "ClassParameters", "DiskSpec", "gib", "mebibytes"]
+
+MIB = 1 << 20
+_FS_TYPES = ("ext4", "ext3", "xfs", "btrfs", "ntfs")
+_CSI_FS_TYPE = "csi.storage.k8s.io/fstype"
+_FAILOVER = "regional-hard-failover"
+_SHARED = (AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY)
+_MOST_RESOURCE_TAGS = 50
+_RESOURCE_TAG = re.compile(r"([^/\s]+)/([^/\s]+)/([^/\s]+)")
+_POOL = re.compile(r"projects/[^/\s]+/zones/([a-z0-9-]+)/storagePools/[a-z][a-z0-9-]{0,62}")
+
+PARAMETERS = ParameterSchema(
+    version=1,
+    parameters=(
+        Parameter(name="type", doc="Type of the disk.", choices=tuple(DISK_TYPES), default="pd-standard"),
+        Parameter(
+            name="replication-type",
+            doc="regional-pd: a disk with a copy in a second zone of the region.",
+            choices=("none", "regional-pd"),
+            default="none",
+        ),
+        Parameter(
+            name="availability-class",
+            doc=f"{_FAILOVER}: of a regional disk; it is taken away from a node that does not answer when it is "
+            "attached to another one.",
+            choices=("none", _FAILOVER),
+            default="none",
+        ),
+        Parameter(
+            name="disk-encryption-kms-key",
+            doc="Key of Cloud KMS to encrypt with; default: a key of Google's.",
+            pattern=r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+(/cryptoKeyVersions/\d+)?",
+        ),
+        Parameter(
+            name="provisioned-iops-on-create",
+            doc="IOPS to provision, for pd-extreme and hyperdisks that have them.",
+            kind=ParameterKind.INTEGER,
+            minimum=0,
+            maximum=350_000,
+        ),
+        Parameter(
+            name="provisioned-throughput-on-create",
+            doc="Throughput to provision a second, such as 250Mi, for hyperdisks that have it.",
+            kind=ParameterKind.SIZE,
+            minimum=0,
+        ),
+        Parameter(
+            name="enable-confidential-storage",
+            doc="A disk of Confidential mode; needs hyperdisk-balanced and disk-encryption-kms-key.",
+            kind=ParameterKind.BOOLEAN,
+            default=False,
+        ),
+        Parameter(
+            name="storage-pools",
+            doc="Full names of storage pools (projects/p/zones/z/storagePools/s), at most one a zone; the disk is made "
+            "in the one of its zone.",
+            kind=ParameterKind.STRINGS,
+            default=(),
+        ),
+        Parameter(
+            name="access-mode",
+            doc="How several virtual machines may use a hyperdisk; default: what the claim's access modes need.",
+            choices=("READ_WRITE_SINGLE", "READ_ONLY_MANY", "READ_WRITE_MANY"),
+        ),
+        Parameter(
+            name="labels",
+            doc="Labels for the disk, beside those of the driver's options.",
+            kind=ParameterKind.MAPPING,
+            default={},
+        ),
+        Parameter(
+            name="resource-tags",
+            doc="Tags of Resource Manager to bind to the disk: parent/key/value, several with commas.",
+            kind=ParameterKind.STRINGS,
+            default=(),
+        ),
+        Parameter(
+            name="fsType",
+            doc="File system that the node makes on it.",
+            choices=_FS_TYPES,
+            default="ext4",
+            excludes=(_CSI_FS_TYPE,),
+        ),
+        Parameter(
+            name=_CSI_FS_TYPE,
+            doc="The same, as classes of the official driver spell it.",
+            choices=_FS_TYPES,
+            excludes=("fsType",),
+        ),
+    ),
+)
+
+
+def gib(size_bytes: int) -> int:
+    """The size in GiB, rounded up."""
+    return max(1, -(-size_bytes // GIB))
+
+
+def mebibytes(size_bytes: int) -> int:
+    """The throughput in MiB/s, rounded up."""
+    return -(-size_bytes // MIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassParameters:
+    """The parameters of a StorageClass. iops, throughput (MiB/s): None = the type's default."""
+
+    disk_type: str
+    regional: bool
+    failover: bool
+    kms_key: str | None
+    iops: int | None
+    throughput: int | None
+    confidential: bool
+    pools: Mapping[str, str]
+    access_mode: str | None
+    labels: Mapping[str, str]
+    resource_tags: Mapping[str, str]
+    fs_type: str
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> ClassParameters:
+        """Read parameters that the schema has checked; raises `InvalidArgument` for what a schema cannot express."""
+        values: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS.parameters}
+        values.update({name: value for name, value in parameters.items() if value is not None})
+        throughput = values["provisioned-throughput-on-create"]
+        checked = cls(
+            disk_type=values["type"],
+            regional=values["replication-type"] == "regional-pd",
+            failover=values["availability-class"] == _FAILOVER,
+            kms_key=values["disk-encryption-kms-key"],
+            iops=values["provisioned-iops-on-create"] or None,
+            throughput=mebibytes(throughput) if throughput else None,
+            confidential=values["enable-confidential-storage"],
+            pools=_pools(values["storage-pools"]),
+            access_mode=values["access-mode"],
+            labels=values["labels"],
+            resource_tags=_resource_tags(values["resource-tags"]),
+            fs_type=values[_CSI_FS_TYPE] or values["fsType"],
+        )
+        checked._check()
+        return checked
+
+    def _check(self) -> None:
+        name, kind = self.disk_type, DISK_TYPES[self.disk_type]
+        if self.regional and kind.regional_sizes is None:
+            raise InvalidArgument(f"replication-type regional-pd: there are no regional disks of type {name}")
+        if name == "hyperdisk-balanced-high-availability" and not self.regional:
+            raise InvalidArgument(f"type {name} needs replication-type: regional-pd")
+        if self.failover and not self.regional:
+            raise InvalidArgument(f"availability-class {_FAILOVER} needs replication-type: regional-pd")
+        if self.confidential and (self.kms_key is None or not kind.confidential):
+            raise InvalidArgument(
+                "enable-confidential-storage needs type hyperdisk-balanced and disk-encryption-kms-key"
+            )
+        if self.pools and (self.regional or not kind.pools):
+            raise InvalidArgument(f"parameter storage-pools: no disk of type {name} can be in one here; remove it")
+        if self.access_mode is not None and not name.startswith("hyperdisk-"):
+            raise InvalidArgument(f"parameter access-mode: only hyperdisks have one, not {name}; remove it")
+        if self.access_mode not in (None, "READ_WRITE_SINGLE", *kind.access_modes):
+            raise InvalidArgument(f"access-mode {self.access_mode}: disks of type {name} do not have it")
+        check_performance(name, kind.sizes[1], self.iops, self.throughput)
+        check_labels(self.labels, "parameter labels")
+
+
+def _pools(names: Sequence[str]) -> dict[str, str]:
+    pools: dict[str, str] = {}
+    for name in names:
+        match = _POOL.fullmatch(name)
+        if match is None:
+            raise InvalidArgument(
+                f"parameter storage-pools: {name!r} is no full name of one, such as projects/p/zones/z/storagePools/s"
+            )
+        if match[1] in pools:
+            raise InvalidArgument(f"parameter storage-pools: two of zone {match[1]}; leave one")
+        pools[match[1]] = name
+    return pools
+
+
+def _resource_tags(texts: Sequence[str]) -> dict[str, str]:
+    tags: dict[str, str] = {}
+    for text in texts:
+        match = _RESOURCE_TAG.fullmatch(text)
+        if match is None:
+            raise InvalidArgument(f"parameter resource-tags: {text!r} must look like parent/key/value")
+        tags[f"{match[1]}/{match[2]}"] = match[3]
+    if len(tags) > _MOST_RESOURCE_TAGS:
+        raise InvalidArgument(f"parameter resource-tags: {len(tags)} tags, at most {_MOST_RESOURCE_TAGS} are possible")
+    return tags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpec:
+    """The disk that a claim asks for. size: GiB. source: of `sourceSnapshot` or `sourceDisk`, by the field's name."""
+
+    size: int
+    parameters: ClassParameters
+    access_mode: str | None
+    source: Mapping[str, str]
+
+    @classmethod
+    def of(cls, request: ProvisionRequest, settings: Settings) -> DiskSpec:
+        """Raises `InvalidArgument`, `Unsupported` or `NotFound` if no disk can be like this."""
+        parameters = ClassParameters.of(request.parameters)
+        kind = DISK_TYPES[parameters.disk_type]
+        size = gib(request.capacity_bytes)
+        low, high = (kind.regional_sizes if parameters.regional else None) or kind.sizes
+        if size > high:
+            raise InvalidArgument(f"{size} GiB: disks of type {parameters.disk_type} have at most {high} GiB")
+        size = max(size, low)
+        if request.limit_bytes is not None and size * GIB > request.limit_bytes:
+            raise InvalidArgument(
+                f"a disk of type {parameters.disk_type} for {request.capacity_bytes} bytes has {size} GiB, more than "
+                f"the limit of {request.limit_bytes}"
+            )
+        check_performance(parameters.disk_type, size, parameters.iops, parameters.throughput)
+        source = _source(request, settings)
+        return cls(size=size, parameters=parameters, access_mode=_access_mode(request, parameters), source=source)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Attributes of the volume, for `attach`."""
+        return {FORCE_ATTACH: "true"} if self.parameters.failover else {}
+
+    def description(self, request: ProvisionRequest) -> str:
+        """Text of the disk that people and the official driver's tools read."""
+        return json.dumps(
+            {
+                "kubernetes.io/created-for/pv/name": request.name,
+                "kubernetes.io/created-for/pvc/name": request.claim.name,
+                "kubernetes.io/created-for/pvc/namespace": request.claim.namespace,
+                "storage.gke.io/created-by": "volplane",
+            },
+            sort_keys=True,
+        )
+
+    def message(self, project: str, zone: str) -> dict[str, Any]:
+        """Fields of compute.v1.Disk that describe the disk. zone: where it is made, or one of its two."""
+        wanted: dict[str, Any] = {
+            "size_gb": self.size,
+            "provisioned_iops": self.parameters.iops,
+            "provisioned_throughput": self.parameters.throughput,
+            "access_mode": self.access_mode,
+            "enable_confidential_compute": self.parameters.confidential or None,
+            "storage_pool": self.parameters.pools.get(zone),
+            **self.source,
+        }
+        if self.parameters.kms_key is not None:
+            wanted["disk_encryption_key"] = {"kms_key_name": self.parameters.kms_key}
+        if self.parameters.resource_tags:
+            wanted["params"] = {"resource_manager_tags": dict(self.parameters.resource_tags)}
+        return {name: value for name, value in wanted.items() if value is not None}
+
+    @property
+    def digest(self) -> str:
+        """A hash for a label: equal demands have equal ones, whatever the zone."""
+        wanted = {**self.message("", ""), "type": self.parameters.disk_type, "regional": self.parameters.regional}
+        wanted["pools"] = dict(self.parameters.pools)
+        return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
+
+    def difference(self, disk: Disk) -> str:
+        """How an existing disk differs from this demand, for a message; "" if it does not."""
+        parameters = self.parameters
+        key = (parameters.kms_key or "").partition("/cryptoKeyVersions/")[0]
+        pairs = [
+            ("size", disk.size, self.size),
+            ("type", disk.disk_type, parameters.disk_type),
+            ("key", disk.kms_key.partition("/cryptoKeyVersions/")[0], key),
+            ("regional", disk.place.startswith("regions/"), parameters.regional),
+        ]
+        pairs += [
+            (name, found, wanted)
+            for name, found, wanted in (
+                ("iops", disk.iops, parameters.iops),
+                ("throughput", disk.throughput, parameters.throughput),
+                ("access mode", disk.access_mode or "READ_WRITE_SINGLE", self.access_mode),
+            )
+            if wanted is not None
+        ]
+        return ", ".join(f"{name} {found} instead of {wanted}" for name, found, wanted in pairs if found != wanted)
+
+
+def _access_mode(request: ProvisionRequest, parameters: ClassParameters) -> str | None:
+    """Of a hyperdisk. Raises InvalidArgument or Unsupported if the claim's access modes cannot be had."""
+    kind = DISK_TYPES[parameters.disk_type]
+    shared = [mode for mode in _SHARED if mode in request.access_modes]
+    if AccessMode.READ_WRITE_MANY in shared:
+        if "READ_WRITE_MANY" not in kind.access_modes or request.volume_mode is not VolumeMode.BLOCK:
+            raise Unsupported(
+                "access mode ReadWriteMany: only a hyperdisk-balanced or hyperdisk-balanced-high-availability with "
+                "volumeMode Block can be written by several nodes"
+            )
+        needed = "READ_WRITE_MANY"
+    elif shared:
+        if "READ_ONLY_MANY" not in kind.access_modes and not (request.source_snapshot or request.source_volume):
+            raise Unsupported(
+                "access mode ReadOnlyMany: only a disk that is made from a snapshot or another disk, or a "
+                "hyperdisk-ml, can be read by several nodes"
+            )
+        needed = "READ_ONLY_MANY" if "READ_ONLY_MANY" in kind.access_modes else ""
+    else:
+        return parameters.access_mode
+    if needed and parameters.access_mode not in (None, needed):
+        raise InvalidArgument(
+            f"access-mode {parameters.access_mode}: access mode {shared[0]} of the claim needs {needed}"
+        )
+    return needed or parameters.access_mode
+
+
+def _source(request: ProvisionRequest, settings: Settings) -> dict[str, str]:
+    if request.source_snapshot is not None:
+        name = snapshot_name_from(request.source_snapshot, settings.project)
+        if name is None:
+            raise NotFound(f"{request.source_snapshot!r} is no snapshot of project {settings.project!r}")
+        return {"source_snapshot": f"projects/{settings.project}/global/snapshots/{name}"}
+    if request.source_volume is not None:
+        key = disk_key_from(request.source_volume, settings.project)
+        if key is None:
+            raise NotFound(f"{request.source_volume!r} is no disk of project {settings.project!r}")
+        return {"source_disk": f"projects/{settings.project}/{key[0]}/disks/{key[1]}"}
+    return {}

@@ -1,0 +1,323 @@
+"""Resources of Compute Engine as values, and their handles, names, volume sources and assets.
+
+Sizes are GiB (Compute Engine's GB). Places are "zones/europe-west3-a" and "regions/europe-west3". States are those of
+the Compute Engine API v1 reference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from volplane import Asset, InvalidArgument, NodeIdentity, Ownership, VolumeIdentity, VolumeMode, VolumeSource
+from volplane_gce_pd.settings import Settings
+
+__all__ = [
+    "FORCE_ATTACH",
+    "GIB",
+    "AttachedDisk",
+    "Disk",
+    "DiskKey",
+    "DiskSnapshot",
+    "Instance",
+    "InstanceKey",
+    "Operation",
+    "asset_from",
+    "disk_key",
+    "disk_key_from",
+    "disk_name",
+    "instance_key",
+    "new_source",
+    "request_id",
+    "resource_name",
+    "snapshot_name_from",
+]
+
+GIB = 1 << 30
+FORCE_ATTACH = "force-attach"
+"""Attribute of volumes of the class parameter availability-class: regional-hard-failover, as of the official driver."""
+
+DiskKey = tuple[str, str]
+"""Place and name of a disk."""
+InstanceKey = tuple[str, str]
+"""Zone and name of a virtual machine."""
+
+
+def _last(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def _place_and_name(url: str) -> tuple[str, str]:
+    """From the URL of a zonal or regional resource to its place and name."""
+    parts = url.split("/")
+    return "/".join(parts[-4:-2]), parts[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """A disk. state: CREATING, RESTORING, FAILED, READY, DELETING, UNAVAILABLE.
+
+    users: virtual machines to which it is attached; Compute Engine shows at most 50. last_attached: as Compute Engine
+    writes it, "" if it never was.
+    """
+
+    place: str
+    name: str
+    id: int
+    size: int
+    disk_type: str
+    state: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
+    users: tuple[InstanceKey, ...] = ()
+    iops: int = 0
+    throughput: int = 0
+    kms_key: str = ""
+    access_mode: str = ""
+    replica_zones: tuple[str, ...] = ()
+    source: str = ""
+    confidential: bool = False
+    pool: str = ""
+    created: str = ""
+    last_attached: str = ""
+    last_detached: str = ""
+
+    @classmethod
+    def of(cls, message: Any) -> Disk:
+        """From the message compute.v1.Disk."""
+        place = f"regions/{_last(message.region)}" if message.region else f"zones/{_last(message.zone)}"
+        return cls(
+            place=place,
+            name=message.name,
+            id=int(message.id),
+            size=int(message.size_gb),
+            disk_type=_last(message.type_),
+            state=message.status,
+            labels=dict(message.labels),
+            fingerprint=message.label_fingerprint,
+            users=tuple((zone.partition("/")[2], name) for zone, name in map(_place_and_name, message.users)),
+            iops=int(message.provisioned_iops),
+            throughput=int(message.provisioned_throughput),
+            kms_key=message.disk_encryption_key.kms_key_name,
+            access_mode=message.access_mode,
+            replica_zones=tuple(_last(zone) for zone in message.replica_zones),
+            source=message.source_snapshot or message.source_disk,
+            confidential=bool(message.enable_confidential_compute),
+            pool=message.storage_pool,
+            created=message.creation_timestamp,
+            last_attached=message.last_attach_timestamp,
+            last_detached=message.last_detach_timestamp,
+        )
+
+    @property
+    def key(self) -> DiskKey:
+        """Its place and name."""
+        return self.place, self.name
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones in which it can be attached."""
+        return self.replica_zones or (self.place.partition("/")[2],)
+
+    @property
+    def making(self) -> bool:
+        """It is being made, and cannot be used yet."""
+        return self.state in ("CREATING", "RESTORING")
+
+    @property
+    def shared(self) -> bool:
+        """Several virtual machines may write to it, or read it, at once."""
+        return self.access_mode in ("READ_WRITE_MANY", "READ_ONLY_MANY")
+
+    def handle(self, project: str) -> str:
+        """As in `volumeHandle` of the official driver."""
+        return f"projects/{project}/{self.place}/disks/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedDisk:
+    """A disk as a virtual machine has it. mode: READ_WRITE, READ_ONLY."""
+
+    key: DiskKey
+    device: str
+    mode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A virtual machine. disks: persistent ones, the boot disk included."""
+
+    zone: str
+    name: str
+    id: int
+    state: str
+    machine_type: str
+    disks: tuple[AttachedDisk, ...]
+
+    @classmethod
+    def of(cls, message: Any) -> Instance:
+        """From the message compute.v1.Instance."""
+        return cls(
+            zone=_last(message.zone),
+            name=message.name,
+            id=int(message.id),
+            state=message.status,
+            machine_type=_last(message.machine_type),
+            disks=tuple(
+                AttachedDisk(key=_place_and_name(each.source), device=each.device_name, mode=each.mode)
+                for each in message.disks
+                if each.source
+            ),
+        )
+
+    def disk(self, key: DiskKey) -> AttachedDisk | None:
+        """How it has this disk; None if it has it not."""
+        return next((each for each in self.disks if each.key == key), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A long-running operation. place: as of disks, or "global". errors: codes and messages, empty if it succeeded."""
+
+    place: str
+    name: str
+    done: bool
+    errors: tuple[tuple[str, str], ...] = ()
+    status: int = 0
+
+    @classmethod
+    def of(cls, message: Any) -> Operation:
+        """From the message compute.v1.Operation."""
+        if message.zone:
+            place = f"zones/{_last(message.zone)}"
+        else:
+            place = f"regions/{_last(message.region)}" if message.region else "global"
+        errors = tuple((each.code, each.message) for each in message.error.errors)
+        if not errors and message.http_error_status_code >= 400:
+            errors = ((f"HTTP {message.http_error_status_code}", message.http_error_message),)
+        return cls(
+            place=place,
+            name=message.name,
+            done=message.status == "DONE" or getattr(message.status, "name", "") == "DONE",
+            errors=errors,
+            status=int(message.http_error_status_code),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSnapshot:
+    """A snapshot. state: CREATING, UPLOADING, READY, FAILED, DELETING. size: of its disk. disk: URL of its disk."""
+
+    name: str
+    size: int
+    state: str
+    disk: str
+    labels: Mapping[str, str]
+
+    @classmethod
+    def of(cls, message: Any) -> DiskSnapshot:
+        """From the message compute.v1.Snapshot."""
+        return cls(
+            name=message.name,
+            size=int(message.disk_size_gb),
+            state=message.status,
+            disk=message.source_disk,
+            labels=dict(message.labels),
+        )
+
+    @property
+    def disk_key(self) -> DiskKey:
+        """Place and name of its disk."""
+        return _place_and_name(self.disk)
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+_REQUESTS = uuid.UUID("5bd2fa47-2a3f-5a0e-9a86-3f2f4b1c9d10")
+
+
+def resource_name(text: str) -> str:
+    """The text as the name of a resource: itself if Compute Engine takes it, else with a hash."""
+    if _NAME.fullmatch(text):
+        return text
+    plain = re.sub(r"[^a-z0-9-]", "-", text.lower())[:28].strip("-")
+    return f"v-{plain or 'x'}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+def disk_name(owner: Ownership) -> str:
+    """The name of an owner's disk: that of the volume, as of the official driver, with the generation if it is not 1.
+
+    It is unique in a project and place, so that a second disk of one owner and generation cannot be made.
+    """
+    return resource_name(owner.volume_name if owner.generation == 1 else f"{owner.volume_name}-g{owner.generation}")
+
+
+def request_id(*parts: object) -> str:
+    """The requestId of a call: Compute Engine does a call with a known one only once (for about an hour)."""
+    return str(uuid.uuid5(_REQUESTS, "\0".join(map(str, parts))))
+
+
+# --- handles and sources ----------------------------------------------------------------------------------------
+
+_HANDLE = re.compile(r"projects/([^/\s]+)/(zones|regions)/([a-z0-9-]+)/disks/([a-z][a-z0-9-]{0,62})")
+_INSTANCE = re.compile(r"gce://([^/\s]+)/([a-z0-9-]+)/([a-z][a-z0-9-]{0,62})")
+_SNAPSHOT = re.compile(r"projects/([^/\s]+)/global/snapshots/([a-z][a-z0-9-]{0,62})")
+_IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
+
+
+def disk_key_from(handle: str, project: str) -> DiskKey | None:
+    """Place and name of the disk in a handle; None if the handle cannot be one of this project."""
+    match = _HANDLE.fullmatch(handle)
+    return (f"{match[2]}/{match[3]}", match[4]) if match and match[1] == project else None
+
+
+def disk_key(volume: VolumeIdentity, settings: Settings) -> DiskKey:
+    """Place and name of the disk of a PersistentVolume. Raises InvalidArgument."""
+    key = disk_key_from(volume.handle, settings.project)
+    if key is None:
+        raise InvalidArgument(
+            f"handle {volume.handle!r} of {volume.name} is no disk of project {settings.project!r}; it must look like "
+            f"projects/{settings.project}/zones/{settings.region}-a/disks/pvc-1"
+        )
+    _, _, where = key[0].partition("/")
+    if where != settings.region and not settings.in_region(where):
+        raise InvalidArgument(f"the disk {volume.handle} of {volume.name} is not in region {settings.region!r}")
+    return key
+
+
+def snapshot_name_from(handle: str, project: str) -> str | None:
+    """The name of the snapshot in a handle; None if it cannot be one of this project."""
+    match = _SNAPSHOT.fullmatch(handle)
+    return match[2] if match and match[1] == project else None
+
+
+def instance_key(node: NodeIdentity, project: str) -> InstanceKey | None:
+    """Zone and name of the virtual machine in a node's providerID; None if the node is none of this project."""
+    match = _INSTANCE.fullmatch(node.instance_id)
+    return (match[2], match[3]) if match and match[1] == project else None
+
+
+def new_source(settings: Settings, handle: str, mode: VolumeMode, fs_type: str) -> VolumeSource:
+    """The volume source of a new PersistentVolume."""
+    fields: dict[str, Any] = {"driver": settings.csi_driver_name, "volumeHandle": handle}
+    if mode is VolumeMode.FILESYSTEM:
+        fields["fsType"] = fs_type
+    return VolumeSource(kind="csi", fields=fields)
+
+
+def asset_from(
+    settings: Settings, disk: Disk, source: VolumeSource, *, driver: str, attributes: Mapping[str, str] | None = None
+) -> Asset:
+    """The asset: its node affinity is its zone, or any of its two."""
+    return Asset(
+        handle=disk.handle(settings.project),
+        source=source,
+        capacity_bytes=disk.size * GIB,
+        node_affinity=tuple({settings.zone_label: zone} for zone in disk.zones),
+        attributes={_IDENTITY: driver, **(attributes or {})} if source.kind == "csi" else {},
+    )

@@ -1,0 +1,131 @@
+"""How a FakeCompute behaves: durations, limits, quotas, machine types. A test can change all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["COMPUTE_QUOTAS", "MACHINE_TYPES", "Behaviour", "DiskRules"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskRules:
+    """What a type of disk allows. sizes, regional_sizes: GB. iops, throughput (MiB/s): None = cannot be provisioned."""
+
+    sizes: tuple[int, int]
+    regional_sizes: tuple[int, int] | None = None
+    iops: tuple[int, int] | None = None
+    default_iops: int = 0
+    iops_per_gb: int = 0
+    throughput: tuple[int, int] | None = None
+    default_throughput: int = 0
+    access_modes: tuple[str, ...] = ()
+    ssd: bool = True
+
+
+_RULES: Mapping[str, DiskRules] = {
+    "pd-standard": DiskRules(sizes=(1, 65_536), regional_sizes=(200, 65_536), ssd=False),
+    "pd-balanced": DiskRules(sizes=(1, 65_536), regional_sizes=(1, 65_536)),
+    "pd-ssd": DiskRules(sizes=(1, 65_536), regional_sizes=(1, 65_536)),
+    "pd-extreme": DiskRules(sizes=(500, 65_536), iops=(2_500, 120_000), default_iops=100_000, iops_per_gb=120_000),
+    "hyperdisk-balanced": DiskRules(
+        sizes=(4, 65_536),
+        iops=(3_000, 160_000),
+        default_iops=3_000,
+        iops_per_gb=500,
+        throughput=(140, 2_400),
+        default_throughput=140,
+        access_modes=("READ_WRITE_SINGLE", "READ_WRITE_MANY"),
+    ),
+    "hyperdisk-balanced-high-availability": DiskRules(
+        sizes=(4, 65_536),
+        regional_sizes=(4, 65_536),
+        iops=(3_000, 100_000),
+        default_iops=3_000,
+        iops_per_gb=500,
+        throughput=(140, 2_400),
+        default_throughput=140,
+        access_modes=("READ_WRITE_SINGLE", "READ_WRITE_MANY"),
+    ),
+    "hyperdisk-extreme": DiskRules(
+        sizes=(64, 65_536),
+        iops=(128, 350_000),
+        default_iops=10_000,
+        iops_per_gb=1_200,
+        access_modes=("READ_WRITE_SINGLE",),
+    ),
+    "hyperdisk-throughput": DiskRules(
+        sizes=(2_048, 32_768), throughput=(20, 2_400), default_throughput=180, access_modes=("READ_WRITE_SINGLE",)
+    ),
+    "hyperdisk-ml": DiskRules(
+        sizes=(4, 65_536),
+        throughput=(400, 1_200_000),
+        default_throughput=400,
+        access_modes=("READ_WRITE_SINGLE", "READ_ONLY_MANY"),
+    ),
+}
+
+MACHINE_TYPES: Mapping[str, int] = {
+    "e2-micro": 16,
+    "n1-standard-1": 128,
+    "n2-standard-4": 128,
+    "n4-standard-4": 128,
+    "c4-standard-2": 128,
+}
+"""Machine type -> maximumPersistentDisks."""
+
+COMPUTE_QUOTAS: Mapping[str, int] = {
+    "mutations": 1_500,
+    "reads": 1_500,
+    "lists": 1_500,
+    "aggregatedLists": 750,
+    "operationReads": 1_500,
+}
+"""Default calls a minute of each group, for `Behaviour(calls_per_minute=COMPUTE_QUOTAS)`.
+
+Source: Compute Engine documentation, "Rate quotas". A group's count begins anew with every minute of the clock.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """How the project behaves. Durations are seconds of the fake's clock.
+
+    zone_states: of zones that are not UP. unreachable: zones whose resources no list can read. stock_outs: zones
+    without room for disks. shape: how errors are told that are found while an operation runs: "operation" = by the
+    operation, "http" = by the answer to the call. operation_seconds: by the last part of a method's name, such as
+    "insert". operation_kept: how long a finished operation is known. request_id_kept: how long a requestId is.
+    disks_gb, ssd_gb: quotas of the region for standard disks and all others. vm_queue: operations of a virtual machine
+    that run or wait at once. calls_per_minute: by group, absent = any number. permissions: of the caller, None = all.
+    tokens: access tokens that are accepted, None = any caller. kms_keys: key -> whether it may be used; others are
+    unknown. storage_pools: full names. max_results: items on a page at most.
+    """
+
+    project: str = "test-project"
+    region: str = "europe-test1"
+    zones: tuple[str, ...] = ("europe-test1-a", "europe-test1-b", "europe-test1-c")
+    zone_states: Mapping[str, str] = field(default_factory=dict)
+    unreachable: frozenset[str] = frozenset()
+    stock_outs: frozenset[str] = frozenset()
+    shape: str = "operation"
+    operation_seconds: Mapping[str, float] = field(
+        default_factory=lambda: {"attachDisk": 2.0, "detachDisk": 2.0, "createSnapshot": 5.0, "setLabels": 0.5}
+    )
+    default_seconds: float = 1.0
+    operation_kept: float = 1_209_600.0
+    request_id_kept: float = 3_600.0
+    disks_gb: int = 10_000_000
+    ssd_gb: int = 10_000_000
+    vm_queue: int = 32
+    calls_per_minute: Mapping[str, int] = field(default_factory=dict)
+    permissions: frozenset[str] | None = None
+    tokens: frozenset[str] | None = None
+    kms_keys: Mapping[str, bool] = field(default_factory=dict)
+    storage_pools: frozenset[str] = frozenset()
+    disk_types: Mapping[str, DiskRules] = field(default_factory=lambda: _RULES)
+    machine_types: Mapping[str, int] = field(default_factory=lambda: MACHINE_TYPES)
+    max_results: int = 500
+
+    def seconds(self, method: str) -> float:
+        """How long an operation of this method runs."""
+        return self.operation_seconds.get(method.rpartition(".")[2], self.default_seconds)

@@ -1,0 +1,228 @@
+"""The methods that a FakeCompute has: their HTTP routes, messages, rate groups and permissions.
+
+Routes are those of the Compute Engine API v1 reference. Messages are Google's own classes (google-cloud-compute):
+an unknown query parameter, an unknown field or a wrong type in a request is refused, in an answer it is a bug of the
+fake.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from google.cloud import compute_v1
+from google.protobuf.json_format import ParseError
+
+from volplane_gce_pd.testing import disks, instances, reads, snapshots
+from volplane_gce_pd.testing.errors import ComputeError, not_found
+from volplane_gce_pd.testing.project import Project
+from volplane_gce_pd.testing.records import OperationRecord
+
+__all__ = ["METHODS", "Method", "ModelViolation", "parsed", "permissions_for"]
+
+Handler = Callable[[Project, str, Mapping[str, Any]], "dict[str, Any] | OperationRecord"]
+_PREFIX = "/compute/v1/"
+_REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NO_REQUEST_ID = "00000000-0000-0000-0000-000000000000"
+
+
+class ModelViolation(AssertionError):
+    """An answer of the fake does not conform to Google's message classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of the API. path: template. request, body, answer: names of message classes, "" = no body."""
+
+    name: str
+    verb: str
+    path: str
+    request: str
+    body: str = ""
+    answer: str = "Operation"
+
+    @property
+    def handler(self) -> Handler:
+        """What the fake does."""
+        if self.name.endswith(".delete"):
+            return snapshots.delete if self.name == "snapshots.delete" else disks.delete
+        return _HANDLERS[self.name.partition(".")[2]]
+
+    @property
+    def permission(self) -> str:
+        """What the caller needs in any case."""
+        service, _, name = self.name.partition(".")
+        return f"compute.{_ASSETS.get(service, service)}.{_VERBS.get(name, name)}"
+
+    @property
+    def group(self) -> str:
+        """The rate quota that it counts for."""
+        if self.verb != "GET":
+            return "mutations"
+        if "Operations." in self.name:
+            return "operationReads"
+        return {"get": "reads", "list": "lists"}.get(self.name.partition(".")[2], "aggregatedLists")
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Of the path, with a group for each of its parameters."""
+        return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
+
+    def check_query(self, query: Mapping[str, str]) -> None:
+        """Raise invalid for query parameters that the method does not have."""
+        fields = getattr(compute_v1, self.request).meta.fields
+        known = {re.sub(r"_(\w)", lambda match: match[1].upper(), name) for name in fields}
+        unknown = set(query) - known
+        if unknown:
+            raise ComputeError("invalidParameter", f"Unknown name '{min(unknown)}': Cannot bind query parameter.")
+        given = query.get("requestId")
+        if given is not None and (not _REQUEST_ID.fullmatch(given) or given == _NO_REQUEST_ID):
+            raise ComputeError("invalid", f"Invalid value for field 'requestId': '{given}'. Must be a non-zero UUID.")
+
+    def checked_body(self, body: bytes) -> dict[str, Any]:
+        """The body, by the message class. Raises parseError."""
+        if not self.body:
+            if body not in (b"", b"{}"):
+                raise ComputeError("parseError", f"{self.name} takes no body")
+            return {}
+        try:
+            getattr(compute_v1, self.body).from_json(body or b"{}", ignore_unknown_fields=False)
+        except (ParseError, ValueError) as error:
+            raise ComputeError("parseError", " ".join(str(error).split())) from None
+        result: dict[str, Any] = json.loads(body or b"{}")
+        return result
+
+    def check_answer(self, answer: Mapping[str, Any]) -> bytes:
+        """The answer as it is sent. Raises ModelViolation."""
+        text = json.dumps(answer)
+        try:
+            getattr(compute_v1, self.answer).from_json(text, ignore_unknown_fields=False)
+        except (ParseError, ValueError) as error:
+            raise ModelViolation(f"{self.name}: {error}") from error
+        return text.encode()
+
+
+_ASSETS = {"regionDisks": "disks"}
+_VERBS = {"insert": "create", "aggregatedList": "list"}
+_HANDLERS: Mapping[str, Handler] = {
+    "aggregatedList": reads.aggregated_list,
+    "attachDisk": instances.attach_disk,
+    "createSnapshot": snapshots.create_snapshot,
+    "detachDisk": instances.detach_disk,
+    "get": reads.get,
+    "insert": disks.insert,
+    "list": reads.list_some,
+    "resize": disks.resize,
+    "setLabels": disks.set_labels,
+    "update": disks.update,
+}
+
+
+def _of_disks(service: str, scope: str, kind: str) -> list[Method]:
+    base = f"projects/{{project}}/{scope}/disks"
+    one = f"{base}/{{disk}}"
+    labels = f"{base}/{{resource}}/setLabels"
+    zone = kind.removesuffix("Disk") or "Zone"
+    return [
+        Method(f"{service}.insert", "POST", base, f"Insert{kind}Request", "Disk"),
+        Method(f"{service}.list", "GET", base, f"List{kind}sRequest", "", "DiskList"),
+        Method(f"{service}.get", "GET", one, f"Get{kind}Request", "", "Disk"),
+        Method(f"{service}.delete", "DELETE", one, f"Delete{kind}Request"),
+        Method(f"{service}.update", "PATCH", one, f"Update{kind}Request", "Disk"),
+        Method(f"{service}.resize", "POST", f"{one}/resize", f"Resize{kind}Request", f"{kind}sResizeRequest"),
+        Method(f"{service}.setLabels", "POST", labels, f"SetLabels{kind}Request", f"{zone}SetLabelsRequest"),
+        Method(
+            f"{service}.createSnapshot", "POST", f"{one}/createSnapshot", f"CreateSnapshot{kind}Request", "Snapshot"
+        ),
+    ]
+
+
+def _of_operations(service: str, scope: str, kind: str) -> list[Method]:
+    base = f"projects/{{project}}/{scope}/operations"
+    return [
+        Method(f"{service}.list", "GET", base, f"List{kind}OperationsRequest", "", "OperationList"),
+        Method(f"{service}.get", "GET", f"{base}/{{operation}}", f"Get{kind}OperationRequest"),
+    ]
+
+
+_PROJECT = "projects/{project}"
+_ZONE = f"{_PROJECT}/zones/{{zone}}"
+_VM = f"{_ZONE}/instances/{{instance}}"
+_SNAPSHOT = f"{_PROJECT}/global/snapshots/{{snapshot}}"
+METHODS: Mapping[str, Method] = {
+    method.name: method
+    for method in (
+        *_of_disks("disks", "zones/{zone}", "Disk"),
+        *_of_disks("regionDisks", "regions/{region}", "RegionDisk"),
+        Method(
+            "disks.aggregatedList",
+            "GET",
+            f"{_PROJECT}/aggregated/disks",
+            "AggregatedListDisksRequest",
+            "",
+            "DiskAggregatedList",
+        ),
+        Method(
+            "globalOperations.aggregatedList",
+            "GET",
+            f"{_PROJECT}/aggregated/operations",
+            "AggregatedListGlobalOperationsRequest",
+            "",
+            "OperationAggregatedList",
+        ),
+        Method("instances.list", "GET", f"{_ZONE}/instances", "ListInstancesRequest", "", "InstanceList"),
+        Method("instances.get", "GET", _VM, "GetInstanceRequest", "", "Instance"),
+        Method("instances.attachDisk", "POST", f"{_VM}/attachDisk", "AttachDiskInstanceRequest", "AttachedDisk"),
+        Method("instances.detachDisk", "POST", f"{_VM}/detachDisk", "DetachDiskInstanceRequest"),
+        Method("snapshots.get", "GET", _SNAPSHOT, "GetSnapshotRequest", "", "Snapshot"),
+        Method("snapshots.delete", "DELETE", _SNAPSHOT, "DeleteSnapshotRequest"),
+        Method(
+            "machineTypes.get",
+            "GET",
+            f"{_ZONE}/machineTypes/{{machineType}}",
+            "GetMachineTypeRequest",
+            "",
+            "MachineType",
+        ),
+        Method("zones.list", "GET", f"{_PROJECT}/zones", "ListZonesRequest", "", "ZoneList"),
+        *_of_operations("zoneOperations", "zones/{zone}", "Zone"),
+        *_of_operations("regionOperations", "regions/{region}", "Region"),
+        *_of_operations("globalOperations", "global", "Global"),
+    )
+}
+_PATTERNS = [(method, method.pattern) for method in METHODS.values()]
+
+
+def permissions_for(method: Method, body: Mapping[str, Any]) -> list[str]:
+    """What a caller needs for this call (Compute Engine documentation, "IAM permissions for methods")."""
+    needed = [method.permission]
+    if method.name.endswith(".insert"):
+        needed += ["compute.disks.setLabels"] if body.get("labels") else []
+        needed += ["compute.snapshots.useReadOnly"] if "sourceSnapshot" in body else []
+        needed += ["compute.disks.useReadOnly"] if "sourceDisk" in body else []
+        needed += ["compute.storagePools.use"] if "storagePool" in body else []
+    elif method.name.endswith(".createSnapshot"):
+        needed += ["compute.snapshots.create", *(["compute.snapshots.setLabels"] if body.get("labels") else [])]
+    elif method.name == "instances.attachDisk":
+        needed.append("compute.disks.useReadOnly" if body.get("mode") == "READ_ONLY" else "compute.disks.use")
+    return needed
+
+
+def parsed(verb: str, target: str, body: bytes) -> tuple[Method, dict[str, Any]]:
+    """The method and the parameters of a request; its body is the parameter `body`. Raises ComputeError."""
+    path, _, query = target.partition("?")
+    relative = unquote(path.removeprefix(_PREFIX))
+    for method, pattern in _PATTERNS:
+        match = pattern.fullmatch(relative)
+        if match is None or method.verb != verb or not path.startswith(_PREFIX):
+            continue
+        given = dict(parse_qsl(query, keep_blank_values=True))
+        method.check_query(given)
+        params: dict[str, Any] = {**given, **match.groupdict()}
+        checked = method.checked_body(body)
+        return method, {**params, "body": checked} if method.body else params
+    raise not_found(relative)

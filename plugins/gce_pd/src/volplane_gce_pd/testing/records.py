@@ -1,0 +1,203 @@
+"""What a mocked project holds: disks, virtual machines, snapshots, operations."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["URL", "DiskRecord", "InstanceRecord", "OperationRecord", "SnapshotRecord", "fingerprint"]
+
+URL = "https://www.googleapis.com/compute/v1/"
+Json = dict[str, Any]
+"""A JSON object, as in requests and answers."""
+
+
+def fingerprint(labels: Mapping[str, str]) -> str:
+    """The fingerprint of labels, which their next change must name."""
+    digest = hashlib.sha256(json.dumps(dict(labels), sort_keys=True).encode()).digest()[:8]
+    return base64.urlsafe_b64encode(digest).decode()
+
+
+@dataclass(slots=True, kw_only=True)
+class DiskRecord:
+    """A disk, as the fake keeps it.
+
+    place: zones/<zone> or regions/<region>. wanted: the body it was inserted with. status: as in the API.
+
+    users: zone and name of virtual machines, with the mode. busy: operations that work on it now.
+    """
+
+    place: str
+    name: str
+    id: int
+    wanted: Json
+    size: int
+    kind: str
+    created: str
+    status: str = "CREATING"
+    labels: dict[str, str] = field(default_factory=dict)
+    iops: int = 0
+    throughput: int = 0
+    users: dict[tuple[str, str], str] = field(default_factory=dict)
+    last_attach: str = ""
+    last_detach: str = ""
+    busy: int = 0
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Where it can be attached."""
+        replicas = tuple(str(url).rpartition("/")[2] for url in self.wanted.get("replicaZones", ()))
+        return replicas or (self.place.partition("/")[2],)
+
+    def path(self, project: str) -> str:
+        """Its relative URL."""
+        return f"projects/{project}/{self.place}/disks/{self.name}"
+
+    def shown(self, project: str) -> Json:
+        """The disk as in answers."""
+        kind, _, where = self.place.partition("/")
+        place = {kind.removesuffix("s"): f"{URL}projects/{project}/{self.place}"}
+        shown: Json = {
+            "kind": "compute#disk",
+            "id": str(self.id),
+            "name": self.name,
+            "sizeGb": str(self.size),
+            "status": self.status,
+            "type": f"{URL}projects/{project}/{kind}/{where}/diskTypes/{self.kind}",
+            "selfLink": URL + self.path(project),
+            "creationTimestamp": self.created,
+            "labelFingerprint": fingerprint(self.labels),
+            "users": [f"{URL}projects/{project}/zones/{zone}/instances/{name}" for zone, name in self.users][:50],
+            **place,
+        }
+        copied = ("description", "accessMode", "storagePool", "enableConfidentialCompute", "diskEncryptionKey")
+        shown |= {key: self.wanted[key] for key in copied if key in self.wanted}
+        for key in ("sourceSnapshot", "sourceDisk"):
+            if key in self.wanted:
+                shown[key] = URL + str(self.wanted[key]).removeprefix(URL)
+        if "replicaZones" in self.wanted:
+            shown["replicaZones"] = [f"{URL}projects/{project}/zones/{zone}" for zone in self.zones]
+        optional = {
+            "labels": dict(self.labels),
+            "provisionedIops": str(self.iops) if self.iops else "",
+            "provisionedThroughput": str(self.throughput) if self.throughput else "",
+            "lastAttachTimestamp": self.last_attach,
+            "lastDetachTimestamp": self.last_detach,
+        }
+        return shown | {key: value for key, value in optional.items() if value}
+
+
+@dataclass(slots=True, kw_only=True)
+class InstanceRecord:
+    """A virtual machine. disks: device name -> path and mode of the disk. free_at: when its queue is worked off."""
+
+    zone: str
+    name: str
+    id: int
+    machine_type: str
+    created: str
+    status: str = "RUNNING"
+    disks: dict[str, tuple[str, str]] = field(default_factory=dict)
+    queued: int = 0
+    free_at: float = 0.0
+
+    def shown(self, project: str) -> Json:
+        """The virtual machine as in answers."""
+        base = f"{URL}projects/{project}/zones/{self.zone}"
+        return {
+            "kind": "compute#instance",
+            "id": str(self.id),
+            "name": self.name,
+            "zone": base,
+            "machineType": f"{base}/machineTypes/{self.machine_type}",
+            "status": self.status,
+            "creationTimestamp": self.created,
+            "selfLink": f"{base}/instances/{self.name}",
+            "disks": [
+                {
+                    "kind": "compute#attachedDisk",
+                    "type": "PERSISTENT",
+                    "mode": mode,
+                    "source": URL + path,
+                    "deviceName": device,
+                    "index": index,
+                    "boot": index == 0,
+                }
+                for index, (device, (path, mode)) in enumerate(self.disks.items())
+            ],
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class SnapshotRecord:
+    """A snapshot. disk: path of its disk. status: as in the API."""
+
+    name: str
+    id: int
+    size: int
+    disk: str
+    disk_id: int
+    created: str
+    status: str = "CREATING"
+    description: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def shown(self, project: str) -> Json:
+        """The snapshot as in answers."""
+        return {
+            "kind": "compute#snapshot",
+            "id": str(self.id),
+            "name": self.name,
+            "diskSizeGb": str(self.size),
+            "status": self.status,
+            "sourceDisk": URL + self.disk,
+            "sourceDiskId": str(self.disk_id),
+            "creationTimestamp": self.created,
+            "selfLink": f"{URL}projects/{project}/global/snapshots/{self.name}",
+            "description": self.description,
+            "labels": dict(self.labels),
+            "labelFingerprint": fingerprint(self.labels),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class OperationRecord:
+    """An operation. place: zones/<zone>, regions/<region> or global. status: PENDING, RUNNING, DONE. ended: when."""
+
+    place: str
+    name: str
+    id: int
+    method: str
+    target: str
+    created: str
+    status: str = "PENDING"
+    error: tuple[str, str] | None = None
+    error_status: int = 0
+    ended: float | None = None
+
+    def shown(self, project: str) -> Json:
+        """The operation as in answers."""
+        kind, _, where = self.place.partition("/")
+        place = {kind.removesuffix("s"): f"{URL}projects/{project}/{self.place}"} if where else {}
+        shown: Json = {
+            "kind": "compute#operation",
+            "id": str(self.id),
+            "name": self.name,
+            "operationType": self.method.rpartition(".")[2],
+            "targetLink": URL + self.target,
+            "status": self.status,
+            "progress": {"PENDING": 0, "RUNNING": 50}.get(self.status, 100),
+            "insertTime": self.created,
+            "selfLink": f"{URL}projects/{project}/{self.place}/operations/{self.name}",
+            **place,
+        }
+        if self.error is not None:
+            code, message = self.error
+            shown["error"] = {"errors": [{"code": code, "message": message}]}
+            shown["httpErrorStatusCode"] = self.error_status
+            shown["httpErrorMessage"] = "BAD REQUEST" if self.error_status == 400 else "FORBIDDEN"
+        return shown

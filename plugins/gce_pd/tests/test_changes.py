@@ -1,0 +1,192 @@
+"""Growing, changing and snapshots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from volplane import (
+    AlreadyExists,
+    BackendError,
+    Done,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from volplane_gce_pd.testing import Behaviour
+from volplane_testing.cloud import FaultKind
+
+GIB = 1 << 30
+HB = {"type": "hyperdisk-balanced"}
+
+
+@pytest.mark.parametrize("parameters", [HB, {"type": "pd-ssd", "replication-type": "regional-pd"}])
+def test_a_disk_grows_while_it_is_used(site: Any, parameters: Any) -> None:
+    asset = site.provision(parameters=parameters)
+    grown = site.expand(asset, 15 * GIB + 1)
+    assert (grown.capacity_bytes, site.disk.size) == (16 * GIB, 16)
+    assert (grown.handle, grown.node_affinity) == (asset.handle, asset.node_affinity)
+    assert site.expand(asset, 12 * GIB).capacity_bytes == 16 * GIB
+    assert site.provision(parameters=parameters).capacity_bytes == 16 * GIB
+
+
+def test_an_impossible_size_is_refused_before_the_call(site: Any) -> None:
+    asset = site.provision()
+    with pytest.raises(InvalidArgument, match="at most 65536 GiB"):
+        site.expand(asset, 1 << 47)
+    assert site.fake.calls["disks.resize"] == 0
+
+
+@pytest.mark.parametrize("shape", ["operation", "http"])
+def test_a_quota_stops_growing_and_is_told(new_site: Any, shape: str) -> None:
+    site = new_site(Behaviour(disks_gb=15, shape=shape))
+    asset = site.provision()
+    with pytest.raises(ResourceExhausted, match="DISKS_TOTAL_GB"):
+        site.expand(asset, 20 * GIB)
+    site.fake.behave(disks_gb=100)
+    assert site.expand(asset, 20 * GIB).capacity_bytes == 20 * GIB
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP, FaultKind.LATE])
+def test_growing_without_an_answer_grows_once(site: Any, kind: FaultKind) -> None:
+    asset = site.provision()
+    site.fault("disks.resize", kind, seconds=3.0)
+    with pytest.raises(Unavailable):
+        site.expand(asset, 20 * GIB)
+    assert site.again().expand(asset, 20 * GIB).capacity_bytes == 20 * GIB
+    assert len([each for each in site.fake.operations if each.method == "disks.resize"]) == 1
+
+
+def test_a_failed_growth_is_told_and_tried_anew(site: Any) -> None:
+    asset = site.provision()
+    site.fail("disks.resize", "INTERNAL_ERROR", "it broke")
+    with pytest.raises(Unavailable, match="it broke"):
+        site.expand(asset, 20 * GIB)
+    assert site.expand(asset, 20 * GIB).capacity_bytes == 20 * GIB
+
+
+def test_a_disk_that_another_operation_works_on_is_waited_for(site: Any) -> None:
+    asset = site.provision()
+    site.disk.busy = 1
+    with pytest.raises(Unavailable, match="another operation works on it") as raised:
+        site.expand(asset, 20 * GIB)
+    assert raised.value.retry_after == 1.0
+    site.disk.busy = 0
+    assert site.expand(asset, 20 * GIB).capacity_bytes == 20 * GIB
+
+
+def test_iops_and_throughput_are_changed_in_one_operation(site: Any) -> None:
+    asset = site.provision(parameters=HB)
+    assert site.modify(asset, iops="4000", throughput="250Mi") == Done()
+    assert (site.disk.iops, site.disk.throughput) == (4000, 250)
+    assert site.modify(asset, throughput="250", iops="4000") == Done()
+    assert site.modify(asset, throughput="1Gi") == Done()
+    assert (site.disk.iops, site.disk.throughput) == (4000, 1024)
+    assert site.fake.calls["disks.update"] == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"iops": "many"}, "whole number"),
+        ({"throughput": "250Ki"}, "such as 250 or 250Mi"),
+        ({"type": "pd-ssd"}, "iops and throughput"),
+        ({"iops": "100"}, "3000 to 160000"),
+        ({"iops": "6000"}, "for each GiB"),
+        ({"throughput": "100000"}, "140 to 2400"),
+    ],
+)
+def test_a_change_that_cannot_be_had_is_refused(site: Any, parameters: Any, told: str) -> None:
+    asset = site.provision(parameters=HB)
+    with pytest.raises(InvalidArgument, match=told):
+        site.modify(asset, **parameters)
+    assert site.fake.calls["disks.update"] == 0
+
+
+def test_a_type_without_iops_says_so(site: Any) -> None:
+    with pytest.raises(InvalidArgument, match="no IOPS to choose"):
+        site.modify(site.provision(), iops="4000")
+
+
+def test_a_disk_that_is_gone_or_foreign_is_not_changed(site: Any) -> None:
+    asset = site.provision(parameters=HB)
+    with pytest.raises(NotFound, match="does not exist"):
+        site.modify(asset.handle.replace("u1", "u9"), iops="4000")
+    with pytest.raises(InvalidArgument, match="no disk of project"):
+        site.modify("vol-1", iops="4000")
+    with pytest.raises(InvalidArgument, match="not in region"):
+        site.modify("projects/test-project/zones/us-test1-a/disks/d", iops="4000")
+    with pytest.raises(AlreadyExists, match="pvc-u2"):
+        site.expand(asset, 20 * GIB, owner=site.owner("u2"))
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_made_once_and_carries_the_cluster(site: Any) -> None:
+    asset = site.provision()
+    snapshot = site.snapshot(asset)
+    assert (snapshot.ready, snapshot.size_bytes) == (True, 10 * GIB)
+    assert site.snapshot(asset) == snapshot
+    (made,) = site.fake.snapshots.values()
+    assert made.labels["volplane-cluster"] == "cluster-1"
+    assert site.fake.calls["disks.createSnapshot"] == 1
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP])
+def test_a_snapshot_without_an_answer_is_made_once(site: Any, kind: FaultKind) -> None:
+    asset = site.provision()
+    site.fault("disks.createSnapshot", kind)
+    with pytest.raises(Unavailable):
+        site.snapshot(asset)
+    site.again().snapshot(asset)
+    site.clock.advance(10.0)
+    assert site.snapshot(asset).ready
+    assert len(site.fake.snapshots) == 1
+
+
+def test_a_snapshot_of_a_regional_disk(site: Any) -> None:
+    asset = site.provision(parameters={"type": "pd-ssd", "replication-type": "regional-pd"})
+    assert site.snapshot(asset).ready
+    assert site.delete_snapshot(site.snapshot(asset).handle) == Done()
+    assert site.fake.snapshots == {}
+
+
+def test_a_name_that_is_taken_by_another_disk_or_cluster_is_refused(site: Any) -> None:
+    first, second = site.provision(), site.provision("u2")
+    site.snapshot(first)
+    with pytest.raises(AlreadyExists, match="snap-a exists"):
+        site.snapshot(second, uid="u2")
+    site.fake.snapshots["snap-a"].labels["volplane-cluster"] = "other"
+    with pytest.raises(AlreadyExists, match="made by somebody else"):
+        site.snapshot(first)
+
+
+def test_a_failed_snapshot_is_told(site: Any) -> None:
+    asset = site.provision()
+    site.fail("disks.createSnapshot", "INTERNAL_ERROR", "it broke")
+    with pytest.raises(Unavailable, match="it broke"):
+        site.snapshot(asset)
+    with pytest.raises(BackendError, match="has failed; delete it"):
+        site.snapshot(asset)
+
+
+def test_a_name_that_compute_engine_does_not_take_is_hashed(site: Any) -> None:
+    snapshot = site.snapshot(site.provision(), name="Snapshot_1")
+    assert snapshot.handle.startswith("projects/test-project/global/snapshots/v-snapshot-1-")
+
+
+def test_only_snapshots_of_this_cluster_are_deleted(site: Any) -> None:
+    handle = site.snapshot(site.provision()).handle
+    with pytest.raises(AlreadyExists, match="belongs to cluster 'cluster-1'"):
+        site.delete_snapshot(handle, cluster_id="cluster-2")
+    assert site.delete_snapshot(handle) == Done()
+    assert site.delete_snapshot(handle) == Done()
+    assert site.delete_snapshot("snap-123") == Done()
+
+
+def test_unknown_parameters_of_a_snapshot_class_are_refused(site: Any) -> None:
+    with pytest.raises(InvalidArgument, match="unknown parameter 'speed'"):
+        site.snapshot(site.provision(), parameters={"speed": "high"})

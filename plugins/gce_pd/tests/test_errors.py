@@ -1,0 +1,172 @@
+"""The error table, row by row, in both shapes: the reason of an HTTP error, and the code of an operation's error."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from volplane import (
+    BackendError,
+    Done,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    Throttled,
+    Unavailable,
+    VolumeInUse,
+)
+from volplane_gce_pd import errors
+from volplane_gce_pd.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, GceError
+from volplane_testing.cloud import FaultKind
+
+HTTP: list[tuple[str, int, type[BackendError], str]] = [
+    ("notFound", 404, NotFound, ""),
+    ("resourceInUseByAnotherResource", 400, VolumeInUse, "detach it there"),
+    ("quotaExceeded", 403, ResourceExhausted, "higher quota"),
+    ("regionQuotaExceeded", 403, ResourceExhausted, "higher quota"),
+    ("limitExceeded", 403, ResourceExhausted, "higher quota"),
+    ("rateLimitExceeded", 403, Throttled, "fewer calls"),
+    ("userRateLimitExceeded", 403, Throttled, "fewer calls"),
+    ("resourceOperationRateExceeded", 403, Throttled, "fewer calls"),
+    ("strangeRate", 429, Throttled, "fewer calls"),
+    ("zoneResourcePoolExhausted", 503, ResourceExhausted, "another zone"),
+    ("zoneResourcePoolExhaustedWithDetails", 503, ResourceExhausted, "another zone"),
+    ("stockout", 503, ResourceExhausted, "another zone"),
+    ("resourceNotReady", 400, Unavailable, "another operation works on it"),
+    ("conditionNotMet", 412, Unavailable, "policy of the organization"),
+    ("invalidFingerprint", 412, Unavailable, "changed meanwhile"),
+    ("strangeCondition", 412, Unavailable, "changed meanwhile"),
+    ("forbidden", 403, PermissionDenied, "disks.insert needs a permission"),
+    ("accessNotConfigured", 403, PermissionDenied, "API is off"),
+    ("strangeRefusal", 403, PermissionDenied, "gce-pd-roles.json"),
+    ("backendError", 503, Unavailable, "looks before it goes on"),
+    ("internalError", 500, Unavailable, "looks before it goes on"),
+    ("strangeTrouble", 502, Unavailable, "looks before it goes on"),
+    ("strangeTrouble", 504, Unavailable, "looks before it goes on"),
+    ("invalid", 400, InvalidArgument, ""),
+    ("invalidParameter", 400, InvalidArgument, ""),
+    ("badRequest", 400, InvalidArgument, ""),
+    ("unsupportedOperation", 400, InvalidArgument, ""),
+    ("parseError", 400, InvalidArgument, ""),
+    ("strangeRequest", 400, InvalidArgument, ""),
+]
+OPERATION: list[tuple[str, type[BackendError], str]] = [
+    ("RESOURCE_NOT_FOUND", NotFound, ""),
+    ("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", VolumeInUse, "detach it there"),
+    ("QUOTA_EXCEEDED", ResourceExhausted, "higher quota"),
+    ("REGION_QUOTA_EXCEEDED", ResourceExhausted, "higher quota"),
+    ("RATE_LIMIT_EXCEEDED", Throttled, "fewer calls"),
+    ("RESOURCE_OPERATION_RATE_EXCEEDED", Throttled, "fewer calls"),
+    ("ZONE_RESOURCE_POOL_EXHAUSTED", ResourceExhausted, "another zone"),
+    ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", ResourceExhausted, "another zone"),
+    ("STOCKOUT", ResourceExhausted, "another zone"),
+    ("RESOURCE_NOT_READY", Unavailable, "another operation works on it"),
+    ("OPERATION_CANCELED_BY_USER", Unavailable, "cancelled"),
+    ("CONDITION_NOT_MET", Unavailable, "changed meanwhile"),
+    ("PERMISSIONS_ERROR", PermissionDenied, "permission"),
+    ("INTERNAL_ERROR", Unavailable, "looks before it goes on"),
+    ("SERVICE_UNAVAILABLE", Unavailable, "looks before it goes on"),
+    ("INVALID_USAGE", InvalidArgument, ""),
+    ("INVALID_FIELD_VALUE", InvalidArgument, ""),
+    ("UNSUPPORTED_OPERATION", InvalidArgument, ""),
+]
+
+
+@pytest.mark.parametrize(("code", "status", "kind", "told"), HTTP)
+def test_a_refused_call(site: Any, code: str, status: int, kind: type[BackendError], told: str) -> None:
+    site.clock.advance(61.0)
+    site.refuse("disks.insert", code, "It said so.", status=status)
+    with pytest.raises(kind) as raised:
+        site.provision()
+    assert type(raised.value) is kind
+    assert raised.value.code == code
+    assert "It said so" in str(raised.value)
+    assert told in str(raised.value)
+    assert site.fake.disks == {}
+
+
+@pytest.mark.parametrize(("code", "kind", "told"), OPERATION)
+def test_a_failed_operation(site: Any, code: str, kind: type[BackendError], told: str) -> None:
+    site.fail("disks.insert", code, "It said so.")
+    with pytest.raises(kind) as raised:
+        site.provision()
+    assert type(raised.value) is kind
+    assert (raised.value.code, raised.value.nothing_done) == (code, True)
+    assert "It said so" in str(raised.value)
+    assert told in str(raised.value)
+    if isinstance(raised.value, ResourceExhausted):
+        assert raised.value.reschedule == ("ZONE" in code or "STOCK" in code)
+
+
+@pytest.mark.parametrize("shape", ["refused", "failed"])
+def test_what_exists_already_is_read_and_taken(site: Any, shape: str) -> None:
+    if shape == "refused":
+        site.fault("disks.insert", FaultKind.LIE, code="alreadyExists", status=409)
+    else:
+        site.fail("disks.insert", "RESOURCE_ALREADY_EXISTS")
+    assert site.provision().handle.endswith("pvc-u1")
+    assert len(site.fake.disks) == 1
+
+
+@pytest.mark.parametrize("code", ["notFound", "strangeAbsence"])
+def test_what_is_gone_is_deleted(site: Any, code: str) -> None:
+    asset = site.provision()
+    site.refuse("disks.delete", code, status=404)
+    assert site.delete(asset) == Done()
+    site.fail("disks.delete", "RESOURCE_NOT_FOUND")
+    assert site.delete(asset) == Done()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "unknown"),
+    [
+        ("backendError", 503, True),
+        ("strange", 502, True),
+        (NO_ANSWER, 0, True),
+        ("alreadyExists", 409, True),
+        ("UNHEARD_OF", 200, True),
+        (NOT_SENT, 0, False),
+        (NO_CREDENTIALS, 0, False),
+        ("rateLimitExceeded", 403, False),
+        ("quotaExceeded", 403, False),
+        ("forbidden", 403, False),
+        ("invalid", 400, False),
+        ("zoneResourcePoolExhausted", 503, False),
+    ],
+)
+def test_a_row_says_whether_something_may_have_been_done(code: str, status: int, unknown: bool) -> None:
+    assert errors.outcome_unknown(GceError("disks.insert", code, "", status)) is unknown
+
+
+def test_times_of_the_next_try_are_those_of_the_table(site: Any) -> None:
+    for code, seconds in (("quotaExceeded", 60.0), ("rateLimitExceeded", 5.0), ("forbidden", 60.0), ("invalid", None)):
+        site.refuse("disks.insert", code)
+        with pytest.raises(BackendError) as raised:
+            site.provision()
+        assert raised.value.retry_after == seconds
+
+
+def test_a_refusal_because_of_the_rate_halves_the_rate(new_site: Any) -> None:
+    site = new_site(mutations_per_second=10, mutation_burst=1)
+    site.refuse("disks.insert", "rateLimitExceeded")
+    with pytest.raises(Throttled):
+        site.provision()
+    demands = [site.demand(f"u{number}") for number in range(2, 6)]
+    for demand in demands:
+        site.backend.provision(demand)
+    site.clock.advance(0.5)
+    waits = [site.backend.provision(demand).retry_after for demand in demands]
+    assert waits == pytest.approx([0.5, 0.7, 0.9, 1.1]), "a second's pause, then five a second"
+
+
+def test_every_code_of_the_table_stands_in_this_file() -> None:
+    """A row without a test would be a guess."""
+    tests = Path(__file__).read_text("utf-8")
+    codes = {code.rstrip("*") for row in errors._TABLE.rows for code in row.codes}
+    named = {code for code in codes if not re.fullmatch(r"HTTP \d+", code) and code not in ("HTTP 5", "authError")}
+    missing = {code for code in named - {NO_ANSWER, NOT_SENT, NO_CREDENTIALS, "required"} if code not in tests}
+    assert missing == set()

@@ -1,0 +1,531 @@
+"""Making, finding, listing, adopting and deleting disks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from volplane import (
+    Absent,
+    AccessMode,
+    AlreadyExists,
+    Asset,
+    DeleteRequest,
+    Done,
+    InProgress,
+    InvalidArgument,
+    NotFound,
+    Ownership,
+    ResourceExhausted,
+    Throttled,
+    Unavailable,
+    Unsupported,
+    VolumeInUse,
+    VolumeMode,
+)
+from volplane.cloud import LABELS
+from volplane_gce_pd.testing import Behaviour
+from volplane_testing.cloud import FaultKind
+
+GIB = 1 << 30
+ZONE = "topology.gke.io/zone"
+A, B, C = (f"europe-test1-{letter}" for letter in "abc")
+KEY = "projects/keys/locations/europe/keyRings/r/cryptoKeys/k"
+POOL = f"projects/test-project/zones/{A}/storagePools/pool-1"
+HB = {"type": "hyperdisk-balanced"}
+REGIONAL = {"type": "pd-ssd", "replication-type": "regional-pd"}
+
+
+# --- what is made -----------------------------------------------------------------------------------------------
+
+
+def test_a_claim_gets_a_disk_of_its_zone_with_the_handle_of_the_official_driver(site: Any) -> None:
+    asset = site.provision(size=5 * GIB + 1, parameters={"type": "pd-ssd", "csi.storage.k8s.io/fstype": "xfs"})
+    assert asset.handle == f"projects/test-project/zones/{A}/disks/pvc-u1"
+    assert asset.capacity_bytes == 6 * GIB
+    assert asset.node_affinity == ({ZONE: A},)
+    assert asset.source.fields == {
+        "driver": "pd.csi.storage.gke.io",
+        "volumeHandle": asset.handle,
+        "fsType": "xfs",
+    }
+    assert asset.attributes == {"storage.kubernetes.io/csiProvisionerIdentity": "pd.volplane.dev"}
+    assert (site.disk.kind, site.disk.size, site.disk.status) == ("pd-ssd", 6, "READY")
+    assert json.loads(site.disk.wanted["description"])["kubernetes.io/created-for/pvc/name"] == "data-u1"
+
+
+def test_the_marks_are_labels_and_are_there_from_the_first_moment(new_site: Any) -> None:
+    site = new_site(labels={"team": "a"})
+    demand = site.demand(parameters={"labels": "tier=gold"})
+    assert isinstance(site.backend.provision(demand), InProgress)
+    labels = site.disk.labels
+    assert LABELS.owner(labels) == site.owner()
+    assert (labels["team"], labels["tier"]) == ("a", "gold")
+
+
+def test_a_block_volume_has_no_file_system(site: Any) -> None:
+    assert "fsType" not in site.provision(volume_mode=VolumeMode.BLOCK).source.fields
+
+
+def test_everything_a_class_can_ask_for_reaches_compute_engine(new_site: Any) -> None:
+    site = new_site(Behaviour(kms_keys={KEY: True}, storage_pools=frozenset({POOL})))
+    site.provision(
+        parameters={
+            **HB,
+            "disk-encryption-kms-key": KEY,
+            "provisioned-iops-on-create": "4000",
+            "provisioned-throughput-on-create": "250Mi",
+            "enable-confidential-storage": "true",
+            "storage-pools": POOL,
+            "resource-tags": "123456/environment/production",
+        }
+    )
+    wanted = site.disk.wanted
+    assert wanted["diskEncryptionKey"] == {"kmsKeyName": KEY}
+    assert (wanted["provisionedIops"], wanted["provisionedThroughput"]) == ("4000", "250")
+    assert wanted["enableConfidentialCompute"] is True
+    assert wanted["storagePool"] == POOL
+    assert wanted["params"] == {"resourceManagerTags": {"123456/environment": "production"}}
+
+
+def test_a_regional_disk_can_be_reached_from_both_its_zones(site: Any) -> None:
+    asset = site.provision(parameters={"type": "pd-balanced", "replication-type": "regional-pd"})
+    assert asset.handle == "projects/test-project/regions/europe-test1/disks/pvc-u1"
+    first, second = (segment[ZONE] for segment in asset.node_affinity)
+    assert first == A, "the selected node's zone is one of them"
+    assert second in (B, C)
+    assert site.provision(parameters={"type": "pd-balanced", "replication-type": "regional-pd"}) == asset
+    assert site.delete(asset) == Done()
+    assert site.fake.disks == {}
+
+
+def test_a_regional_disk_takes_the_zones_that_the_class_allows(site: Any) -> None:
+    allowed = ({ZONE: A}, {ZONE: C})
+    asset = site.provision(
+        parameters={
+            "type": "pd-ssd",
+            "replication-type": "regional-pd",
+            "availability-class": "regional-hard-failover",
+        },
+        segment={ZONE: C},
+        allowed_segments=allowed,
+    )
+    assert {segment[ZONE] for segment in asset.node_affinity} == {A, C}
+    assert asset.attributes["force-attach"] == "true"
+
+
+def test_a_small_claim_gets_the_smallest_disk_of_its_type(site: Any) -> None:
+    assert site.provision(size=1, parameters={"type": "hyperdisk-extreme"}).capacity_bytes == 64 * GIB
+
+
+def test_a_shared_block_disk_has_an_access_mode_for_it(site: Any) -> None:
+    modes = (AccessMode.READ_WRITE_MANY,)
+    site.provision(parameters=HB, access_modes=modes, volume_mode=VolumeMode.BLOCK)
+    assert site.disk.wanted["accessMode"] == "READ_WRITE_MANY"
+
+
+def test_a_disk_can_be_made_from_a_snapshot_and_from_a_disk(site: Any) -> None:
+    first = site.provision()
+    snapshot = site.snapshot(first)
+    assert snapshot.handle == "projects/test-project/global/snapshots/snap-a"
+    site.provision("u2", source_snapshot=snapshot.handle)
+    site.provision("u3", source_volume=first.handle)
+    wanted = {disk.name: disk.wanted for disk in site.fake.disks.values()}
+    assert wanted["pvc-u2"]["sourceSnapshot"] == snapshot.handle
+    assert wanted["pvc-u3"]["sourceDisk"] == first.handle
+    with pytest.raises(NotFound, match="snap-b"):
+        site.provision("u4", source_snapshot="projects/test-project/global/snapshots/snap-b")
+
+
+# --- what is refused --------------------------------------------------------------------------------------------
+
+WRONG = [
+    ({"type": "pd-standard", "provisioned-iops-on-create": "3000"}, "no IOPS to choose"),
+    ({**HB, "provisioned-iops-on-create": "2999"}, "3000 to 160000"),
+    ({**HB, "provisioned-throughput-on-create": "9Gi"}, "140 to 2400"),
+    ({"type": "pd-extreme", "replication-type": "regional-pd"}, "no regional disks"),
+    ({"type": "hyperdisk-balanced-high-availability"}, "needs replication-type"),
+    ({"availability-class": "regional-hard-failover"}, "needs replication-type"),
+    ({**HB, "enable-confidential-storage": "true"}, "disk-encryption-kms-key"),
+    ({"storage-pools": POOL}, "can be in one"),
+    ({**HB, "storage-pools": "pool-1"}, "full name"),
+    ({**HB, "storage-pools": f"{POOL},{POOL}2"}, "two of zone"),
+    ({"access-mode": "READ_WRITE_MANY"}, "only hyperdisks"),
+    ({**HB, "access-mode": "READ_ONLY_MANY"}, "do not have it"),
+    ({"labels": "Team=a"}, "lower-case"),
+    ({"labels": "team=A"}, "lower-case"),
+    ({"labels": "volplane-cluster=x"}, "reserved"),
+    ({"labels": ",".join(f"k{n}=v" for n in range(59))}, "at most 58"),
+    ({"resource-tags": "environment=prod"}, "parent/key/value"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "told"), WRONG, ids=[str(row[0])[:60] for row in WRONG])
+def test_a_wrong_parameter_is_refused_before_anything_is_made(site: Any, parameters: Any, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        site.validate(**parameters)
+    with pytest.raises(InvalidArgument, match=told):
+        site.provision(parameters=parameters)
+    assert site.fake.calls["disks.insert"] == 0
+
+
+def test_iops_must_fit_the_size(site: Any) -> None:
+    with pytest.raises(InvalidArgument, match="at most 5000, or for a larger disk"):
+        site.provision(size=10 * GIB, parameters={**HB, "provisioned-iops-on-create": "6000"})
+
+
+def test_a_size_that_no_disk_has_is_refused(site: Any) -> None:
+    with pytest.raises(InvalidArgument, match="at most 65536 GiB"):
+        site.provision(size=1 << 50)
+    with pytest.raises(InvalidArgument, match="more than the limit"):
+        site.provision(size=GIB, limit_bytes=2 * GIB, parameters=HB)
+
+
+def test_access_modes_that_no_disk_has_are_refused(site: Any) -> None:
+    with pytest.raises(Unsupported, match="ReadWriteMany"):
+        site.provision(access_modes=(AccessMode.READ_WRITE_MANY,))
+    with pytest.raises(Unsupported, match="ReadOnlyMany"):
+        site.provision(access_modes=(AccessMode.READ_ONLY_MANY,))
+
+
+def test_a_zone_of_another_region_is_refused(site: Any) -> None:
+    with pytest.raises(InvalidArgument, match="not in region"):
+        site.provision(segment={ZONE: "us-test1-a"})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"region": "mars-1"}, "has no zone in 'mars-1'"),
+        ({"zones": ("europe-test1-z",)}, "is not one of"),
+        ({"zones": ("us-test1-a",)}, "not in region"),
+        ({"labels": {"Team": "x"}}, "lower-case"),
+    ],
+)
+def test_a_wrong_option_is_told_at_the_start(new_site: Any, options: Any, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        new_site(**options)
+
+
+def test_a_project_that_does_not_exist_is_told_at_the_start(new_site: Any) -> None:
+    with pytest.raises(NotFound, match="projects/another-one"):
+        new_site(project="another-one")
+
+
+# --- once, whatever happens -------------------------------------------------------------------------------------
+
+
+def test_the_operation_is_saved_and_a_new_process_goes_on_waiting_for_it(site: Any) -> None:
+    demand = site.demand()
+    result = site.backend.provision(demand)
+    assert isinstance(result, InProgress)
+    assert result.state["operation"].startswith(f"zones/{A}/operations/")
+    site.again()
+    site.clock.advance(2.0)
+    resumed = replace(demand, context=replace(demand.context, state=dict(result.state)))
+    assert isinstance(site.finish(site.backend.provision, resumed), Asset)
+    assert site.fake.calls["disks.insert"] == 1
+
+
+def test_an_operation_that_is_forgotten_is_replaced_by_a_look_at_the_disk(new_site: Any) -> None:
+    site = new_site(Behaviour(operation_kept=1.0))
+    result = site.backend.provision(site.demand())
+    site.again()
+    site.clock.advance(100.0)
+    demand = site.demand()
+    resumed = replace(demand, context=replace(demand.context, state=dict(result.state)))
+    assert isinstance(site.finish(site.backend.provision, resumed), Asset)
+    assert site.fake.calls["disks.insert"] == 1
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP, FaultKind.LATE, FaultKind.CLOSE, FaultKind.LIE])
+@pytest.mark.parametrize("crash", [False, True])
+def test_an_insert_without_an_answer_makes_no_second_disk(site: Any, kind: FaultKind, crash: bool) -> None:
+    site.fault("disks.insert", kind, seconds=20.0, code="backendError")
+    with pytest.raises(Unavailable):
+        site.provision()
+    if crash:
+        site.again()
+    site.provision()
+    site.clock.advance(120.0)
+    assert len(site.fake.disks) == 1
+    assert len({operation.target for operation in site.fake.operations if operation.method == "disks.insert"}) == 1
+    assert len([operation for operation in site.fake.operations if operation.method == "disks.insert"]) == 1
+
+
+def test_a_request_id_is_used_again_until_its_operation_has_failed(site: Any) -> None:
+    ids: list[str] = []
+    site.refuse("disks.insert", "backendError", when=lambda given: bool(ids.append(given["requestId"])) or True)
+    site.fault("disks.insert", FaultKind.FAIL, code="INTERNAL_ERROR", skip=0, when=_noting(ids))
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            site.provision(context=site.context(state=dict(site.states[-1]) if site.states else {}))
+    site.fault("disks.insert", FaultKind.LOSE, when=_noting(ids, match=False))
+    site.provision(context=site.context(state=dict(site.states[-1])))
+    assert len(ids) == 3
+    assert ids[0] == ids[1], "nothing was started by the first call"
+    assert ids[2] != ids[1], "the operation of the second one has failed"
+
+
+def _noting(ids: list[str], *, match: bool = True) -> Any:
+    def note(given: Any) -> bool:
+        if given["requestId"] not in ids[1:]:
+            ids.append(given["requestId"])
+        return match
+
+    return note
+
+
+def test_another_leader_makes_a_request_of_its_own(site: Any) -> None:
+    """Its fence is a label of the disk, and a requestId that was used for another body is refused."""
+    site.fail("disks.insert", "INTERNAL_ERROR")
+    site.backend.provision(site.demand(context=site.context(fence="1/a")))
+    site.clock.advance(5.0)
+    asset = site.again().provision(context=site.context(fence="2/b"))
+    assert isinstance(asset, Asset)
+    assert site.disk.labels[LABELS.fence] == "2"
+
+
+def test_a_failed_operation_is_told_and_the_next_attempt_makes_the_disk(site: Any) -> None:
+    site.fail("disks.insert", "INTERNAL_ERROR", "it broke")
+    with pytest.raises(Unavailable, match="it broke") as raised:
+        site.provision()
+    assert raised.value.nothing_done
+    assert site.fake.disks == {}
+    site.provision(context=site.context(state=dict(site.states[-1])))
+    assert site.disk.status == "READY"
+    assert {"attempt": 1} in site.states, "its number is saved before it is used"
+
+
+def test_a_disk_that_is_there_is_taken_if_it_answers_the_demand(site: Any) -> None:
+    asset = site.provision()
+    assert site.again().provision() == asset
+    assert site.fake.calls["disks.insert"] == 1
+    with pytest.raises(AlreadyExists, match="size 10 instead of 20"):
+        site.provision(size=20 * GIB)
+    with pytest.raises(AlreadyExists, match=f"in {A}, but {B} is asked for"):
+        site.provision(segment={ZONE: B})
+
+
+def test_a_disk_of_another_cluster_under_our_name_is_not_touched(site: Any) -> None:
+    site.provision()
+    site.disk.labels[LABELS.cluster] = "cluster-2"
+    with pytest.raises(AlreadyExists, match="cluster 'cluster-2'"):
+        site.again().provision()
+    with pytest.raises(AlreadyExists, match="cluster 'cluster-2'"):
+        site.delete(f"projects/test-project/zones/{A}/disks/pvc-u1")
+    site.disk.labels.clear()
+    with pytest.raises(AlreadyExists, match="carries no marks"):
+        site.again().provision()
+    assert site.disk.status == "READY"
+
+
+def test_a_name_that_is_taken_meanwhile_is_read_and_compared(site: Any) -> None:
+    first = site.demand()
+    assert isinstance(site.backend.provision(first), InProgress)
+    site.fake.forget_operations()
+    second = site.again()
+    second.refuse("disks.aggregatedList", "backendError")
+    with pytest.raises(Unavailable):
+        second.provision()
+    assert isinstance(second.provision(), Asset)
+    assert len(site.fake.disks) == 1
+
+
+def test_a_disk_that_somebody_deletes_meanwhile_is_made_again(site: Any) -> None:
+    result = site.backend.provision(site.demand())
+    site.clock.advance(5.0)
+    site.fake.remove_disk(f"zones/{A}", "pvc-u1")
+    asset = site.provision(context=site.context(state=dict(result.state)))
+    assert isinstance(asset, Asset)
+    assert site.fake.calls["disks.insert"] == 2
+
+
+def test_a_disk_that_stays_creating_is_told(site: Any) -> None:
+    site.fault("disks.insert", FaultKind.STALL)
+    demand = site.demand()
+    result = site.backend.provision(demand)
+    site.fake.forget_operations()
+    with pytest.raises(Unavailable, match="has been making pvc-u1") as raised:
+        site.provision(context=site.context(state=dict(result.state)))
+    assert raised.value.code == "CREATING"
+
+
+# --- places -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", ["operation", "http"])
+def test_a_zone_without_room_lets_the_scheduler_choose_another_node(new_site: Any, shape: str) -> None:
+    site = new_site(Behaviour(stock_outs=frozenset({A}), shape=shape))
+    site.clock.advance(61.0)  # Calls of an earlier process have arrived.
+    with pytest.raises(ResourceExhausted, match="does not have enough resources") as raised:
+        site.provision()
+    assert (raised.value.reschedule, raised.value.nothing_done, raised.value.scope) == (True, True, "zone")
+    assert site.fake.disks == {}
+
+
+@pytest.mark.parametrize("shape", ["operation", "http"])
+def test_without_a_chosen_node_another_zone_is_tried_at_once(new_site: Any, shape: str) -> None:
+    site = new_site(Behaviour(shape=shape))
+    site.clock.advance(61.0)
+    first = site.provision("u0", segment=None).node_affinity[0][ZONE]
+    site.delete(f"projects/test-project/zones/{first}/disks/pvc-u0", "u0")
+    site.fake.behave(stock_outs=frozenset({A, B}))
+    asset = site.provision(segment=None)
+    assert asset.node_affinity == ({ZONE: C},)
+    assert len(site.fake.disks) == 1
+
+
+def test_a_zone_that_is_down_is_left_out_and_does_not_stop_the_driver(new_site: Any) -> None:
+    site = new_site(Behaviour(zone_states={A: "DOWN"}, unreachable=frozenset({A})))
+    zones = {site.provision(f"u{n}", segment=None).node_affinity[0][ZONE] for n in range(8)}
+    assert zones == {B, C}
+
+
+def test_nothing_is_made_in_a_zone_whose_disks_cannot_be_read(new_site: Any) -> None:
+    site = new_site(Behaviour(unreachable=frozenset({A})))
+    with pytest.raises(Unavailable, match="cannot be read now"):
+        site.provision()
+    assert site.fake.calls["disks.insert"] == 0
+
+
+# --- finding, listing, adopting ---------------------------------------------------------------------------------
+
+
+def test_find_sees_a_disk_that_is_still_being_made_and_only_the_own_one(site: Any) -> None:
+    assert site.find() == Absent()
+    site.backend.provision(site.demand())
+    assert site.find().handle.endswith("/disks/pvc-u1")
+    assert site.find(generation=2) == Absent()
+
+
+def test_a_listing_has_pages_and_no_disks_of_others(new_site: Any) -> None:
+    site = new_site(Behaviour(max_results=2))
+    for number in range(5):
+        site.provision(f"u{number}", parameters={"replication-type": "regional-pd"} if number == 0 else {})
+    with site.fake.locked_state() as project:
+        project.disks[f"zones/{A}", "by-hand"] = replace_disk(site, "by-hand")
+    assert sorted(each.name for each in site.listed()) == [f"pvc-u{number}" for number in range(5)]
+    assert all(each.owner.cluster_id == "cluster-1" for each in site.listed())
+
+
+def replace_disk(site: Any, name: str) -> Any:
+    disk = site.fake.disks[f"zones/{A}", "pvc-u1"]
+    return type(disk)(**{**{field: getattr(disk, field) for field in disk.__slots__}, "name": name, "labels": {}})
+
+
+def test_a_listing_that_lacks_a_zone_is_an_error_that_names_it(site: Any) -> None:
+    site.provision()
+    site.fake.behave(unreachable=frozenset({B}))
+    with pytest.raises(Unavailable, match=f"disks of {B} cannot be read now"):
+        site.listed()
+    with pytest.raises(Unavailable, match=B):
+        site.find("u2")
+
+
+def test_ten_thousand_disks_are_listed_page_by_page(site: Any) -> None:
+    site.provision()
+    disk = site.disk
+    with site.fake.locked_state() as project:
+        for number in range(2_000):
+            name = f"pvc-n{number}"
+            project.disks[f"zones/{A}", name] = type(disk)(
+                **{**{field: getattr(disk, field) for field in disk.__slots__}, "name": name}
+            )
+    assert len(site.listed()) == 2_001
+    assert site.fake.calls["disks.aggregatedList"] == 1 + 5
+
+
+def test_adoption_replaces_the_marks_of_the_former_cluster(site: Any) -> None:
+    asset = site.provision()
+    former = Ownership(cluster_id="before", claim_uid="u1", volume_name="pvc-u1")
+    site.disk.labels[LABELS.cluster] = "before"
+    with pytest.raises(Throttled, match="being marked"):
+        site.backend.adopt(site.adoption(asset, former, fence="3/me"))
+    site.clock.advance(1.0)
+    assert site.backend.adopt(site.adoption(asset, former, fence="3/me")) == Done()
+    assert LABELS.owner(site.disk.labels) == site.owner()
+    assert site.disk.labels[LABELS.fence] == "3"
+    request = site.adoption(asset, former)
+    stranger = replace(request, volume=replace(request.volume, owner=site.owner("u9")))
+    with pytest.raises(AlreadyExists, match="belongs to pvc-u1 of cluster 'cluster-1'"):
+        site.backend.adopt(stranger)
+
+
+def test_labels_are_changed_only_by_who_has_read_them(site: Any) -> None:
+    asset = site.provision()
+    former = Ownership(cluster_id="before", claim_uid="u1", volume_name="pvc-u1")
+    site.disk.labels[LABELS.cluster] = "before"
+    site.refuse("disks.setLabels", "conditionNotMet")
+    with pytest.raises(Unavailable, match="changed meanwhile") as raised:
+        site.backend.adopt(site.adoption(asset, former))
+    assert raised.value.retry_after == 1.0
+
+
+# --- deleting ---------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_disk_is_gone_and_deleting_it_again_is_done(site: Any) -> None:
+    asset = site.provision()
+    assert site.delete(asset) == Done()
+    assert site.fake.disks == {}
+    assert site.delete(asset) == Done()
+    assert site.delete("projects/other-project/zones/z-a/disks/d") == Done()
+    assert site.fake.calls["disks.delete"] == 1
+
+
+def test_an_attached_disk_is_not_deleted_and_the_node_is_named(site: Any) -> None:
+    asset, vm = site.provision(), site.vm()
+    site.attach(asset, site.node(vm))
+    with pytest.raises(VolumeInUse, match="attached to node-a"):
+        site.delete(asset)
+    assert site.fake.calls["disks.delete"] == 0
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP, FaultKind.LATE])
+def test_a_deletion_without_an_answer_is_resolved(site: Any, kind: FaultKind) -> None:
+    asset = site.provision()
+    site.fault("disks.delete", kind, seconds=5.0)
+    with pytest.raises(Unavailable):
+        site.delete(asset)
+    assert site.delete(asset) == Done()
+    assert site.fake.disks == {}
+
+
+def test_a_deletion_that_failed_is_told_and_tried_anew(site: Any) -> None:
+    asset = site.provision()
+    site.states.clear()
+    site.fail("disks.delete", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "it is used")
+    with pytest.raises(VolumeInUse, match="it is used"):
+        site.delete(asset)
+    assert site.delete(asset) == Done()
+
+
+def test_a_static_disk_is_deleted_only_if_nobody_marked_it(site: Any) -> None:
+    asset = site.provision()
+    with pytest.raises(AlreadyExists, match="made by a driver"):
+        site.delete(asset, owner=None)
+    site.disk.labels.clear()
+    site.clock.advance(1.0)
+    assert site.delete(asset, owner=None) == Done()
+
+
+def test_a_former_leader_deletes_nothing(site: Any) -> None:
+    asset = site.provision(context=site.context(fence="5/b"))
+    late = DeleteRequest(context=site.context(fence="4/a"), volume=site.identity(asset))
+    with pytest.raises(Unavailable, match="former leader 4"):
+        site.finish(site.again().backend.delete, late)
+    assert site.disk.status == "READY"
+
+
+def test_it_owns_the_disks_of_its_project_and_region(site: Any) -> None:
+    csi = {"driver": "pd.csi.storage.gke.io"}
+    assert site.owns("csi", **csi, volumeHandle=f"projects/test-project/zones/{A}/disks/d")
+    assert site.owns("csi", **csi, volumeHandle="projects/test-project/regions/europe-test1/disks/d")
+    assert not site.owns("csi", **csi, volumeHandle="projects/test-project/zones/us-test1-a/disks/d")
+    assert not site.owns("csi", **csi, volumeHandle="projects/other/zones/europe-test1-a/disks/d")
+    assert not site.owns("csi", driver="ebs.csi.aws.com", volumeHandle=f"projects/test-project/zones/{A}/disks/d")
+    assert not site.owns("gcePersistentDisk", pdName="d")

@@ -1,0 +1,21 @@
+"""Some seeds of `volplane sim --backend volplane_gce_pd.testing:subject`, and a thousand for `make soak`."""
+
+from __future__ import annotations
+
+import pytest
+
+from volplane_gce_pd.testing import subject
+from volplane_testing import run_seed
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_breaks_whatever_happens(seed: int) -> None:
+    report = run_seed(seed, subject)
+    assert report.passed, str(report)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1_000))
+def test_nothing_breaks_in_a_thousand_schedules(seed: int) -> None:
+    report = run_seed(seed, subject)
+    assert report.passed, str(report)
