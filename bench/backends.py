@@ -11,9 +11,12 @@ from typing import Any
 from volplane import (
     Absent,
     Asset,
+    Attachment,
+    AttachRequest,
     BackendSpec,
     DeleteRequest,
     DescribeRequest,
+    DetachRequest,
     Done,
     DriverInfo,
     FindRequest,
@@ -22,13 +25,14 @@ from volplane import (
     ProvisionRequest,
     RecycleRequest,
     ResourceExhausted,
+    Unsupported,
     VolumeSource,
     hookimpl,
 )
 from volplane.drivers.contract import Plugin
 from volplane_hostpath import HostPathBackend
 
-__all__ = ["PLUGINS", "FailingBackend", "HangingBackend", "MemoryBackend"]
+__all__ = ["PLUGINS", "AttachingBackend", "FailingBackend", "HangingBackend", "MemoryBackend"]
 
 
 class MemoryBackend(BackendSpec):
@@ -109,6 +113,35 @@ class FailingBackend(BackendSpec):
         return Done()
 
 
+class AttachingBackend(BackendSpec):
+    """Static csi volumes of its own name that are attached at once, to any node."""
+
+    default_driver_name = "attaching.volplane.dev"
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """There are no options."""
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        return DriverInfo(version="1", csi_driver_name=self.default_driver_name, attach_required=True)
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset:
+        raise Unsupported("all its volumes are static")
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done:
+        return Done()
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Attachment:
+        return Attachment()
+
+    @hookimpl
+    def detach(self, request: DetachRequest) -> Done:
+        return Done()
+
+
 PLUGINS = tuple(
     Plugin(kind="backend", name=name, factory=factory, distribution="bench")
     for name, factory in (
@@ -116,5 +149,6 @@ PLUGINS = tuple(
         ("hanging", HangingBackend),
         ("failing", FailingBackend),
         ("hostpath", HostPathBackend),
+        ("attaching", AttachingBackend),
     )
 )
