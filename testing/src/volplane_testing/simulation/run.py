@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane.controller.actions import EventRecord
+from volplane.errors import ConfigurationError
 from volplane_testing import clock
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
@@ -74,6 +75,12 @@ def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> Tr
     no cleaning; a `Subject` itself is one storage for all runs, and is left empty. Raises ConfigurationError for a
     backend that cannot be simulated, or that leaves something behind.
     """
+    if backends and trial.schedule.alpha.attaches:
+        raise ConfigurationError(
+            f"scenario {trial.schedule.scenario} runs with simulated backends only: its nodes are no machines to which "
+            "the storage of another backend could attach anything; try the others, or `volplane check` for attach and "
+            "detach"
+        )
     with ExitStack() as stack:
         subjects = [stack.enter_context(opened(make)) for make in backends]
         shared = [isinstance(make, Subject) for make in backends]
