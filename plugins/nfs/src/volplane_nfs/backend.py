@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from volplane import (
     Absent,
@@ -77,7 +77,6 @@ from volplane_nfs.volumes import (
 __all__ = ["NfsBackend"]
 
 _AGAIN: Final = 0.1
-T = TypeVar("T")
 
 
 class NfsBackend(BackendSpec):
