@@ -32,5 +32,15 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug -> the first seed that shows it, and the invariant that breaks."""
 
+CAUGHT_ATTACHING: Mapping[str, tuple[int, str]] = {
+    "detach_what_is_in_use": (15, "mounted-stays-attached"),
+    "force_at_once": (15, "mounted-stays-attached"),
+    "attach_to_two_nodes": (3, "one-node"),
+    "forget_to_detach": (0, "attachments-have-a-reason"),
+    "keep_what_nobody_wants": (0, "attachments-have-a-reason"),
+    "tell_no_node": (3, "pods-run"),
+}
+"""Planted bug -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
+
 COVERING = (64, 368, 1119, 599, 3, 735, 82, 280, 4, 9, 17, 21, 297, 314, 760, 886)
 """Seeds in which, together, every kind of trouble comes."""

@@ -6,19 +6,10 @@ import pytest
 
 from schedules import soaked
 from simulation.attach_plants import ATTACH_PLANTS, planted
+from simulation.recorded import CAUGHT_ATTACHING
 from volplane_testing import run_seed
 from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
-
-CAUGHT = {
-    "detach_what_is_in_use": (15, "mounted-stays-attached"),
-    "force_at_once": (15, "mounted-stays-attached"),
-    "attach_to_two_nodes": (3, "one-node"),
-    "forget_to_detach": (0, "attachments-have-a-reason"),
-    "keep_what_nobody_wants": (0, "attachments-have-a-reason"),
-    "tell_no_node": (3, "pods-run"),
-}
-"""Planted bug -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
 
 
 @pytest.mark.parametrize("seed", soaked(range(2000), few=12))
@@ -29,7 +20,7 @@ def test_nothing_in_use_is_taken_away_and_every_pod_gets_its_volume(seed: int) -
 
 @pytest.mark.parametrize("bug", ATTACH_PLANTS)
 def test_a_planted_bug_is_caught(bug: str) -> None:
-    seed, invariant = CAUGHT[bug]
+    seed, invariant = CAUGHT_ATTACHING[bug]
     with planted(bug):
         violation = simulate(Trial(generate(seed, "attach"))).violation
     assert violation is not None

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from simulation.recorded import CAUGHT
+from simulation.recorded import CAUGHT, CAUGHT_ATTACHING
 from volplane.reconcile import claims
 from volplane_testing import simulation
 from volplane_testing.simulation.actors import Actors
@@ -25,6 +25,7 @@ from volplane_testing.simulation.schedule import generate
 
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
+ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
 Build = Callable[["World"], None]
 
@@ -148,6 +149,20 @@ def a_claim_that_is_written_again_and_again(world: World) -> None:
         world.send("p1", "PATCH", f"{CLAIMS}/a", {"metadata": {"annotations": {"number": str(number)}}})
 
 
+def a_volume_detached_where_it_is_to_be_attached(world: World) -> None:
+    csi = {"csi": {"driver": "alpha.sim", "volumeHandle": "v"}}
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **csi}
+    world.send("user", "POST", VOLUMES, {"metadata": {"name": "v"}, "spec": spec}, "PersistentVolume")
+    attachment = {
+        "apiVersion": "storage.k8s.io/v1",
+        "metadata": {"name": "v-to-a"},
+        "spec": {"attacher": "alpha.sim", "nodeName": "node-a", "source": {"persistentVolumeName": "v"}},
+    }
+    world.send("p1", "POST", ATTACHMENTS, attachment, "VolumeAttachment")
+    world.run_context.safety.attachments.attached("csi:alpha.sim:v", "node-a")
+    world.run_context.safety.attachments.detached("csi:alpha.sim:v", "node-a")
+
+
 BY_HAND: Mapping[Build, str] = {
     a_volume_taken_from_its_claim_and_given_to_another: "one-claim-per-volume",
     a_claim_that_cannot_go: "no-stuck-finalizer",
@@ -156,6 +171,7 @@ BY_HAND: Mapping[Build, str] = {
     a_scrubber_pod_that_is_left: "nothing-left-over",
     an_asset_of_nobody: "no-leak",
     a_claim_that_is_written_again_and_again: "no-hot-loop",
+    a_volume_detached_where_it_is_to_be_attached: "no-late-detach",
 }
 
 
@@ -178,4 +194,5 @@ def test_an_error_inside_a_controller_is_a_violation() -> None:
 def test_every_invariant_is_shown_to_fail() -> None:
     text = "".join(path.read_text("utf-8") for path in Path(simulation.__file__).parent.glob("*.py"))
     known = set(re.findall(r'(?:violations\.report\(|yield )\s*"([a-z]+(?:-[a-z]+)*)"', text))
-    assert known == {*BY_HAND.values(), *(invariant for _, invariant in CAUGHT.values()), "no-internal-error"}
+    planted = {invariant for _, invariant in (*CAUGHT.values(), *CAUGHT_ATTACHING.values())}
+    assert known == {*BY_HAND.values(), *planted, "no-internal-error"}

@@ -110,7 +110,11 @@ def test_enough_failures_end_the_command(run: Run) -> None:
 def test_one_seed_can_be_watched(run: Run) -> None:
     code, out, _ = run("--seeds", "3", "--scenario", "bind", "--trace")
     assert code == 0
-    assert out.splitlines()[0] == "     0.0000  p1         starts"
+    assert out.splitlines()[:3] == [
+        "     0.0000             creates node node-a ",
+        "     0.0000             creates node node-b ",
+        "     0.0000  p1         starts",
+    ]
     assert "fault      no more of them" in out
 
 

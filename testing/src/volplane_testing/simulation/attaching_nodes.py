@@ -40,6 +40,7 @@ class AttachingNodes(Nodes):
     """The nodes of a run in which volumes are attached."""
 
     FOLLOWED: ClassVar[frozenset[str]] = frozenset({"volume", "claim", "pod", "node", "attachment"})
+    ATTACHES: ClassVar[bool] = True
 
     def __init__(self, *more: Any) -> None:
         super().__init__(*more)

@@ -58,7 +58,8 @@ class Liveness:
         for volume in self._view.volumes.values():
             for why in self._wrong_volume(volume):
                 self._broke("volume", volume, why, reasons)
-        self._check_attachments(reasons)
+        if self._nodes.ATTACHES:
+            self._check_attachments(reasons)
         self._check_scrubbers()
         self._check_assets()
         for (name, _), count in self._view.writes.items():

@@ -68,6 +68,8 @@ class Nodes:
 
     FOLLOWED: ClassVar[frozenset[str]] = frozenset({"volume", "claim", "pod"})
     """Kinds whose changes by others are reacted to."""
+    ATTACHES: ClassVar[bool] = False
+    """Whether a pod waits until the controllers of attachments have attached its volumes; without them nobody does."""
 
     def __init__(self, run_context: RunContext, faults: PodFaults, labels: Mapping[str, Mapping[str, str]]) -> None:
         """labels: of the nodes."""
