@@ -36,7 +36,7 @@ from volplane import (
 )
 from volplane_nfs import NfsBackend
 from volplane_nfs.ganesha.bus import ExportManager
-from volplane_nfs.settings import OPTIONS, PARAMETERS
+from volplane_nfs.options import OPTIONS, PARAMETERS
 from volplane_nfs.testing import GaneshaServer, why_no_ganesha
 from volplane_nfs.testing.subjects import export_options
 

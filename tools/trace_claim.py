@@ -36,6 +36,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "controller.actions",
         "drivers.view",
         "intents.requests",
+        "kube.envelopes",
         "kube.interning",
         "kube.kinds",
         "kube.metadata",

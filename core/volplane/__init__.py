@@ -33,6 +33,7 @@ from volplane.errors import (
     VolplaneError,
     VolumeInUse,
 )
+from volplane.fence import Fence
 from volplane.hookspecs import BackendSpec, hookimpl
 from volplane.requests import (
     AdoptRequest,
@@ -45,7 +46,6 @@ from volplane.requests import (
     DescribeRequest,
     DetachRequest,
     ExpandRequest,
-    Fence,
     FindRequest,
     HookRequest,
     ListRequest,

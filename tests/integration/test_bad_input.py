@@ -204,7 +204,7 @@ async def test_hostile_text_in_objects_and_errors_breaks_neither_messages_nor_ev
         assert (await harness.see("claims", "a"))["status"]["phase"] == "Bound"
         assert (await harness.see("claims", "b"))["status"]["phase"] == "Pending"
         for name in "ab":
-            harness.plane.explain(f"default/{name}")
+            harness.plane.explain("claim", f"default/{name}")
             await harness.delete("claims", name)
         await harness.settle()
         assert harness.backends[DRIVER].assets == {}

@@ -44,7 +44,7 @@ async def test_a_start_says_in_one_line_what_works_where_and_who_leads(
         labels = (await site.client.get(NAMESPACES, "volplane-system")).metadata.labels or {}
     told = [record.getMessage() for record in caplog.records if record.name == "volplane.process"]
     (start,) = [each for each in told if each.startswith("volplane ")]
-    assert f"for cluster {cluster}: controllers binder, provisioner, reclaimer, protection; " in start
+    assert f"for cluster {cluster}: controllers {', '.join(ALL_CONTROLLERS)}; " in start
     assert f"drivers {DRIVER} (hostpath), odd.example.com (odd, not usable); " in start
     assert start.endswith("takes lease volplane-system/volplane, which nobody holds")
     assert told[told.index(start) + 1] == "leads by lease volplane-system/volplane"
@@ -120,7 +120,7 @@ async def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> No
             f"volplane_driver_healthy{{driver={DRIVER}}}": 1,
             f"volplane_leak_findings{{driver={DRIVER},verdict=orphan}}": 0,
             f"volplane_leak_checks_total{{driver={DRIVER},result=complete}}": 1,
-            f"volplane_operations{{driver={DRIVER},phase=waiting}}": 1,
+            f"volplane_operations{{driver={DRIVER},operation=provision,phase=waiting}}": 1,
             "retroactive_storageclass_total{}": 1,
             "retroactive_storageclass_errors_total{}": 0,
             "volplane_leading{lease=volplane}": 1,

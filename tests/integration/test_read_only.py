@@ -35,7 +35,7 @@ def looked(*refused: str) -> tuple[ReadOnlyControlPlane, Explanation]:
             Client(FaultTransport(InProcessTransport(server), rules)), Configuration(drivers=()), Options()
         )
         assert server.store.version == before
-        return seen, seen.explain("default/c")
+        return seen, seen.explain("claim", "default/c")
 
     return asyncio.run(body())
 

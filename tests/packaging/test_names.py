@@ -26,6 +26,7 @@ MODULES = {
 FOR_AUTHORS = (
     "volplane.assets",
     "volplane.errors",
+    "volplane.fence",
     "volplane.hookspecs",
     "volplane.requests",
     "volplane.schemas",
@@ -34,7 +35,7 @@ FOR_AUTHORS = (
     "volplane_",
 )
 DEFINITIONS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-CONTRACT = FOR_AUTHORS[:6]
+CONTRACT = FOR_AUTHORS[:7]
 
 
 def exported(module: ast.Module) -> list[str] | None:

@@ -12,6 +12,7 @@ import pytest
 
 from unit.cli.test_leaks import controller, finding, report
 from volplane.cli.framework.console import Console
+from volplane.cli.framework.output import Output
 from volplane.cli.main import main
 from volplane.controller import logs
 from volplane.errors import VolplaneError
@@ -31,6 +32,7 @@ WRITE: dict[str, Callable[[Console], object]] = {
     "warning": lambda console: console.warning(EVIL),
     "error": lambda console: console.error(EVIL),
     "json": lambda console: console.json({EVIL.replace("\udcff", ""): EVIL.replace("\udcff", "")}),
+    "data": lambda console: console.data({"why": EVIL.replace("\udcff", "")}, Output.YAML),
     "progress": lambda console: advance(console),  # noqa: PLW0108 -- defined below
 }
 

@@ -9,9 +9,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from volplane.errors import ApiError, ApiUnavailable
+from volplane.kube.envelopes import Page
 from volplane.kube.flowcontrol import CircuitBreaker
 from volplane.kube.kinds import Kind
-from volplane.kube.objects import KubeObject, Page
+from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
 
 __all__ = ["AnswerDecoder", "Listing"]

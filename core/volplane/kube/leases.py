@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from volplane.errors import ApiConflict, ApiError, ApiNotFound
+from volplane.fence import Fence
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
 from volplane.kube.objects import Lease
-from volplane.requests import Fence
 
 __all__ = ["LeaseLock", "fence_of"]
 

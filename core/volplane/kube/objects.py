@@ -7,7 +7,7 @@ Source: Kubernetes API 1.36, core/v1, storage.k8s.io/v1, coordination.k8s.io/v1.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -43,7 +43,6 @@ __all__ = [
     "NodeSelector",
     "NodeSelectorTerm",
     "ObjectReference",
-    "Page",
     "Pod",
     "PodSpec",
     "PodStatus",
@@ -61,7 +60,6 @@ __all__ = [
     "VolumeError",
     "VolumeSpec",
     "VolumeStatus",
-    "WatchEvent",
     "WholePod",
 ]
 
@@ -385,25 +383,3 @@ class Lease(KubeObject):
     """coordination.k8s.io/v1 Lease."""
 
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
-
-
-T = TypeVar("T")
-
-
-class ListMetadata(Fields):
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class Page(Fields, Generic[T]):
-    """One page of a list. `items` are left encoded, so that one bad object is skipped alone."""
-
-    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
-    items: list[msgspec.Raw] = msgspec.field(default_factory=list)
-
-
-class WatchEvent(Fields):
-    """One line of a watch; `object` is left encoded."""
-
-    type: str
-    object: msgspec.Raw

@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from volplane.errors import ApiError, ApiUnavailable
+from volplane.kube.envelopes import WatchEvent
 from volplane.kube.kinds import Kind
-from volplane.kube.objects import KubeObject, WatchEvent
+from volplane.kube.objects import KubeObject
 from volplane.kube.status import Status, error_from
 from volplane.kube.transport import LineStream
 

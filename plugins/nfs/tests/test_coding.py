@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 
 from volplane_nfs.nfs4 import operations as nfs
 from volplane_nfs.nfs4.attributes import ATTRIBUTES
+from volplane_nfs.nfs4.compound import pack_compound, pack_reply, unpack_compound, unpack_reply
 from volplane_nfs.nfs4.operations import (
     OPERATIONS,
     Reply,
     Request,
     Result,
-    pack_compound,
-    pack_reply,
-    unpack_compound,
-    unpack_reply,
 )
 from volplane_nfs.nfs4.rpc import RecordParser, framed
 from volplane_nfs.nfs4.xdr import (

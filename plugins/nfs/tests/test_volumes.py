@@ -171,7 +171,7 @@ def test_another_disk_at_the_place_of_a_share_is_refused(site: Site, model: Mode
     kept, model.share = model.share, model.make(2, model.root)
     model.leave(model.root, b"vol")
     model.enter(model.root, b"vol", model.share)
-    site.backend._shares[0]._handles = None  # as after NFS4ERR_STALE
+    site.backend._shares.all[0]._handles = None  # as after NFS4ERR_STALE
     with pytest.raises(Unavailable, match="has the id"):
         site.delete_once(site.volume(made))
     with pytest.raises(Unavailable, match="no share of this driver has the id"):
@@ -583,7 +583,7 @@ def test_mount_options_that_contradict_the_volume_are_refused(site: Site, option
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, Any], says: str) -> None:
     from volplane_nfs import NfsBackend
-    from volplane_nfs.settings import OPTIONS
+    from volplane_nfs.options import OPTIONS
 
     from .conftest import defaults
 

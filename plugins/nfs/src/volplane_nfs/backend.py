@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from volplane import (
     Absent,
@@ -45,7 +45,6 @@ from volplane import (
     ValidateRequest,
     VolumeIdentity,
     VolumeMode,
-    VolumeSource,
     hookimpl,
 )
 from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, scrub, static_key, take_away
@@ -53,12 +52,14 @@ from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.listing import list_page, tidy_up
 from volplane_nfs.markers import Handle, VolumeMarker, check_name
 from volplane_nfs.mount_options import refuse_mount_options
-from volplane_nfs.nfs4 import Address, Client, Compounds, Credentials, Dial, dial_tcp
+from volplane_nfs.nfs4 import Dial, dial_tcp
 from volplane_nfs.nfs4.files import ANONYMOUS, Path, create_directory
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, SETATTR
-from volplane_nfs.provision import check_sizes, free_space, provision_directory, space_request
-from volplane_nfs.settings import OPTIONS, PARAMETERS, ClassParameters, Settings, ShareAddress
+from volplane_nfs.options import OPTIONS, PARAMETERS
+from volplane_nfs.provision import check_sizes, provision_directory
+from volplane_nfs.settings import ClassParameters, Settings
 from volplane_nfs.share import Handles, Share
+from volplane_nfs.shares import Shares, free_bytes
 from volplane_nfs.sources import below_pseudo_path, path_below_share, static_path
 from volplane_nfs.static_volumes import refuse_not_static
 from volplane_nfs.volumes import (
@@ -76,7 +77,6 @@ from volplane_nfs.volumes import (
 __all__ = ["NfsBackend"]
 
 _AGAIN: Final = 0.1
-T = TypeVar("T")
 
 
 class NfsBackend(BackendSpec):
@@ -91,31 +91,9 @@ class NfsBackend(BackendSpec):
         """Check the options; raises `InvalidArgument`. dial: how servers are connected to. now: monotonic seconds."""
         super().__init__(options)
         self._settings = Settings.of(options)
-        self._clients: dict[Address, Compounds] = {}
-        self._shares = [self._share(address, dial, now) for address in self._settings.shares]
+        self._shares = Shares(self._settings, dial, now)
         export = self._settings.export
         self._exports: Exports | NoExports = NoExports() if export is None else Exports(export)
-
-    def _share(self, address: ShareAddress, dial: Dial, now: Callable[[], float]) -> Share:
-        settings = self._settings
-        client = self._clients.get(address.server)
-        if client is None:
-            credentials = Credentials(uid=settings.uid, gid=settings.gid)
-            if settings.client == "pynfs":
-                from volplane_nfs.pynfs_client import PynfsClient  # noqa: PLC0415 - only who has it imports it
-
-                client = PynfsClient(address.server, credentials=credentials, timeout=settings.timeout)
-            else:
-                client = Client(
-                    address.server,
-                    credentials=credentials,
-                    timeout=settings.timeout,
-                    connections=settings.connections,
-                    dial=dial,
-                    now=now,
-                )
-            self._clients[address.server] = client
-        return Share(address, client, mark=settings.mark_shares)
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -137,21 +115,20 @@ class NfsBackend(BackendSpec):
         """Open every share and tidy up; at least one has to answer."""
         self._exports.start()
         errors: list[BackendError] = []
-        for share in self._shares:
+        for share in self._shares.all:
             try:
                 share.work("use the share", lambda handles, share=share: tidy_up(share, handles, request.context))  # type: ignore[misc]
             except BackendError as error:
                 request.context.log.warning("%s cannot be used yet: %s", share, error)
                 errors.append(error)
-        if len(errors) == len(self._shares):
+        if len(errors) == len(self._shares.all):
             raise errors[0]
         return Done()
 
     @hookimpl
     def stop(self, request: StopRequest) -> Done:
         """End the sessions."""
-        for client in self._clients.values():
-            client.close()
+        self._shares.close()
         self._exports.stop()
         return Done()
 
@@ -159,7 +136,7 @@ class NfsBackend(BackendSpec):
     def probe(self, request: ProbeRequest) -> Done:
         """Every share is ours and can be written; the D-Bus of Ganesha answers in mode export."""
         self._exports.probe()
-        for share in self._shares:
+        for share in self._shares.all:
             share.work("write", lambda handles, share=share: _write_something(share, handles))  # type: ignore[misc]
         return Done()
 
@@ -176,10 +153,10 @@ class NfsBackend(BackendSpec):
         check_sizes(request)
         _refuse_unsupported(request)
         parameters = ClassParameters.of(request.parameters, self._settings)
-        candidates = [share for share in self._shares if share.address in parameters.shares]
-        share = self._chosen(request, candidates)
+        candidates = self._shares.allowed(parameters)
+        share = self._shares.chosen(request, candidates)
         if share is None:
-            return self._placed(request, candidates)
+            return InProgress(retry_after=0.0, state=self._shares.choose(request, candidates))
         return share.work(
             f"make the directory of {request.name}",
             lambda handles: self._provision(share, handles, request, parameters),
@@ -199,58 +176,11 @@ class NfsBackend(BackendSpec):
         self._exports.ensure(marker, handles)
         return asset_of(share, handles, marker, self._settings.export)
 
-    def _chosen(self, request: ProvisionRequest, candidates: Sequence[Share]) -> Share | None:
-        """The share on which the volume is, or has to be; None = that is still to be decided."""
-        if len(candidates) == 1:
-            return candidates[0]
-        wanted = request.context.state.get("share")
-        for share in candidates:
-            if wanted == str(share):
-                return share
-        for share in candidates:
-            try:
-                marker = share.work(
-                    f"look for {request.name}",
-                    lambda handles, share=share: read_marker(share, handles.volumes, request.name.encode()),  # type: ignore[misc]
-                )
-            except Unavailable:
-                continue
-            if marker is not None:
-                return share
-        return None
-
-    def _placed(self, request: ProvisionRequest, candidates: Sequence[Share]) -> InProgress:
-        """Choose the share with most free space. Nothing is made before the choice is saved with the claim."""
-        spaces: list[tuple[int, str]] = []
-        errors: list[BackendError] = []
-        for share in candidates:
-            try:
-                free = self._free(share)
-            except BackendError as error:
-                errors.append(error)
-                continue
-            if free is None or free >= request.capacity_bytes or not self._settings.check_free_space:
-                spaces.append((free or 0, str(share)))
-        if not spaces:
-            if errors:
-                raise errors[0]
-            raise ResourceExhausted(
-                f"none of {', '.join(map(str, candidates))} has {request.capacity_bytes} bytes left for {request.name}",
-                nothing_done=True,
-            )
-        return InProgress(retry_after=0.0, state={"share": max(spaces)[1]})
-
-    def _free(self, share: Share) -> int | None:
-        return share.work(
-            "ask for free space",
-            lambda handles: free_space(share.client.pipeline([space_request(handles)])[0]),
-        )
-
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
         """A finished volume; what is not finished, or is being deleted, is removed."""
         name = check_name(request.name)
-        for share in self._shares:
+        for share in self._shares.all:
             found = share.work(f"look for {name}", lambda handles, share=share: self._find(share, handles, request))  # type: ignore[misc]
             if found is not None:
                 return found
@@ -277,7 +207,7 @@ class NfsBackend(BackendSpec):
     def delete(self, request: DeleteRequest) -> Done | InProgress:
         """Remove the directory and its contents, if its marker or its path proves that it is this volume's."""
         volume = request.volume
-        share = self._share_of(volume)
+        share = self._shares.of(volume)
         if share is None:
             return Done()
         doing = f"remove {volume.name}"
@@ -319,9 +249,7 @@ class NfsBackend(BackendSpec):
     def recycle(self, request: RecycleRequest) -> Erased | PodScrub | InProgress:
         """Empty the directory, in slices, and verify it; or let a pod do it."""
         volume = request.volume
-        share = self._share_of(volume)
-        if share is None:
-            raise NotFound(f"volume {volume.name} is on no share of this driver")
+        share = self._shares.holding(volume)
         return share.work(f"empty {volume.name}", lambda handles: self._recycle(share, handles, volume))
 
     def _recycle(self, share: Share, handles: Handles, volume: VolumeIdentity) -> Erased | PodScrub | InProgress:
@@ -347,7 +275,7 @@ class NfsBackend(BackendSpec):
     def expand(self, request: ExpandRequest) -> Asset:
         """Raise the promised size in the marker. NFS has no means to set a limit, and servers differ in theirs."""
         volume = request.volume
-        share = self._share_or_not_found(volume)
+        share = self._shares.holding(volume)
         return share.work(
             f"grow {volume.name}", lambda handles: self._expand(share, handles, volume, request.capacity_bytes)
         )
@@ -355,7 +283,7 @@ class NfsBackend(BackendSpec):
     def _expand(self, share: Share, handles: Handles, volume: VolumeIdentity, capacity_bytes: int) -> Asset:
         marker = self._present(share, handles, volume)
         if capacity_bytes > marker.capacity_bytes:
-            free = free_space(share.client.pipeline([space_request(handles)])[0])
+            free = free_bytes(share, handles)
             more = capacity_bytes - marker.capacity_bytes
             if self._settings.check_free_space and free is not None and more > free:
                 raise ResourceExhausted(
@@ -371,14 +299,14 @@ class NfsBackend(BackendSpec):
     def list_assets(self, request: ListRequest) -> AssetPage:
         """The shares one after the other. A share that does not answer fails the listing: absence would be no proof."""
         number, _, page = (request.page or "0|").partition("|")
-        if not number.isdecimal() or int(number) >= len(self._shares) or (page and ":" not in page):
+        if not number.isdecimal() or int(number) >= len(self._shares.all) or (page and ":" not in page):
             raise InvalidArgument(f"page {request.page!r} is none of this driver")
-        share = self._shares[int(number)]
+        share = self._shares.all[int(number)]
         found = share.work("list the volumes", lambda handles: self._list(share, handles, page or None, request))
         if found.next_page is not None:
             return AssetPage(assets=found.assets, next_page=f"{number}|{found.next_page}")
         following = int(number) + 1
-        return AssetPage(assets=found.assets, next_page=f"{following}|" if following < len(self._shares) else None)
+        return AssetPage(assets=found.assets, next_page=f"{following}|" if following < len(self._shares.all) else None)
 
     def _list(self, share: Share, handles: Handles, page: str | None, request: ListRequest) -> AssetPage:
         if page is None:
@@ -391,7 +319,7 @@ class NfsBackend(BackendSpec):
         volume, owner = request.volume, request.volume.owner
         if owner is None:
             raise Unsupported(f"{volume.name} was not made by this driver: it carries no marks")
-        share = self._share_or_not_found(volume)
+        share = self._shares.holding(volume)
 
         def step(handles: Handles) -> None:
             marker = read_marker(share, handles.volumes, _name_of(volume).encode())
@@ -412,24 +340,13 @@ class NfsBackend(BackendSpec):
     @hookimpl
     def get_capacity(self, request: CapacityRequest) -> Capacity:
         """Free space of all shares that the class allows and that answer."""
-        allowed = ClassParameters.of(request.parameters, self._settings).shares
-        spaces: list[int] = []
-        errors: list[BackendError] = []
-        for share in self._shares:
-            if share.address not in allowed:
-                continue
-            try:
-                free = self._free(share)
-            except BackendError as error:
-                errors.append(error)
-                continue
-            if free is not None:
-                spaces.append(free)
-        if not spaces:
+        spaces, errors = self._shares.free_spaces(
+            self._shares.allowed(ClassParameters.of(request.parameters, self._settings))
+        )
+        known = [free for free, _ in spaces if free is not None]
+        if not known:
             raise errors[0] if errors else Unsupported("the server does not tell how much space is free")
-        return Capacity(available_bytes=sum(spaces), maximum_volume_bytes=max(spaces))
-
-    # --- which share ----------------------------------------------------------------------------------------------
+        return Capacity(available_bytes=sum(known), maximum_volume_bytes=max(known))
 
     def _present(self, share: Share, handles: Handles, volume: VolumeIdentity) -> VolumeMarker:
         """The marker of a volume of ours that exists. Raises `NotFound`, `AlreadyExists`, `Unsupported`."""
@@ -443,45 +360,6 @@ class NfsBackend(BackendSpec):
         if handle is not None and handle.generation != marker.owner.generation:
             raise NotFound(f"{volume.name} exists in another generation ({marker.owner.generation})")
         return marker
-
-    def _share_or_not_found(self, volume: VolumeIdentity) -> Share:
-        share = self._share_of(volume)
-        if share is None:
-            raise NotFound(f"volume {volume.name} is on no share of this driver")
-        return share
-
-    def _share_of(self, volume: VolumeIdentity) -> Share | None:
-        """The share that holds a volume; None if it is on none. Raises `Unavailable` if that cannot be known now."""
-        handle = Handle.parse(volume.handle) if volume.owner is not None else None
-        if handle is not None:
-            return self._share_with_id(handle.share_id, volume.source)
-        if volume.owner is None and below_pseudo_path(volume.source, self._settings):
-            return self._shares[0]
-        for share in self._shares:
-            if path_below_share(volume.source, share.address) is not None:
-                return share
-        return None
-
-    def _share_with_id(self, share_id: str, source: VolumeSource) -> Share:
-        for share in self._shares:
-            if share.known_id == share_id:
-                return share
-        unknown: BackendError | None = None
-        for share in self._shares:
-            if share.known_id:
-                continue
-            try:
-                if share.work("look at its mark", lambda handles: handles.share_id) == share_id:
-                    return share
-            except BackendError as error:
-                unknown = error
-        if unknown is not None:
-            raise unknown
-        raise Unavailable(
-            f"no share of this driver has the id {share_id}, where {source.fields.get('path')} of "
-            f"{source.fields.get('server')} is: its disk is not mounted on the server, or the share was taken out of "
-            "the option shares"
-        )
 
 
 def _name_of(volume: VolumeIdentity) -> str:

@@ -30,7 +30,7 @@ from volplane_nfs.nfs4.files import (
     walk,
 )
 from volplane_nfs.nfs4.operations import GETATTR, PUTFH, REMOVE, RENAME, SAVEFH
-from volplane_nfs.settings import ARCHIVE, DELETE, RETAIN
+from volplane_nfs.options import ARCHIVE, DELETE, RETAIN
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.sources import path_below_share
 from volplane_nfs.tree_removal import TreeRemoval

@@ -68,6 +68,10 @@ def parent_marker(path: tuple[bytes, ...]) -> bytes:
 
 
 def dumped(fields: Mapping[str, Any]) -> bytes:
+    """A marker's content: these fields and the format version, as JSON without spaces. `loaded` reads it.
+
+    Raises TypeError or ValueError for values that JSON does not have; the size is not checked.
+    """
     return json.dumps({"format": FORMAT, **fields}, separators=(",", ":"), default=dict).encode()
 
 

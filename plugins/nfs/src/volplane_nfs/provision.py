@@ -110,6 +110,7 @@ def free_space(reply: Reply) -> int | None:
 
 
 def space_request(handles: Handles) -> list[Request]:
+    """Operations that ask for free and total bytes of the share's file system; `free_space` reads the reply."""
     return [PUTFH(handles.root), GETATTR(mask_of(SPACE_AVAIL, SPACE_TOTAL))]
 
 

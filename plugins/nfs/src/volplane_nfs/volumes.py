@@ -57,6 +57,10 @@ class Found:
 
 
 def read_request(directory: bytes, name: bytes) -> list[Request]:
+    """Operations that read the symbolic link of this name in a directory; `marker_in` reads the reply.
+
+    directory: its file handle.
+    """
     return [PUTFH(directory), LOOKUP(name), READLINK()]
 
 
@@ -70,6 +74,11 @@ def marker_in(reply: Reply) -> VolumeMarker | None:
 
 
 def read_marker(share: Share, directory: bytes, name: bytes) -> VolumeMarker | None:
+    """The marker of this name in a directory; None if there is none. Raises `CorruptMarker`, NfsError,
+    TransportError.
+
+    directory: its file handle.
+    """
     (reply,) = share.client.pipeline([read_request(directory, name)])
     return marker_in(reply)
 

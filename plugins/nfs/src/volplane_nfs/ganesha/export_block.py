@@ -19,6 +19,7 @@ __all__ = ["export_block", "file_of", "remove_file", "server_path", "write_file"
 
 
 def file_of(settings: ExportSettings, export_id: int) -> Path:
+    """Path of the file, in the option config_directory, of the EXPORT block with this Export_Id. It may not exist."""
     return Path(settings.config_directory, f"volplane-{export_id}.conf")
 
 

@@ -126,10 +126,18 @@ def read_attributes(client: Compounds, handle: bytes, path: Path, mask: int) -> 
 
 
 def create_directory(name: bytes, mode: int) -> Request:
+    """Operation that makes a directory in the current one and makes it the current file handle.
+
+    mode: permission bits. The server answers EXIST if anything has that name.
+    """
     return CREATE((DIRECTORY, None), name, {MODE: mode})
 
 
 def create_link(name: bytes, content: bytes) -> Request:
+    """Operation that makes a symbolic link in the current directory and makes it the current file handle.
+
+    content: its target, written as it is. The server answers EXIST if anything has that name.
+    """
     return CREATE((5, content), name, {})
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from volplane_nfs.nfs4.compound import pack_compound, unpack_reply
 from volplane_nfs.nfs4.connection import Address, Call, Connection, Dial
 from volplane_nfs.nfs4.errors import NfsError, NoAnswer, NotAnNfsServer, OutcomeUnknown, ServerUnavailable
 from volplane_nfs.nfs4.operations import (
@@ -26,8 +27,6 @@ from volplane_nfs.nfs4.operations import (
     SEQUENCE,
     Reply,
     Request,
-    pack_compound,
-    unpack_reply,
 )
 from volplane_nfs.nfs4.rpc import COMPOUND
 from volplane_nfs.nfs4.status import Status, name_of_status

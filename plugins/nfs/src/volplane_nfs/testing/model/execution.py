@@ -1,0 +1,292 @@
+"""What the operations of a COMPOUND do with the state of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from volplane_nfs.nfs4 import operations as nfs
+from volplane_nfs.nfs4.attributes import (
+    CHANGE,
+    DIRECTORY,
+    FILEHANDLE,
+    FILEID,
+    FSID,
+    LINK,
+    MODE,
+    NUMLINKS,
+    OWNER,
+    OWNER_GROUP,
+    RDATTR_ERROR,
+    REGULAR,
+    SIZE,
+    SPACE_AVAIL,
+    SPACE_TOTAL,
+    TIME_METADATA,
+    TYPE,
+    mask_of,
+)
+from volplane_nfs.nfs4.operations import Entry, Operation, Reply, Request, Result
+from volplane_nfs.nfs4.status import Status
+from volplane_nfs.testing.model.state import SLOTS, SPACE, Node, State
+
+__all__ = ["Execution", "failed"]
+
+_NAME_BYTES: Final = 255
+
+
+class Refused(Exception):
+    """An operation failed."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+def failed(operation: Operation, status: int) -> Result:
+    """The result of an operation that failed with this status."""
+    return Result(operation, status, 0 if operation is nfs.SETATTR else None)
+
+
+class Execution:
+    """One COMPOUND. minor: the version in which it was sent."""
+
+    def __init__(self, state: State, minor: int) -> None:
+        self._state = state
+        self._minor = minor
+        self._current: Node | None = None
+        self._saved: Node | None = None
+
+    def run(self, requests: Sequence[Request]) -> Reply:
+        results: list[Result] = []
+        for operation, arguments in requests:
+            try:
+                value = self._method(operation)(*arguments)
+            except Refused as refused:
+                results.append(failed(operation, refused.status))
+                return Reply(refused.status, results)
+            results.append(Result(operation, 0, value))
+        return Reply(0, results)
+
+    def _method(self, operation: Operation) -> Callable[..., Any]:
+        if operation.minor > self._minor:
+            raise Refused(Status.OP_ILLEGAL)
+        method: Callable[..., Any] = getattr(self, f"_{operation.name.lower()}")
+        return method
+
+    def _here(self) -> Node:
+        if self._current is None:
+            raise Refused(Status.NOFILEHANDLE)
+        if self._current.fileid not in self._state.nodes:
+            raise Refused(Status.STALE)
+        return self._current
+
+    def _directory(self) -> Node:
+        here = self._here()
+        if here.kind == LINK:
+            raise Refused(Status.SYMLINK)
+        if here.kind != DIRECTORY:
+            raise Refused(Status.NOTDIR)
+        return here
+
+    def _named(self, name: bytes) -> bytes:
+        if not name:
+            raise Refused(Status.INVAL)
+        if len(name) > _NAME_BYTES:
+            raise Refused(Status.NAMETOOLONG)
+        if name in (b".", b".."):
+            raise Refused(Status.BADNAME)
+        if b"/" in name or b"\0" in name:
+            raise Refused(Status.BADCHAR)
+        return name
+
+    def _child(self, name: bytes) -> Node:
+        directory = self._directory()
+        child = directory.children.get(self._named(name))
+        if child is None:
+            raise Refused(Status.NOENT)
+        return child
+
+    # --- operations -----------------------------------------------------------------------------------------------
+
+    def _putrootfh(self) -> None:
+        self._current = self._state.root
+
+    def _putfh(self, handle: bytes) -> None:
+        if len(handle) != 8:
+            raise Refused(Status.BADHANDLE)
+        node = self._state.nodes.get(int.from_bytes(handle, "big"))
+        if node is None:
+            raise Refused(Status.STALE)
+        self._current = node
+
+    def _savefh(self) -> None:
+        self._saved = self._here()
+
+    def _getfh(self) -> bytes:
+        return self._here().fileid.to_bytes(8, "big")
+
+    def _lookup(self, name: bytes) -> None:
+        self._current = self._child(name)
+
+    def _getattr(self, mask: int) -> dict[int, Any]:
+        return self._attributes(self._here(), mask)
+
+    def _attributes(self, node: Node, mask: int) -> dict[int, Any]:
+        values = {
+            TYPE: node.kind,
+            CHANGE: node.change,
+            SIZE: len(node.data),
+            FSID: (1, 1),
+            RDATTR_ERROR: 0,
+            FILEHANDLE: node.fileid.to_bytes(8, "big"),
+            FILEID: node.fileid,
+            MODE: node.mode,
+            NUMLINKS: 2 + sum(child.kind == DIRECTORY for child in node.children.values()),
+            OWNER: node.owner,
+            OWNER_GROUP: node.group,
+            SPACE_AVAIL: self._state.available,
+            SPACE_TOTAL: SPACE,
+            TIME_METADATA: (int(node.time), int(node.time % 1 * 1e9)),
+        }
+        return {number: value for number, value in values.items() if mask >> number & 1}
+
+    def _verify(self, attributes: dict[int, Any]) -> None:
+        if self._attributes(self._here(), mask_of(*attributes)) != attributes:
+            raise Refused(Status.NOT_SAME)
+
+    def _setattr(self, stateid: object, attributes: dict[int, Any]) -> int:
+        node = self._here()
+        node.mode = attributes.get(MODE, node.mode)
+        node.owner = attributes.get(OWNER, node.owner)
+        node.group = attributes.get(OWNER_GROUP, node.group)
+        node.change += 1
+        return mask_of(*attributes)
+
+    def _create(self, kind: tuple[int, Any], name: bytes, attributes: dict[int, Any]) -> object:
+        directory = self._directory()
+        if self._named(name) in directory.children:
+            raise Refused(Status.EXIST)
+        if not self._state.available:
+            raise Refused(Status.NOSPC)
+        mode = attributes.get(MODE, 0o700) & (0o1777 if kind[0] == DIRECTORY else 0o777)
+        data = kind[1] if kind[0] == LINK else b""
+        node = self._state.make(kind[0], directory, mode=mode, data=data)
+        change = self._state.enter(directory, name, node)
+        self._current = node
+        return change, mask_of(*attributes)
+
+    def _readlink(self) -> bytes:
+        here = self._here()
+        if here.kind != LINK:
+            raise Refused(Status.INVAL)
+        return here.data
+
+    def _remove(self, name: bytes) -> object:
+        directory, child = self._directory(), self._child(name)
+        if child.children:
+            raise Refused(Status.NOTEMPTY)
+        change = self._state.leave(directory, name)
+        del self._state.nodes[child.fileid]
+        return change
+
+    def _rename(self, old: bytes, new: bytes) -> object:
+        target, source = self._directory(), self._saved
+        if source is None:
+            raise Refused(Status.NOFILEHANDLE)
+        if source.kind != DIRECTORY:
+            raise Refused(Status.NOTDIR)
+        self._named(old)
+        self._named(new)
+        moved = source.children.get(old)
+        if moved is None:
+            raise Refused(Status.NOENT)
+        above: Node | None = target
+        while above is not None:
+            if above is moved:
+                raise Refused(Status.INVAL)
+            above = above.parent
+        present = target.children.get(new)
+        unchanged = ((True, source.change, source.change), (True, target.change, target.change))
+        if present is moved:
+            return unchanged
+        if present is not None:
+            if (present.kind == DIRECTORY) != (moved.kind == DIRECTORY):
+                raise Refused(Status.EXIST)
+            if present.children:
+                raise Refused(Status.NOTEMPTY)
+            self._state.leave(target, new)
+            del self._state.nodes[present.fileid]
+        left = self._state.leave(source, old)
+        return left, self._state.enter(target, new, moved)
+
+    def _readdir(self, cookie: int, verifier: bytes, name_bytes: int, maximum: int, mask: int) -> object:
+        directory = self._directory()
+        found: list[Entry] = []
+        size, eof = 16, True
+        for position, name in directory.cookies.items():
+            if position <= cookie:
+                continue
+            size += 40 + len(name) + 24 * mask.bit_count()
+            if size > maximum and found:
+                eof = False
+                break
+            found.append(Entry(position, name, self._attributes(directory.children[name], mask)))
+        return bytes(8), found, eof
+
+    def _open(self, *arguments: Any) -> object:
+        how, claim = arguments[-2:]
+        directory, name = self._directory(), self._named(claim[1])
+        node = directory.children.get(name)
+        if node is None:
+            if not how[0]:
+                raise Refused(Status.NOENT)
+            node = self._state.make(REGULAR, directory, mode=how[1][1].get(MODE, 0o600))
+            self._state.enter(directory, name, node)
+        elif node.kind != REGULAR:
+            raise Refused(Status.ISDIR if node.kind == DIRECTORY else Status.SYMLINK)
+        self._current = node
+        confirm = 2 if self._minor == 0 else 0
+        return (1, node.fileid.to_bytes(12, "big")), (True, 0, 0), confirm, 0, (0, None)
+
+    def _open_confirm(self, stateid: Any, seqid: int) -> object:
+        return stateid
+
+    def _write(self, stateid: Any, offset: int, stable: int, data: bytes) -> object:
+        node = self._here()
+        if self._state.available < len(data):
+            raise Refused(Status.NOSPC)
+        node.data = node.data[:offset].ljust(offset, b"\0") + data + node.data[offset + len(data) :]
+        return len(data), stable, bytes(8)
+
+    def _read(self, stateid: Any, offset: int, count: int) -> object:
+        node = self._here()
+        if node.kind != REGULAR:
+            raise Refused(Status.ISDIR if node.kind == DIRECTORY else Status.INVAL)
+        return offset + count >= len(node.data), node.data[offset : offset + count]
+
+    def _close(self, seqid: int, stateid: Any) -> object:
+        return stateid
+
+    def _setclientid(self, client: Any, callback: Any, ident: int) -> object:
+        return 1, bytes(8)
+
+    def _setclientid_confirm(self, clientid: int, verifier: bytes) -> None:
+        return None
+
+    def _exchange_id(self, client: Any, flags: int, protection: Any, implementation: Any) -> object:
+        return next(self._state.ids), 1, 0, (0, None), (1, b"model"), b"model", []
+
+    def _create_session(self, clientid: int, sequence: int, flags: int, fore: Any, back: Any, *_: Any) -> object:
+        session = next(self._state.ids).to_bytes(16, "big")
+        self._state.session(session)
+        limits: tuple[int, int, int, int, int, int, list[int]] = (0, 1 << 18, 1 << 18, 8192, 64, SLOTS, [])
+        return session, sequence, 0, limits, back
+
+    def _destroy_session(self, session: bytes) -> None:
+        self._state.sessions.pop(session, None)
+
+    def _destroy_clientid(self, clientid: int) -> None:
+        return None
+
+    def _reclaim_complete(self, one: bool) -> None:
+        return None

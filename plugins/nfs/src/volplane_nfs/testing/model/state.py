@@ -1,0 +1,79 @@
+"""The state of the model: its tree of files, and the sessions of its clients."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from volplane_nfs.nfs4.attributes import DIRECTORY
+
+__all__ = ["SLOTS", "SPACE", "Node", "State"]
+
+SPACE: Final = 1 << 40
+"""Bytes of the whole file system."""
+SLOTS: Final = 16
+"""Of a session."""
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A directory (children), a symbolic link (target) or a file (data)."""
+
+    kind: int
+    fileid: int
+    mode: int = 0o755
+    owner: bytes = b"0"
+    group: bytes = b"0"
+    children: dict[bytes, Node] = field(default_factory=dict)
+    data: bytes = b""
+    parent: Node | None = None
+    change: int = 1
+    cookies: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
+    time: float = 0.0
+
+
+class State:
+    """Files below one share, `/vol`, and sessions. now: the clock of file times, seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.available = SPACE
+        self.ids = itertools.count(2)
+        self._cookies = itertools.count(3)
+        self.sessions: dict[bytes, dict[int, tuple[int, bytes]]] = {}
+        self.nodes: dict[int, Node] = {}
+        self.root = self.make(DIRECTORY, None)
+        self.share = self.make(DIRECTORY, self.root)
+        self.enter(self.root, b"vol", self.share)
+
+    def make(self, kind: int, parent: Node | None, **fields: Any) -> Node:
+        """A new node that no directory has an entry of yet. fields: of `Node`."""
+        node = Node(kind, next(self.ids), parent=parent, time=self.now(), **fields)
+        self.nodes[node.fileid] = node
+        return node
+
+    def enter(self, directory: Node, name: bytes, node: Node) -> tuple[bool, int, int]:
+        """Give a directory an entry; its ChangeInfo (atomic, before, after)."""
+        before = directory.change
+        directory.children[name] = node
+        directory.cookies[next(self._cookies)] = name
+        node.parent = directory
+        directory.change += 1
+        return True, before, directory.change
+
+    def leave(self, directory: Node, name: bytes) -> tuple[bool, int, int]:
+        """Take an entry from a directory; its ChangeInfo. The node stays in `nodes`."""
+        before = directory.change
+        del directory.children[name]
+        for cookie, known in list(directory.cookies.items()):
+            if known == name:
+                del directory.cookies[cookie]
+        directory.change += 1
+        return True, before, directory.change
+
+    def session(self, session: bytes) -> None:
+        """Begin a session with this id; its slots are unused."""
+        self.sessions[session] = {}
