@@ -18,7 +18,7 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
     "believe_the_cache_that_a_claim_is_gone": (278, "bound-stays-bound"),
     "take_absent_for_proof": (14, "no-leak"),
     "choose_a_place_anew": (99, "one-asset-per-generation"),
-    "kill_scrubber_pods": (1438, "asset-in-use"),
+    "kill_scrubber_pods": (2881, "asset-in-use"),
     "delete_without_preconditions": (1837, "policy-ignored"),
     "hold_what_is_gone": (3, "no-stuck-finalizer"),
     "say_nothing_of_a_release": (3, "phases-tell-the-truth"),
