@@ -1,4 +1,4 @@
-"""Search for a seed that shows each planted bug: `python -m simulation.search [--seeds 0:2000] [BUG …]`, from tests/.
+"""Search for a seed that shows each planted bug: `python -m simulation.search [--seeds 0:3000] [BUG …]`, from tests/.
 
 Prints lines for `recorded.py`. Exit code 1 if a bug is not found.
 """
@@ -29,7 +29,7 @@ def first_seed(name: str, seeds: range) -> tuple[int, InvariantViolation] | None
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:2000", help="from, up to but without")
+    parser.add_argument("--seeds", default="0:3000", help="from, up to but without")
     parser.add_argument("bugs", nargs="*", metavar="BUG", help="default: all")
     given = parser.parse_args(arguments)
     if unknown := set(given.bugs) - set(PLANTS):

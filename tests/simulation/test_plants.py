@@ -15,10 +15,10 @@ from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
 
 
-def test_every_planted_bug_has_a_recorded_seed_below_2000() -> None:
+def test_every_planted_bug_has_a_recorded_seed_below_3000() -> None:
     assert set(CAUGHT) == set(PLANTS)
     assert len(CAUGHT) >= 10
-    assert all(seed < 2000 for seed, _ in CAUGHT.values())
+    assert all(seed < 3000 for seed, _ in CAUGHT.values())
 
 
 def test_the_documentation_names_every_bug_with_its_seed(repository: Path) -> None:
