@@ -79,8 +79,9 @@ def test_sixteen_volumes_that_are_made_at_once_share_their_waits(site: Any, disk
     disk.before = others_have_come
     with ThreadPoolExecutor(16) as pool:
         assets = list(pool.map(lambda number: site.provision(f"u{number}", namespace=f"ns{number % 3}"), range(16)))
-    # The first alone, then rounds of whoever waits when the last one ends: far less than two for each.
-    assert disk.waits <= 12
+    # The first alone, then rounds of whoever waits when the last one ends. How many there are depends on when threads
+    # run; without sharing there would be 32, two for each volume.
+    assert disk.waits <= 16
     assert all(disk.durable[f"{site.marker(f'u{number}')}"] for number in range(16))
     assert all(str(site.path(asset)) in disk.durable for asset in assets)
 
