@@ -21,6 +21,7 @@ __all__ = [
     "RESIZE_CONDITIONS",
     "RESIZING",
     "conditions_with",
+    "conditions_without",
 ]
 
 RESIZING: Final = "Resizing"
@@ -35,15 +36,17 @@ MODIFY_CONDITIONS: Final = frozenset({MODIFYING_VOLUME, MODIFY_VOLUME_ERROR})
 
 def conditions_with(
     claim: Claim, family: Collection[str], condition: str, now: datetime, *, message: str = ""
-) -> list[dict[str, Any]] | None:
-    """The claim's conditions, in which `condition` replaces all of its family; "" = none of the family is left.
+) -> list[dict[str, Any]]:
+    """The claim's conditions, in which `condition` replaces all of its family.
 
-    A condition that was there keeps its time of transition. None instead of an empty list, for a merge patch.
+    A condition that was there keeps its time of transition.
     """
-    conditions = [each for each in claim.status.conditions or () if each.get("type") not in family]
-    if condition:
-        before = next((each for each in claim.status.conditions or () if each.get("type") == condition), {})
-        when = before.get("lastTransitionTime") or now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        made = {"type": condition, "status": "True", "lastTransitionTime": when}
-        conditions.append(made | ({"message": message} if message else {}))
-    return conditions or None
+    before = next((each for each in claim.status.conditions or () if each.get("type") == condition), {})
+    when = before.get("lastTransitionTime") or now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    made = {"type": condition, "status": "True", "lastTransitionTime": when}
+    return [*(conditions_without(claim, family) or ()), made | ({"message": message} if message else {})]
+
+
+def conditions_without(claim: Claim, family: Collection[str]) -> list[dict[str, Any]] | None:
+    """The claim's conditions without a family. None instead of an empty list, for a merge patch."""
+    return [each for each in claim.status.conditions or () if each.get("type") not in family] or None

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from volplane.binding.matching import refers_to
-from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait, warning
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.expand.conditions import MODIFY_CONDITIONS, MODIFY_VOLUME_ERROR, MODIFYING_VOLUME, conditions_with
-from volplane.intents.owner import driver_of, identify
+from volplane.expand.change import BoundAsset, bound_asset, go_on, run_for_claim
+from volplane.expand.conditions import (
+    MODIFY_CONDITIONS,
+    MODIFY_VOLUME_ERROR,
+    MODIFYING_VOLUME,
+    conditions_with,
+    conditions_without,
+)
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import asset_key
 from volplane.state.progress import Changed, Changing, Refused
-from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
 
 __all__ = ["MODIFY", "decide_modify", "wants_other_attributes"]
 
@@ -44,15 +47,9 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     claim = cluster.claims.get(key)
     if claim is None or not wants_other_attributes(claim):
         return Settled()
-    volume = cluster.volumes.get(claim.spec.volume_name)
-    if volume is None or volume.terminating or not refers_to(volume, claim):
-        return Settled()
-    owner = driver_of(volume, cluster)
-    if not owner.known:
-        return identify(volume, owner)
-    driver = owner.driver
-    if driver is None:
-        return Wait(reason=f"its attributes cannot be changed: {owner.reason}") if owner.reason else Settled()
+    asset = bound_asset(claim, cluster, otherwise="its attributes cannot be changed")
+    if not isinstance(asset, BoundAsset):
+        return asset
     wanted = _wanted(claim)
     if not wanted or (wanted == _current(claim) and _status(claim) != IN_PROGRESS):
         # Nothing was changed towards the class that was given up, or there is none to go back to.
@@ -62,9 +59,9 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     attributes = reads.get(VOLUME_ATTRIBUTES_CLASSES, wanted)
     if not isinstance(attributes, VolumeAttributesClass):
         return _class_missing(wanted, claim, cluster)
-    if why_not := _obstacle(attributes, driver):
+    if why_not := _obstacle(attributes, asset.driver):
         return Wait(reason=why_not, events=(warning(CLAIMS, claim, "VolumeModifyFailed", why_not),))
-    return _towards(wanted, claim, volume, driver, cluster)
+    return _towards(wanted, claim, asset, cluster)
 
 
 def _wanted(claim: Claim) -> str:
@@ -106,8 +103,9 @@ def _class_missing(wanted: str, claim: Claim, cluster: ClusterState) -> Action:
     return Wait(reason=message, seconds=CLASS_MISSING_SECONDS, events=(event,))
 
 
-def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
-    """The next step towards a class whose parameters this driver shall apply."""
+def _towards(wanted: str, claim: Claim, asset: BoundAsset, cluster: ClusterState) -> Action:
+    """The next step towards a class whose parameters the driver shall apply."""
+    volume, driver = asset
     step = cluster.progress.change(volume.uid, MODIFY).for_target(wanted)
     if isinstance(step, Changed):
         return _finish(wanted, claim, volume, cluster)
@@ -120,28 +118,10 @@ def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, clus
         event = EventRecord(CLAIMS, claim, "Normal", "VolumeModify", f"modifying volume {volume.name} to {wanted}")
         return _status_patch(claim, shown, MODIFYING_VOLUME, cluster, event, why=f"declare the change to {wanted}")
     if isinstance(step, Changing):
-        if (kept := _keep_state(step, volume)) is not None:
-            return kept
-        if (left := step.due - cluster.monotonic()) > 0:
-            return Wait(reason=f'driver "{driver.name}" is changing the asset to class {wanted}', seconds=left)
-    return Run(
-        verb=MODIFY,
-        key=claim.key,
-        uid=claim.uid,
-        driver=driver.name,
-        asset=asset_key(volume),
-        group=f"modify {wanted}",
-    )
-
-
-def _keep_state(step: Changing, volume: Volume) -> Patch | None:
-    """Keep the state that the driver returned on the volume, where the next process finds it."""
-    known = read_change_intent(volume.annotation(names.MODIFICATION))
-    if not step.state or (known is not None and (known.target, known.state) == (step.target, step.state)):
-        return None
-    kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state)))
-    body = {"metadata": {"annotations": {names.MODIFICATION: kept}}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state of the change")
+        doing = f'driver "{driver.name}" is changing the asset to class {wanted}'
+        if (pause := go_on(step, volume, names.MODIFICATION, cluster, doing=doing)) is not None:
+            return pause
+    return run_for_claim(MODIFY, claim, asset, group=wanted)
 
 
 def _finish(wanted: str, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:
@@ -168,6 +148,10 @@ def _status_patch(
     why: str,
     message: str = "",
 ) -> Patch:
-    conditions = conditions_with(claim, MODIFY_CONDITIONS, condition, cluster.now(), message=message)
+    conditions = (
+        conditions_with(claim, MODIFY_CONDITIONS, condition, cluster.now(), message=message)
+        if condition
+        else conditions_without(claim, MODIFY_CONDITIONS)
+    )
     body = {"status": {**status, "conditions": conditions}}
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)

@@ -28,7 +28,7 @@ from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
-from volplane.requests import Context, ExpandRequest, ModifyRequest
+from volplane.requests import Context, ExpandRequest, ModifyRequest, VolumeIdentity
 from volplane.state.progress import Changed, ChangeProgress, Changing, Refused
 from volplane.state.records import read_change_intent
 
@@ -55,10 +55,12 @@ class _ChangeOperation:
             raise deps.not_justified()
         return claim, volume
 
-    def _context(self, driver: DriverView, volume: Volume, annotation: str, target: str) -> Context:
-        """Of the call for this target: the state that an earlier one for it returned goes with it."""
-        known = read_change_intent(volume.annotation(annotation))
-        identity = volume_identity(volume, self._deps.cluster.settings.cluster_id)
+    def _identity(self, volume: Volume) -> VolumeIdentity:
+        return volume_identity(volume, self._deps.cluster.settings.cluster_id)
+
+    def _context(self, driver: DriverView, identity: VolumeIdentity, saved: str | None, target: str) -> Context:
+        """Of the call for this target. saved: the state that an earlier call for it returned goes with it."""
+        known = read_change_intent(saved)
         generation = identity.owner.generation if identity.owner else 1
         state = known.state if known is not None and known.target == target else None
         return self._deps.context(driver, generation, state)
@@ -94,9 +96,10 @@ class ExpandOperation(_ChangeOperation):
             raise deps.not_justified()
         target = str(size)
         progress = deps.cluster.progress.track_change(volume.uid, EXPAND)
+        identity = self._identity(volume)
         request = ExpandRequest(
-            context=self._context(driver, volume, names.EXPANSION, target),
-            volume=volume_identity(volume, deps.cluster.settings.cluster_id),
+            context=self._context(driver, identity, volume.annotation(names.EXPANSION), target),
+            volume=identity,
             capacity_bytes=size,
         )
         call = self._grown(driver, request)
@@ -133,9 +136,10 @@ class ModifyOperation(_ChangeOperation):
         except ApiNotFound:
             raise deps.not_justified() from None
         progress = deps.cluster.progress.track_change(volume.uid, MODIFY)
+        identity = self._identity(volume)
         request = ModifyRequest(
-            context=self._context(driver, volume, names.MODIFICATION, target),
-            volume=volume_identity(volume, deps.cluster.settings.cluster_id),
+            context=self._context(driver, identity, volume.annotation(names.MODIFICATION), target),
+            volume=identity,
             parameters=dict(attributes.parameters or {}),
         )
         call: Awaitable[Done | InProgress] = deps.hooks.call(driver, request)

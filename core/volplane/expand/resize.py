@@ -11,25 +11,24 @@ from __future__ import annotations
 from typing import Any, Final
 
 from volplane.assets import VolumeMode
-from volplane.binding.matching import capacity_of, held_by, refers_to, request_of
-from volplane.controller.actions import Action, EventRecord, Patch, Run, Settled, Wait, warning
+from volplane.binding.matching import capacity_of, held_by, request_of
+from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView
+from volplane.expand.change import BoundAsset, bound_asset, go_on, run_for_claim
 from volplane.expand.conditions import (
     CONTROLLER_RESIZE_ERROR,
     FILE_SYSTEM_RESIZE_PENDING,
     RESIZE_CONDITIONS,
     RESIZING,
     conditions_with,
+    conditions_without,
 )
-from volplane.intents.owner import driver_of, identify
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import asset_key
 from volplane.state.progress import Changed, Changing, Refused
-from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
 
 __all__ = ["EXPAND", "decide_resize", "expansion_target", "recorded_target", "wants_more"]
 
@@ -55,22 +54,16 @@ def decide_resize(key: str, cluster: ClusterState) -> Action:
     claim = cluster.claims.get(key)
     if claim is None or not wants_more(claim):
         return Settled()
-    volume = cluster.volumes.get(claim.spec.volume_name)
-    if volume is None or volume.terminating or not refers_to(volume, claim):
-        return Settled()
-    owner = driver_of(volume, cluster)
-    if not owner.known:
-        return identify(volume, owner)
-    driver = owner.driver
-    if driver is None:
-        return Wait(reason=f"it cannot grow: {owner.reason}") if owner.reason else Settled()
-    target = expansion_target(claim, volume)
+    asset = bound_asset(claim, cluster, otherwise="it cannot grow")
+    if not isinstance(asset, BoundAsset):
+        return asset
+    target = expansion_target(claim, asset.volume)
     if target is None:
         return _wait_for_node(claim)
-    if not driver.supports(EXPAND):
-        message = f'driver "{driver.name}" cannot grow volumes, so the claim keeps its size'
+    if not asset.driver.supports(EXPAND):
+        message = f'driver "{asset.driver.name}" cannot grow volumes, so the claim keeps its size'
         return Wait(reason=message, events=(warning(CLAIMS, claim, "VolumeResizeFailed", message),))
-    return _towards(target, claim, volume, driver, cluster)
+    return _towards(target, claim, asset, cluster)
 
 
 def expansion_target(claim: Claim, volume: Volume) -> int | None:
@@ -104,18 +97,15 @@ def _allocated(claim: Claim) -> int | None:
     return parse(text).as_bytes() if text else None
 
 
-def _size(target: int) -> str:
-    return format_bytes(target)
-
-
 def _wait_for_node(claim: Claim) -> Wait:
     if _status(claim) == NODE_INFEASIBLE:
         return Wait(reason="the node cannot grow the file system; see the events of the claim and its pods")
     return Wait(reason="the node grows the file system once a pod uses the volume there")
 
 
-def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
-    """The next step towards a size that this driver shall give the asset."""
+def _towards(target: int, claim: Claim, asset: BoundAsset, cluster: ClusterState) -> Action:
+    """The next step towards a size that the driver shall give the asset."""
+    volume, driver = asset
     step = cluster.progress.change(volume.uid, EXPAND).for_target(str(target))
     if isinstance(step, Changed):
         return _finish(step, claim, volume, driver, cluster)
@@ -124,45 +114,27 @@ def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, clus
     if recorded_target(claim) != target:
         return _begin(target, claim, volume, cluster)
     if isinstance(step, Changing):
-        if (kept := _keep_state(step, volume)) is not None:
-            return kept
-        if (left := step.due - cluster.monotonic()) > 0:
-            return Wait(reason=f'driver "{driver.name}" is growing the asset to {_size(target)}', seconds=left)
-    return Run(
-        verb=EXPAND,
-        key=claim.key,
-        uid=claim.uid,
-        driver=driver.name,
-        asset=asset_key(volume),
-        group=f"expand {volume.spec.storage_class_name}",
-    )
+        doing = f'driver "{driver.name}" is growing the asset to {format_bytes(target)}'
+        if (pause := go_on(step, volume, names.EXPANSION, cluster, doing=doing)) is not None:
+            return pause
+    return run_for_claim(EXPAND, claim, asset, group=volume.spec.storage_class_name)
 
 
 def _begin(target: int, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:
     status = {
-        "allocatedResources": {"storage": _size(target)},
+        "allocatedResources": {"storage": format_bytes(target)},
         "allocatedResourceStatuses": {"storage": IN_PROGRESS},
         "conditions": conditions_with(claim, RESIZE_CONDITIONS, RESIZING, cluster.now()),
     }
-    event = EventRecord(CLAIMS, claim, "Normal", "Resizing", f"resizing volume {volume.name} to {_size(target)}")
-    return _status_patch(claim, status, event, why=f"declare the growth to {_size(target)}")
-
-
-def _keep_state(step: Changing, volume: Volume) -> Patch | None:
-    """Keep the state that the driver returned on the volume, where the next process finds it."""
-    known = read_change_intent(volume.annotation(names.EXPANSION))
-    if not step.state or (known is not None and (known.target, known.state) == (step.target, step.state)):
-        return None
-    kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state)))
-    body = {"metadata": {"annotations": {names.EXPANSION: kept}}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state of the growth")
+    event = EventRecord(CLAIMS, claim, "Normal", "Resizing", f"resizing volume {volume.name} to {format_bytes(target)}")
+    return _status_patch(claim, status, event, why=f"declare the growth to {format_bytes(target)}")
 
 
 def _refused(step: Refused, target: int, claim: Claim, cluster: ClusterState) -> Patch:
     """Say that this size cannot be had: from then on a smaller one may be asked for."""
     conditions = conditions_with(claim, RESIZE_CONDITIONS, CONTROLLER_RESIZE_ERROR, cluster.now(), message=step.message)
     status = {
-        "allocatedResources": {"storage": _size(target)},
+        "allocatedResources": {"storage": format_bytes(target)},
         "allocatedResourceStatuses": {"storage": INFEASIBLE},
         "conditions": conditions,
     }
@@ -174,7 +146,7 @@ def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, clu
     if capacity_of(volume) < done.capacity_bytes * NANOS or volume.annotation(names.EXPANSION) is not None:
         body: dict[str, Any] = {}
         if capacity_of(volume) < done.capacity_bytes * NANOS:
-            body["spec"] = {"capacity": {"storage": _size(done.capacity_bytes)}}
+            body["spec"] = {"capacity": {"storage": format_bytes(done.capacity_bytes)}}
         if volume.annotation(names.EXPANSION) is not None:
             body["metadata"] = {"annotations": {names.EXPANSION: None}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="the asset has grown")
@@ -189,7 +161,7 @@ def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, clu
     status = {
         "capacity": {"storage": (volume.spec.capacity or {})["storage"]},
         "allocatedResourceStatuses": None,
-        "conditions": conditions_with(claim, RESIZE_CONDITIONS, "", cluster.now()),
+        "conditions": conditions_without(claim, RESIZE_CONDITIONS),
     }
     event = EventRecord(CLAIMS, claim, "Normal", "VolumeResizeSuccessful", "Resize volume succeeded")
     return _status_patch(claim, status, event, why="the claim has what it asks for")

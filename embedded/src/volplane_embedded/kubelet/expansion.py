@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from volplane.expand.conditions import RESIZE_CONDITIONS
+from volplane.expand.conditions import RESIZE_CONDITIONS, conditions_without
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
@@ -29,11 +29,10 @@ async def finish_expansion(client: Client, claim: Claim, volume: Volume) -> bool
     """
     if not awaits_node(claim):
         return False
-    conditions = [each for each in claim.status.conditions or () if each.get("type") not in RESIZE_CONDITIONS]
     status = {
         "capacity": {"storage": (volume.spec.capacity or {})["storage"]},
         "allocatedResourceStatuses": None,
-        "conditions": conditions or None,
+        "conditions": conditions_without(claim, RESIZE_CONDITIONS),
     }
     metadata = {"uid": claim.uid, "resourceVersion": claim.metadata.resource_version}
     await client.patch(CLAIMS, claim.key, {"metadata": metadata, "status": status}, subresource="status")

@@ -1,0 +1,68 @@
+"""What growing an asset and changing its attributes share: whose it is, the hook call, the saved state. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from volplane.binding.matching import refers_to
+from volplane.controller.actions import Action, Patch, Run, Settled, Wait
+from volplane.drivers.view import DriverView
+from volplane.intents.owner import driver_of, identify
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.objects import Claim, Volume
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import asset_key
+from volplane.state.progress import Changing
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
+
+__all__ = ["BoundAsset", "bound_asset", "go_on", "run_for_claim"]
+
+
+class BoundAsset(NamedTuple):
+    """The volume that a claim is bound to, and the driver that works on its asset."""
+
+    volume: Volume
+    driver: DriverView
+
+
+def bound_asset(claim: Claim, cluster: ClusterState, *, otherwise: str) -> BoundAsset | Action:
+    """The asset of a bound claim; or what to do where nothing can be changed now.
+
+    otherwise: the beginning of the reason, where the driver cannot work.
+    """
+    volume = cluster.volumes.get(claim.spec.volume_name)
+    if volume is None or volume.terminating or not refers_to(volume, claim):
+        return Settled()
+    owner = driver_of(volume, cluster)
+    if not owner.known:
+        return identify(volume, owner)
+    if owner.driver is None:
+        return Wait(reason=f"{otherwise}: {owner.reason}") if owner.reason else Settled()
+    return BoundAsset(volume, owner.driver)
+
+
+def go_on(step: Changing, volume: Volume, annotation: str, cluster: ClusterState, *, doing: str) -> Action | None:
+    """A long call: keep the driver's state on the volume, where the next process finds it, then wait until it is due.
+
+    None: the hook is to be called again now. annotation: where the state is kept. doing: what the driver is doing.
+    """
+    known = read_change_intent(volume.annotation(annotation))
+    if step.state and (known is None or (known.target, known.state) != (step.target, step.state)):
+        kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state)))
+        body = {"metadata": {"annotations": {annotation: kept}}}
+        return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
+    left = step.due - cluster.monotonic()
+    return Wait(reason=doing, seconds=left) if left > 0 else None
+
+
+def run_for_claim(verb: str, claim: Claim, asset: BoundAsset, *, group: str) -> Run:
+    """An operation on the asset that is about the claim."""
+    volume, driver = asset
+    return Run(
+        verb=verb,
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=asset_key(volume),
+        group=f"{verb} {group}",
+    )
