@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from volplane.attach.attach_detach import AttachDetachState
 from volplane.attach.desired import (
@@ -18,15 +17,12 @@ from volplane.attach.desired import (
     volumes_in_use,
 )
 from volplane.attach.identity import CSI_PREFIX, Pair, unique_name
+from volplane.controller.actions import Queue
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 
 __all__ = ["AttachDetachHandlers", "AttacherHandlers"]
-
-
-class Queue(Protocol):
-    def enqueue(self, key: str, after: float = 0.0) -> None: ...
 
 
 class AttacherHandlers:

@@ -23,6 +23,7 @@ __all__ = [
     "EventRecord",
     "LiveReads",
     "Patch",
+    "Queue",
     "Read",
     "Recorder",
     "Run",
@@ -45,6 +46,13 @@ class EventRecord(msgspec.Struct, frozen=True):
     reason: str
     message: str
     same_as: str = ""
+
+
+class Queue(Protocol):
+    """Takes keys. `volplane.controller.runner.Runner` is one."""
+
+    def enqueue(self, key: str, after: float = 0.0) -> None:
+        """Decide about the key soon, or after so many seconds."""
 
 
 class Recorder(Protocol):

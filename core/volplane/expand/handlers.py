@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+from volplane.controller.actions import Queue
 from volplane.expand.modify import MODIFY, wants_other_attributes
 from volplane.expand.resize import EXPAND, wants_more
 from volplane.kube.objects import Claim, Volume
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["ExpandHandlers"]
-
-
-class Queue(Protocol):
-    def enqueue(self, key: str, after: float = 0.0) -> None: ...
 
 
 class ExpandHandlers:

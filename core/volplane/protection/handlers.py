@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from volplane.controller.actions import Queue
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
 from volplane.protection.claims import ProtectionState
 from volplane.state.indexes import claims_of_pod
 
 __all__ = ["ProtectionHandlers"]
-
-
-class Queue(Protocol):
-    def enqueue(self, key: str, after: float = 0.0) -> None: ...
 
 
 class ProtectionHandlers:

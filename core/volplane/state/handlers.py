@@ -7,9 +7,9 @@ arrives while a key is in work.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from volplane.binding.matching import class_of_claim
+from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
@@ -24,10 +24,6 @@ _HELD = names.PROVISIONING_FINALIZER
 
 def _record(item: Claim | Volume) -> str | None:
     return item.annotation(names.INTENT)
-
-
-class Queue(Protocol):
-    def enqueue(self, key: str, after: float = 0.0) -> None: ...
 
 
 def _turned(old: Claim, new: Claim) -> bool:
