@@ -19,6 +19,19 @@ def released(name: str = "v", **spec: Any) -> Json:
     return {**body, "status": {"phase": "Bound"}}
 
 
+def user() -> Json:
+    """A running pod that mounts the claim from which the volume was released."""
+    return {
+        "metadata": {"name": "user", "namespace": "default"},
+        "spec": {
+            "nodeName": "n",
+            "containers": [{"name": "c", "image": "x"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}],
+        },
+        "status": {"phase": "Running"},
+    }
+
+
 def by_pod() -> ScriptedBackend:
     return ScriptedBackend(DRIVER, recycler_pod=True)
 

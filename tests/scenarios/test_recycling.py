@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scenarios.harness import OURS, Harness, Json
-from scenarios.recycling import by_pod, end, intent, permitted, pods, released
+from scenarios.recycling import by_pod, end, intent, permitted, pods, released, user
 from scenarios.stories import claim, node_runs_pods, reference, volume
 
 # --- the pod -----------------------------------------------------------------------------------------------------
@@ -229,17 +229,8 @@ async def test_a_pod_created_late_by_a_dead_process_never_starts() -> None:
 
 async def test_a_volume_still_used_by_pods_is_not_scrubbed_before_they_end() -> None:
     async with Harness(by_pod()) as harness:
-        user = {
-            "metadata": {"name": "user", "namespace": "default"},
-            "spec": {
-                "nodeName": "n",
-                "containers": [{"name": "c", "image": "x"}],
-                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}],
-            },
-            "status": {"phase": "Running"},
-        }
         await harness.create("volumes", released())
-        await harness.create("pods", user)
+        await harness.create("pods", user())
         await node_runs_pods(harness)
         await harness.start()
         await asyncio.sleep(60.0)
@@ -253,17 +244,8 @@ async def test_a_volume_still_used_by_pods_is_not_scrubbed_before_they_end() -> 
 async def test_a_pod_that_no_cache_has_yet_keeps_the_volume_from_the_scrub() -> None:
     """The claim was removed by force: nothing but the pod itself says that its volume is in use."""
     async with Harness(by_pod()) as harness:
-        user = {
-            "metadata": {"name": "user", "namespace": "default"},
-            "spec": {
-                "nodeName": "n",
-                "containers": [{"name": "c", "image": "x"}],
-                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}],
-            },
-            "status": {"phase": "Running"},
-        }
         await harness.create("volumes", released())
-        await harness.create("pods", user)
+        await harness.create("pods", user())
         harness.rules.hide("pods", "default/user")
         await harness.start()
         await asyncio.sleep(60.0)
@@ -277,16 +259,7 @@ async def test_pods_of_a_new_claim_of_that_name_do_not_stop_the_scrub() -> None:
         await harness.create("claims", claim("gone", volumeName="other"))
         await harness.create("volumes", volume("other"))
         await harness.create("volumes", released())
-        pod = {
-            "metadata": {"name": "user", "namespace": "default"},
-            "spec": {
-                "nodeName": "n",
-                "containers": [{"name": "c", "image": "x"}],
-                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}],
-            },
-            "status": {"phase": "Running"},
-        }
-        await harness.create("pods", pod)
+        await harness.create("pods", user())
         await harness.start()
         await end(harness, await permitted(harness), "Succeeded")
         await harness.settle()
