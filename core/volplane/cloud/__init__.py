@@ -1,7 +1,8 @@
 """For authors of cloud backends: what every driver of a cloud needs beside the cloud's own calls.
 
 Rate limits that learn, one shared poller of states, turns of long work, error tables, batches that one bad id does not
-spoil, ownership marks and fences. Nothing here does I/O or knows a cloud. See docs/how-to/write-a-cloud-backend.md.
+spoil, the zones of a region, ownership marks and fences. Nothing here does I/O or knows a cloud. See
+docs/how-to/write-a-cloud-backend.md.
 """
 
 from volplane.cloud.batches import chunks, read_without_bad_ids
@@ -10,6 +11,7 @@ from volplane.cloud.error_table import CloudError, ErrorRow, ErrorTable
 from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, fence_number, label_text
 from volplane.cloud.rates import RateLimiter, TokenBucket
 from volplane.cloud.turns import BoundedCache, HookCall, RetryLater, StateAges, in_turns
+from volplane.cloud.zones import Zones, ZoneStates
 
 __all__ = [
     "LABELS",
@@ -27,6 +29,8 @@ __all__ = [
     "RetryLater",
     "StateAges",
     "TokenBucket",
+    "ZoneStates",
+    "Zones",
     "chunks",
     "fence_number",
     "in_turns",

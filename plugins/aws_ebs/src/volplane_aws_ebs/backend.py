@@ -16,7 +16,6 @@ from volplane import (
     Attachment,
     AttachRequest,
     BackendSpec,
-    Context,
     DeleteRequest,
     DeleteSnapshotRequest,
     DescribeRequest,
@@ -26,7 +25,6 @@ from volplane import (
     ExpandRequest,
     FindRequest,
     InProgress,
-    InvalidArgument,
     ListRequest,
     ModifyRequest,
     NodeIdentity,
@@ -42,7 +40,7 @@ from volplane import (
     VolumeMode,
     hookimpl,
 )
-from volplane.cloud import BoundedCache, HookCall, in_turns
+from volplane.cloud import BoundedCache, HookCall, Zones, ZoneStates, in_turns
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsClient, AwsError, Connect, connect
 from volplane_aws_ebs.attach import Attacher
@@ -60,7 +58,6 @@ from volplane_aws_ebs.state_waits import StateWaits
 __all__ = ["AwsEbsBackend"]
 
 _PROBE_SECONDS = 60.0
-_ZONES_SECONDS = 600.0
 _USUAL_ZONE = "availability-zone"
 _AVAILABLE = ("available", "information")
 """States of a zone in which volumes can be made (Amazon EC2 API reference, AvailabilityZone); others are impaired,
@@ -96,8 +93,7 @@ class AwsEbsBackend(BackendSpec):
         self._attacher = Attacher(self._ec2, fencing, waits, self._node_name)
         self._modifier = Modifier(self._ec2, fencing, waits)
         self._snapshotter = Snapshotter(self._ec2)
-        self._zones: tuple[str, ...] = ()
-        self._zones_read_at = 0.0
+        self._zones = Zones(self._read_zones, wanted=self._settings.zones, up=_AVAILABLE, assets="volumes", clock=clock)
         self._probed_at: float | None = None
 
     # --- the driver ---------------------------------------------------------------------------------------------
@@ -125,7 +121,7 @@ class AwsEbsBackend(BackendSpec):
     def start(self, request: StartRequest) -> Done:
         """Connect, and read the region's zones."""
         with self._ec2.translating_errors(f"ask for the zones of {self._settings.region}"):
-            self._load_zones(request.context)
+            self._zones.load(request.context)
         return Done()
 
     @hookimpl
@@ -173,9 +169,9 @@ class AwsEbsBackend(BackendSpec):
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         """Find the volume by its tags, create it with a client token, wait until it is available."""
         with self._ec2.translating_errors(f"make a volume for {request.name}"):
-            self._refresh_zones(request.context)
+            self._zones.refresh(request.context)
             return in_turns(
-                request.context, self._clock, lambda call: self._provisioner.provision(request, call, self._zones)
+                request.context, self._clock, lambda call: self._provisioner.provision(request, call, self._zones.names)
             )
 
     @hookimpl
@@ -252,38 +248,11 @@ class AwsEbsBackend(BackendSpec):
 
     # --- common ----------------------------------------------------------------------------------------
 
-    def _load_zones(self, context: Context) -> None:
-        """Read the zones for volumes whose place nobody chose: those of the option, else all availability zones.
-
-        A zone that is not available now is left out, unless no other one is left: then EC2 says why it refuses.
-        """
-        zones = {
-            each["ZoneName"]: each for each in self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
-        }
-        unknown = [zone for zone in self._settings.zones if zone not in zones]
-        if unknown:
-            raise InvalidArgument(f"option zones: {unknown[0]!r} is not one of {', '.join(sorted(zones))}")
-        usual = (name for name, zone in zones.items() if zone.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE)
-        wanted = self._settings.zones or tuple(sorted(usual))
-        available = tuple(name for name in wanted if zones[name].get("State") in _AVAILABLE)
-        for name in wanted:
-            if name not in available:
-                state = zones[name].get("State")
-                context.log.warning(
-                    "zone %s is %s: volumes without a place of their own are made elsewhere", name, state
-                )
-        self._zones, self._zones_read_at = available or wanted, self._clock()
-
-    def _refresh_zones(self, context: Context) -> None:
-        """Read the zones again after ten minutes, since their states change. Only a first reading may fail."""
-        if self._zones and self._clock() - self._zones_read_at < _ZONES_SECONDS:
-            return
-        try:
-            self._load_zones(context)
-        except AwsError:
-            if not self._zones:
-                raise
-            self._zones_read_at = self._clock()
+    def _read_zones(self) -> ZoneStates:
+        """Without the option, volumes are made in availability zones alone, not in local ones."""
+        zones = self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
+        usual = [each["ZoneName"] for each in zones if each.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE]
+        return ZoneStates({each["ZoneName"]: str(each.get("State")) for each in zones}, usual)
 
     def _remember_node(self, node: NodeIdentity) -> None:
         """Remember the node of an instance, for messages about it in later calls."""

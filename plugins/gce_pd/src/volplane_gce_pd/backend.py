@@ -16,7 +16,6 @@ from volplane import (
     Attachment,
     AttachRequest,
     BackendSpec,
-    Context,
     DeleteRequest,
     DeleteSnapshotRequest,
     DescribeRequest,
@@ -42,8 +41,8 @@ from volplane import (
     VolumeMode,
     hookimpl,
 )
-from volplane.cloud import LABELS, BoundedCache, HookCall, in_turns
-from volplane_gce_pd.api import ComputeClient, Connect, GceError, connect
+from volplane.cloud import LABELS, BoundedCache, HookCall, Zones, ZoneStates, in_turns
+from volplane_gce_pd.api import ComputeClient, Connect, connect
 from volplane_gce_pd.attach import Attacher
 from volplane_gce_pd.change import Changer
 from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
@@ -67,7 +66,7 @@ from volplane_gce_pd.snapshots import Snapshotter
 __all__ = ["GcePdBackend"]
 
 _PROBE_SECONDS = 60.0
-_ZONES_SECONDS = 600.0
+_UP = ("UP",)
 
 
 class GcePdBackend(BackendSpec):
@@ -99,8 +98,7 @@ class GcePdBackend(BackendSpec):
         self._attacher = Attacher(self._compute, operations, fencing, self._node_name)
         self._changer = Changer(self._compute, operations, fencing)
         self._snapshotter = Snapshotter(self._compute, operations)
-        self._zones: tuple[str, ...] = ()
-        self._zones_read_at = 0.0
+        self._zones = Zones(self._read_zones, wanted=self._settings.zones, up=_UP, assets="disks", clock=clock)
         self._probed_at: float | None = None
 
     # --- the driver ---------------------------------------------------------------------------------------------
@@ -127,7 +125,7 @@ class GcePdBackend(BackendSpec):
     def start(self, request: StartRequest) -> Done:
         """Connect, and read the region's zones."""
         with self._compute.translating_errors(f"ask for the zones of {self._settings.region}"):
-            self._load_zones(request.context)
+            self._zones.load(request.context)
         return Done()
 
     @hookimpl
@@ -174,9 +172,9 @@ class GcePdBackend(BackendSpec):
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         """Find the disk by its name, insert it, wait until it is ready."""
         with self._compute.translating_errors(f"make a disk for {request.name}"):
-            self._refresh_zones(request.context)
+            self._zones.refresh(request.context)
             return in_turns(
-                request.context, self._clock, lambda call: self._provisioner.provision(request, call, self._zones)
+                request.context, self._clock, lambda call: self._provisioner.provision(request, call, self._zones.names)
             )
 
     @hookimpl
@@ -255,39 +253,14 @@ class GcePdBackend(BackendSpec):
 
     # --- common -------------------------------------------------------------------------------------------------
 
-    def _load_zones(self, context: Context) -> None:
-        """Read the zones for disks whose place nobody chose: those of the option, else all of the region.
-
-        A zone that is down is left out, unless no other one is left: then Compute Engine says why it refuses.
-        """
+    def _read_zones(self) -> ZoneStates:
         zones = self._compute.zones()
         if not zones:
             raise InvalidArgument(
                 f"option region: project {self._settings.project} has no zone in {self._settings.region!r}; look at "
                 "its spelling"
             )
-        unknown = [zone for zone in self._settings.zones if zone not in zones]
-        if unknown:
-            raise InvalidArgument(f"option zones: {unknown[0]!r} is not one of {', '.join(sorted(zones))}")
-        wanted = self._settings.zones or tuple(sorted(zones))
-        up = tuple(name for name in wanted if zones[name] == "UP")
-        for name in wanted:
-            if name not in up:
-                context.log.warning(
-                    "zone %s is %s: disks without a place of their own are made elsewhere", name, zones[name]
-                )
-        self._zones, self._zones_read_at = up or wanted, self._clock()
-
-    def _refresh_zones(self, context: Context) -> None:
-        """Read the zones again after ten minutes, since their states change. Only a first reading may fail."""
-        if self._zones and self._clock() - self._zones_read_at < _ZONES_SECONDS:
-            return
-        try:
-            self._load_zones(context)
-        except GceError:
-            if not self._zones:
-                raise
-            self._zones_read_at = self._clock()
+        return ZoneStates(zones, zones)
 
     def _remember_node(self, node: NodeIdentity) -> None:
         """Remember the node of a virtual machine, for messages about it in later calls."""
