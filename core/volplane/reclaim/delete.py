@@ -79,7 +79,8 @@ def _delete_object_first(volume: Volume, driver: DriverView) -> Action:
 def _go_on(volume: Volume, driver: DriverView, pending: Deleting, cluster: ClusterState) -> Action:
     """A long deletion: the state that the driver returned is kept on the volume, then the hook is called again."""
     known = read_delete_intent(volume.annotation(names.INTENT))
-    if pending.state and (known is None or known.delete_state != pending.state):
+    recorded = known.delete_state if known is not None else None
+    if (pending.state or recorded) and pending.to_record(recorded):
         kept = write_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
         body = {"metadata": {"annotations": {names.INTENT: kept}}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")

@@ -87,7 +87,8 @@ class DeleteOperation(_VolumeOperation):
         known = read_delete_intent(live.annotation(names.INTENT))
         identity = volume_identity(live, deps.cluster.settings.cluster_id)
         generation = identity.owner.generation if identity.owner else 1
-        context = deps.context(driver, generation, known.delete_state if known is not None else None)
+        given = known.delete_state if known is not None else None
+        context = deps.context(driver, generation, given)
         try:
             result = await deps.hooks.call(driver, DeleteRequest(context=context, volume=identity))
         except VolumeInUse as error:
@@ -97,7 +98,7 @@ class DeleteOperation(_VolumeOperation):
             self._failed(run, live, progress, error, reason="VolumeFailedDelete", message=str(error))
             raise
         if isinstance(result, InProgress):
-            progress.succeeded(Deleting(dict(result.state), deps.next_due(result.retry_after)))
+            progress.succeeded(Deleting(dict(result.state), deps.next_due(result.retry_after), given))
         else:
             progress.succeeded(Deleted())
 
@@ -133,7 +134,7 @@ class RecycleOperation(_VolumeOperation):
             case PodScrub(volume=pod_volume, sub_path=sub_path):
                 progress.succeeded(ScrubPlan(pod_volume, sub_path))
             case InProgress():
-                progress.succeeded(Erasing(dict(result.state), deps.next_due(result.retry_after)))
+                progress.succeeded(Erasing(dict(result.state), deps.next_due(result.retry_after), intent.state))
             case Erased():
                 progress.succeeded(BackendErased())
 

@@ -12,15 +12,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from volplane.backoff import LIVE_STATE_FORBIDS, SCRUB_FAILED
+from volplane.backoff import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
+from volplane.intents.term import not_leading
 from volplane.kube import names
-from volplane.kube.kinds import LEASES, PODS, VOLUMES, WHOLE_PODS
-from volplane.kube.leases import fence_of
-from volplane.kube.objects import Lease, Pod, Volume, WholePod
+from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
+from volplane.kube.objects import Pod, Volume, WholePod
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
 from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
 from volplane.reclaim.scrub_spec import spec_difference
@@ -90,22 +90,6 @@ def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
         return _remove_pod(pod, why="the volume is not to be scrubbed any more")
     body = {"metadata": {"annotations": {names.INTENT: None}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
-
-
-def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """What keeps this process from going on with what another one began; None if its Lease, read live, is its own.
-
-    Terms of two Leases cannot be compared: one that was made anew counts from 0 again. So the Lease itself is asked.
-    """
-    key = cluster.settings.lease
-    if not key:
-        return None
-    if not reads.has(LEASES, key):
-        return Read(LEASES, key, why="is this process still the leader?")
-    lease = reads.get(LEASES, key)
-    if isinstance(lease, Lease) and str(fence_of(lease)) == cluster.fence():
-        return None
-    return Wait(reason="another process leads now", seconds=LIVE_STATE_FORBIDS.delay())
 
 
 def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
@@ -212,8 +196,8 @@ def _scrub(
     match progress.step:
         case BackendErased():
             return _record(volume, replace(intent, erased=True), why="the backend erased it")
-        case Erasing(state=state) if (intent.state or {}) != state:
-            return _record(volume, replace(intent, state=dict(state) or None), why="keep the driver's state")
+        case Erasing() as pending if (pending.state or intent.state) and pending.to_record(intent.state):
+            return _record(volume, replace(intent, state=dict(pending.state) or None), why="keep the driver's state")
         case Erasing(due=due) if due > cluster.monotonic():
             left = due - cluster.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)

@@ -23,7 +23,7 @@ from volplane import (
     ResourceExhausted,
     Unavailable,
 )
-from volplane.cloud import BoundedCache, HookCall, RetryLater, fence_number
+from volplane.cloud import TAGS, BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
@@ -169,11 +169,11 @@ class Provisioner:
         if creation.token_used_up:
             return self._next_attempt(request, creation)
         zone = choose_zone(zones, _texts(request.context.state.get("full")))
-        fence = fence_number(request.context)
         tags = {
             **self._ec2.settings.tags,
             **rendered_tags(spec.parameters.tags, request.claim, request.name),
-            **ownership_tags.volume_tags(request.owner, request.claim, spec=spec.digest, fence=fence),
+            **ownership_tags.volume_tags(request.owner, request.claim, spec=spec.digest),
+            **TAGS.of_term(request.context),
         }
         if spec.parameters.iops_per_gib is not None:
             tags[ownership_tags.IOPS_PER_GIB] = str(spec.parameters.iops_per_gib)
