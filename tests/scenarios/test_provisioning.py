@@ -322,6 +322,44 @@ async def test_a_job_that_failed_for_good_does_not_hold_the_claim() -> None:
         assert await lab.claims() == {}
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
+async def test_a_volume_whose_class_goes_while_it_is_made_is_finished_when_the_class_is_back(
+    kind: type[ScriptedBackend],
+) -> None:
+    backend = kind(DRIVER)
+    backend.script("provision", InProgress(retry_after=5.0, state={"job": 17}), OK)
+
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        uid = await ask(lab)
+        await asyncio.sleep(1.0)
+        await lab.delete("classes", "fast")
+        await asyncio.sleep(60.0)
+        assert "it is finished when the class is back" in lab.messages("ProvisioningFailed")[-1]
+        await create_class(lab)
+        await lab.settle()
+        assert await lab.claims() == {"c": "Bound"}
+        assert list(backend.assets) == [f"pvc-{uid}"]
+
+
+async def test_a_volume_whose_class_goes_while_it_is_made_goes_with_its_claim() -> None:
+    backend = JobBackend(DRIVER)
+
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(1.0)
+        await lab.delete("classes", "fast")
+        await asyncio.sleep(120.0)
+        assert backend.assets, "the job of the storage has made it"
+        await lab.delete("claims", "c")
+        await lab.settle()
+        assert await lab.claims() == {}
+        assert backend.assets == {}
+
+
 class JobBackend(SearchableBackend):
     """`provision` begins a job of the storage, which makes the asset a minute later; until then `find` sees nothing."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from schedules import soaked
-from simulation.attach_plants import ATTACH_PLANTS, planted
+from simulation.attach_plants import ATTACH_PLANTS
+from simulation.planting import planted
 from simulation.recorded import CAUGHT_ATTACHING
 from volplane_testing import run_seed
 from volplane_testing.simulation.run import Trial, simulate
@@ -21,7 +22,7 @@ def test_nothing_in_use_is_taken_away_and_every_pod_gets_its_volume(seed: int) -
 @pytest.mark.parametrize("bug", ATTACH_PLANTS)
 def test_a_planted_bug_is_caught(bug: str) -> None:
     seed, invariant = CAUGHT_ATTACHING[bug]
-    with planted(bug):
+    with planted(ATTACH_PLANTS[bug]):
         violation = simulate(Trial(generate(seed, "attach"))).violation
     assert violation is not None
     assert violation.invariant == invariant

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from simulation.plants import PLANTS, planted
+from simulation.planting import planted
+from simulation.plants import PLANTS
 from simulation.recorded import CAUGHT
 from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
@@ -31,7 +32,7 @@ def test_the_documentation_names_every_bug_with_its_seed(repository: Path) -> No
 def test_a_planted_bug_is_caught(bug: str) -> None:
     seed, invariant = CAUGHT[bug]
     trial = Trial(generate(seed))
-    with planted(bug):
+    with planted(PLANTS[bug]):
         outcome = simulate(trial)
     assert outcome.violation is not None
     assert outcome.violation.invariant == invariant

@@ -18,9 +18,9 @@ from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.operations import Work
-from volplane.reclaim.recycle import recycles, used_by
+from volplane.reclaim.recycle import recycles, used_by, users_of_former
 from volplane.requests import DeleteRequest, RecycleRequest
-from volplane.state.indexes import claims_of_pod, finished
+from volplane.state.indexes import claims_of_pod
 from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import read_delete_intent, read_recycle_intent
@@ -144,7 +144,6 @@ class RecycleOperation(_VolumeOperation):
         if reference is None or not reference.namespace:
             return []
         key = f"{reference.namespace}/{reference.name}"
-        if await self._deps.live_claim(key) is not None:
-            return []  # created again, with another volume
+        successor = await self._deps.live_claim(key)
         pods = (await self._deps.client.list(PODS, namespace=reference.namespace)).items
-        return sorted(pod.key for pod in pods if key in claims_of_pod(pod) and not finished(pod))
+        return users_of_former((pod for pod in pods if key in claims_of_pod(pod)), successor)

@@ -7,7 +7,7 @@ that this process took an earlier one. A failed attempt is counted on the volume
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset,
 from volplane.intents.term import not_leading
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
-from volplane.kube.objects import Pod, Volume, WholePod
+from volplane.kube.objects import Claim, Pod, Volume, WholePod
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
 from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
 from volplane.reclaim.scrub_spec import spec_difference
@@ -30,7 +30,7 @@ from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
 
-__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod", "used_by"]
+__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod", "used_by", "users_of_former"]
 
 
 _MOST_STRANGERS = 3
@@ -39,7 +39,7 @@ _MOST_STRANGERS = 3
 
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a released volume whose contents are to go; its claim was seen to be gone in this pass."""
-    if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
+    if users := _users(volume, cluster):
         message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
     if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
@@ -115,18 +115,25 @@ def _remove_pod(pod: Pod, *, why: str) -> Action:
 
 
 def _users(volume: Volume, cluster: ClusterState) -> list[str]:
-    """Pods that still use the claim it was released from."""
     reference = volume.spec.claim_ref
     if reference is None:
         return []
-    pods = cluster.pods.by_index("claim", f"{reference.namespace}/{reference.name}")
-    return sorted(pod.key for pod in pods if not finished(pod))
+    key = f"{reference.namespace}/{reference.name}"
+    return users_of_former(cluster.pods.by_index("claim", key), cluster.claims.get(key))
 
 
-def _claim_recreated(volume: Volume, cluster: ClusterState) -> bool:
-    """A claim of that name exists again with another volume: the pods are its users, not ours."""
-    reference = volume.spec.claim_ref
-    return reference is not None and cluster.claims.get(f"{reference.namespace}/{reference.name}") is not None
+def users_of_former(pods: Iterable[Pod], successor: Claim | None) -> list[str]:
+    """Which of the pods of a claim's name still use the claim that is gone.
+
+    successor: the claim that has the name now. Its pods use its volume, but those that were started before it was
+    created have the former one's mounted. Times are whole seconds; in doubt a pod is the successor's.
+    """
+    return sorted(pod.key for pod in pods if not finished(pod) and (successor is None or _older(pod, successor)))
+
+
+def _older(pod: Pod, claim: Claim) -> bool:
+    started = pod.status.start_time or pod.metadata.creation_timestamp or ""
+    return bool(pod.spec.node_name) and started < (claim.metadata.creation_timestamp or "")
 
 
 def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
@@ -258,7 +265,7 @@ def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, made: Mapping[s
         return _record(volume, replace(intent, pod=pod.uid), why=f"permit pod {pod.name}")
     if SCRUB_GATE in gates:
         seen = _compared(volume, intent, pod, made, reads)
-        return _lift_gate(seen, gates) if isinstance(seen, WholePod) else seen
+        return _lift_gate(seen) if isinstance(seen, WholePod) else seen
     match pod.status.phase:
         case "Succeeded":
             seen = _compared(volume, intent, pod, made, reads)
@@ -289,8 +296,11 @@ def _compared(
     return _record(volume, replace(intent, failed=why, given_up=True), why="the scrubber pod was changed")
 
 
-def _lift_gate(live: WholePod, gates: list[str]) -> Patch:
+def _lift_gate(live: WholePod) -> Action:
     """live: as it was compared; the write is refused if the pod has changed since."""
+    gates = [gate["name"] for gate in live.spec.get("schedulingGates") or ()]
+    if SCRUB_GATE not in gates:
+        return Wait(reason=f"scrubber pod {live.key} has been let go")  # and the cache hears of it soon
     left = [{"name": name} for name in gates if name != SCRUB_GATE]
     return Patch(kind=PODS, target=live, body={"spec": {"schedulingGates": left}}, why="lift the gate")
 

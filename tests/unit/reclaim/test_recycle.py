@@ -109,6 +109,9 @@ def test_a_long_scrub_is_written_down_and_waited_for() -> None:
     again.progress.track_volume("uid-v").succeeded(Erasing({"part": 1}, due=1005.0))
     assert decided(dirty(state={"part": 1}), made=again).seconds == 5.0
     assert decided(dirty(state={"part": 1})) == RECYCLE, "another process goes on with it"
+    other = state_with(drivers=(DISK,))
+    other.progress.track_volume("uid-v").succeeded(Erasing({"part": 1}, 1005.0, None))
+    assert decided(dirty(state={"part": 2}), made=other).seconds == 5.0, "another process wrote its state meanwhile"
 
 
 def planned() -> ClusterState:
