@@ -48,8 +48,9 @@ class DiscardOperation:
             raise self._deps.not_justified()
         try:
             asset = await self._asset_of(claim, intent, driver, progress)
-            if asset is not None and intent.state is not None and not begun:
-                # From this record on `Absent` says that it was deleted, not that a job has still to make it.
+            if asset is not None and not begun and (intent.state is not None or not claim.terminating):
+                # From this record on `Absent` says that it was deleted, not that a job has still to make it; and what
+                # the claim may get after it, whoever makes that, is of another generation.
                 progress.discard_pending(asset, {}, self._cluster.monotonic(), given=intent.discard)
                 return
             if asset is not None:

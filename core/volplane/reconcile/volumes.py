@@ -5,6 +5,7 @@ Source: syncVolume and reclaimVolume of pv_controller.go of Kubernetes; docs/exp
 
 from __future__ import annotations
 
+from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, unbind_patch, volume_phase_step
 from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
@@ -82,10 +83,16 @@ def _claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState)
     return named
 
 
-def _confirm_absence(volume: Volume, reference: ObjectReference, cached: Claim | None, reads: LiveReads) -> Read | None:
+def _confirm_absence(
+    volume: Volume, reference: ObjectReference, cached: Claim | None, reads: LiveReads
+) -> Read | Wait | None:
     """A cache never proves that a claim is gone: read it live, once in a pass, before anything follows from it."""
     key = _claim_key(reference)
     if reads.has(CLAIMS, key):
+        live = reads.get(CLAIMS, key)
+        if isinstance(live, Claim) and live.uid == reference.uid:
+            # The server was restored from a backup: what it has is older than what the cache holds.
+            return Wait(reason=f"claim {key} is there, unlike in the cache", seconds=LIVE_STATE_FORBIDS.delay())
         return None
     settled = volume.status.phase in ("Released", "Failed") and not _may_destroy(volume)
     if settled and (cached is None or cached.uid != reference.uid):

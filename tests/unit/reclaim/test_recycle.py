@@ -140,6 +140,13 @@ def test_the_pod_is_permitted_after_a_live_look_at_the_volume_and_then_let_go() 
     assert lift.body == {"spec": {"schedulingGates": []}}
 
 
+def test_a_gate_that_is_lifted_already_is_not_lifted_again_while_the_cache_still_shows_it() -> None:
+    """Found by the simulation: the write was answered with 500 after it had taken effect."""
+    permitted = dirty(pod="uid-pod")
+    step = decided(permitted, pod_of(permitted, gated=True), reads=whole(permitted, schedulingGates=[]))
+    assert isinstance(step, Wait)
+
+
 def test_a_pod_of_an_earlier_release_or_attempt_is_deleted_by_its_uid_and_proves_nothing() -> None:
     item = dirty(pod="uid-pod", attempt=2)
     gone = decided(item, pod_of(dirty(pod="uid-pod"), phase="Succeeded"))

@@ -116,6 +116,8 @@ class Actors:
         volume = self._target(of)
         if volume is None:
             return
+        if self._externals and "deletionTimestamp" in volume["metadata"]:
+            return  # Real storages name assets by their claim, which could have no other while this one is kept.
         self._happened["user: changes a policy"] += 1
         self._patch(_VOLUMES, volume, {"spec": {"persistentVolumeReclaimPolicy": policy}})
         disk = self._disks.of(volume["spec"])
@@ -230,6 +232,7 @@ class Actors:
             return
         self._happened["user: removes a claim in use by force"] += 1
         disk.forced = True
+        self.stripped.add(claim["metadata"]["uid"])  # our finalizer goes with the others
         self._send("DELETE", f"{_CLAIMS}/{name}", {})
         self._patch(_CLAIMS, claim, {"metadata": {"finalizers": None}})
 

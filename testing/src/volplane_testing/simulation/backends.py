@@ -163,8 +163,10 @@ class SimulatedBackend(BackendSpec):
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         self._check_fence(request.name, request.context)
         zone = (request.segment or {}).get(ZONE, self.traits.zones[0] if self.traits.zones else "")
-        handle = f"{self.root}/{zone}/{request.name}" if zone else f"{self.root}/{request.name}"
-        about = f"{self.name} {request.claim.name} {request.owner.generation} {zone}"
+        generation = request.owner.generation
+        name = request.name if generation == 1 else f"{request.name}-{generation}"
+        handle = f"{self.root}/{zone}/{name}" if zone else f"{self.root}/{name}"
+        about = f"{self.name} {request.claim.name} {generation} {zone}"
         stored = self._memory.assets.get(handle)
         if stored is None:
             if self.traits.full and self._chance.strikes(f"{about} full", self.traits.full):

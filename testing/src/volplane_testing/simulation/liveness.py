@@ -103,8 +103,8 @@ class Liveness:
             yield "no-stuck-finalizer", "is bound and still held for provisioning"
         if not ours and volume is not None and not reference_of(volume).get("uid") and self._mutual(claim, volume):
             yield "what-can-proceed-does", f"is {phase}, though its volume waits for it"
-        can_grow = volume is not None and ours and _alive(volume) and phase == "Bound"
-        if can_grow and parse(claim["status"]["capacity"]["storage"]) < _asked(claim):
+        has = claim.get("status", {}).get("capacity")
+        if has and volume is not None and ours and _alive(volume) and parse(has["storage"]) < _asked(claim):
             yield "what-can-proceed-does", "has less than it asks for, though its volume can grow"
 
     def _mutual(self, claim: Json, volume: Json) -> bool:
