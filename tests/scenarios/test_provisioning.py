@@ -424,6 +424,32 @@ async def test_a_discard_that_was_begun_goes_on_though_the_class_switches_back(r
         assert not other.calls["provision"]
 
 
+async def test_a_crash_after_an_unwanted_asset_was_deleted_does_not_lead_to_its_generation_again() -> None:
+    """Found by the simulation: nothing on the claim said that the first asset was deleted, and its token was used up."""
+    backend, other = SearchableBackend(DRIVER), SearchableBackend("other.example.com")
+    backend.script("provision", BackendError("the answer was lost"))
+
+    def answers_late(_driver: str, hook: str) -> tuple[float, float]:
+        return (0.0, 5.0) if hook == "delete" else (0.0, 0.0)
+
+    async with Harness(backend, other, latency=answers_late) as lab:
+        await create_class(lab)
+        await lab.start()
+        uid = await ask(lab)
+        await asyncio.sleep(0.1)
+        backend.memory.provision(backend.requests[-1])
+        await switch_class(lab, other.name)
+        await asyncio.sleep(1.0)
+        assert backend.assets == {}
+        await switch_class(lab, DRIVER)
+        await lab.restart()
+        backend.script("provision", OK)
+        await lab.settle()
+        made = [request.context.generation for request in backend.requests if isinstance(request, ProvisionRequest)]
+        assert made[-1] == 2
+        assert list(backend.assets) == [f"pvc-{uid}"]
+
+
 async def test_an_asset_is_not_discarded_because_a_cache_has_an_old_class() -> None:
     backend, other = SearchableBackend(DRIVER), SearchableBackend("other.example.com")
 

@@ -141,6 +141,16 @@ def test_the_first_release_is_confirmed_live_under_every_policy_and_a_later_look
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
+def test_a_claim_that_the_server_shows_is_not_gone_whatever_newer_one_a_cache_holds(policy: str) -> None:
+    """Found by the simulation: the server was restored from a backup made before the claim was made anew."""
+    item = volume(claim=GONE, status={"phase": "Bound"}, persistentVolumeReclaimPolicy=policy)
+    namesake = claim("gone", uid="another", resourceVersion="90")
+    step = decided(item, namesake, reads=read(CLAIMS, "default/gone", GONE), drivers=(DISK,))
+    assert isinstance(step, Wait)
+    assert step.seconds == 1.0
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
 def test_a_volume_whose_claim_is_gone_is_released_first(policy: str) -> None:
     item = volume(claim=GONE, status={"phase": "Bound"}, persistentVolumeReclaimPolicy=policy)
     assert phase(without_claim(item, drivers=(DISK,))) == "Released"
