@@ -21,7 +21,7 @@ from volplane.messages import nearest
 from volplane.requests import NodeIdentity
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.crash_injection import call_in_thread
-from volplane_testing.conformance.rule import Hang
+from volplane_testing.conformance.rule import HungCall
 from volplane_testing.conformance.subject import MakeSubject, opened
 
 GROUP: Final = "volplane.fakes"
@@ -132,7 +132,7 @@ def _within_the_deadline(make: Callable[[], object], what: str) -> object:
     """In a thread, which is left behind if it does not return. Raises what it raises, PluginError if it is late."""
     try:
         return call_in_thread(make, IMPORT_DEADLINE, what)
-    except Hang as hang:
+    except HungCall as hang:
         raise PluginError(str(hang)) from None
 
 

@@ -26,7 +26,7 @@ from volplane.requests import (
 from volplane.schemas import DriverInfo
 from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
 from volplane_testing.conformance.instance import MOST_ROUNDS, Call, Instance, shown
-from volplane_testing.conformance.rule import Hang, NotApplicable, Violation
+from volplane_testing.conformance.rule import HungCall, NotApplicable, Violation
 from volplane_testing.conformance.subject import Subject
 
 __all__ = ["Bench", "Made"]
@@ -80,7 +80,7 @@ class Bench:
         """Build and start the first instance. Raises what stops that."""
         self.subject = subject
         self.calls: list[Call] = []
-        self.hung: Hang | None = None
+        self.hung: HungCall | None = None
         """The call that did not return."""
         self._count = 0
         self._left = _Left()
@@ -336,7 +336,7 @@ class Bench:
             return f"nothing is called after {self.hung.what}, which did not return"
         try:
             act()
-        except Hang as error:
+        except HungCall as error:
             self.hung = error
             return str(error)
         except (BackendError, PluginError, Violation) as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from volplane.hookspecs import BackendSpec
-from volplane_testing.conformance.rule import Hang
+from volplane_testing.conformance.rule import HungCall
 
 __all__ = ["Crash", "OwnCode", "call_in_thread", "crash_at", "die_at"]
 
@@ -143,7 +143,7 @@ def crash_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float |
 
 def die_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | None, what: str = "a hook") -> bool:
     """Run `call` in a child process that ends without a trace at the `step`-th line of own code; whether it got
-    there. Raises Hang if it takes too long; the child is killed then, and when this call is interrupted.
+    there. Raises HungCall if it takes too long; the child is killed then, and when this call is interrupted.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; the child uses none of them
@@ -155,7 +155,7 @@ def die_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | N
     try:
         while status == (0, 0):
             if time.monotonic() > end:
-                raise Hang(what, f"{what} did not return within {patience:g} s in a child process")
+                raise HungCall(what, f"{what} did not return within {patience:g} s in a child process")
             time.sleep(_POLL)
             status = os.waitpid(child, os.WNOHANG)
     finally:
@@ -173,7 +173,7 @@ def _live_and_die(step: int, call: Callable[[], Any], own: OwnCode) -> None:
 
 
 def call_in_thread(call: Callable[[], Any], patience: float | None, what: str) -> Any:
-    """What `call` returns or raises in a thread of its own, as hooks are called. Raises Hang if it takes too long.
+    """What `call` returns or raises in a thread of its own, as hooks are called. Raises HungCall if it takes too long.
 
     patience: real seconds; None = no limit, and no thread.
     """
@@ -194,7 +194,7 @@ def call_in_thread(call: Callable[[], Any], patience: float | None, what: str) -
     if errors:
         raise errors.pop()
     if not values:
-        raise Hang(what, f"{what} did not return within {patience:g} s{_where(thread)}")
+        raise HungCall(what, f"{what} did not return within {patience:g} s{_where(thread)}")
     return values.pop()
 
 

@@ -31,7 +31,7 @@ from volplane.requests import (
 )
 from volplane.schemas import ParameterSchema
 from volplane_testing.conformance.crash_injection import call_in_thread
-from volplane_testing.conformance.rule import Hang, Violation
+from volplane_testing.conformance.rule import HungCall, Violation
 from volplane_testing.conformance.subject import Subject
 
 __all__ = ["MOST_ROUNDS", "Call", "Instance", "Kept", "pages_of", "shown"]
@@ -61,7 +61,7 @@ class Instance:
     """Calls hooks as the core does: checked results, other threads, `InProgress` followed up, `retry_after` obeyed."""
 
     def __init__(self, subject: Subject, number: int, calls: list[Call]) -> None:
-        """Build a driver. calls: where every call is noted. Raises PluginError, ConfigurationError or Hang."""
+        """Build a driver. calls: where every call is noted. Raises PluginError, ConfigurationError or HungCall."""
         self.subject = subject
         self.number = number
         self._calls = calls
@@ -91,14 +91,14 @@ class Instance:
         self.finish("stop", StopRequest(context=self.context()))
 
     def once(self, hook: str, request: Any) -> Any:
-        """One call; its result, checked for type, or its BackendError. Hang if it takes too long."""
+        """One call; its result, checked for type, or its BackendError. HungCall if it takes too long."""
         about = _about(request, self.subject.cluster_id)
         try:
             result = call_in_thread(lambda: self.driver.call(request), self.subject.patience, hook)
         except (BackendError, PluginError) as error:
             self.note(hook, about, f"{type(error).__name__}: {error}")
             raise
-        except Hang:
+        except HungCall:
             self.note(hook, about, "did not return")
             raise
         self.note(hook, about, shown(result))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from volplane.errors import BackendError, PluginError, VolplaneError
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.report import Report, RuleResult, RuleStatus
-from volplane_testing.conformance.rule import Hang, NotApplicable, Rule, Violation
+from volplane_testing.conformance.rule import HungCall, NotApplicable, Rule, Violation
 from volplane_testing.conformance.rules import RULES
 from volplane_testing.conformance.subject import MakeSubject, Subject, opened
 
@@ -59,7 +59,7 @@ def judge(rule: Rule, subject: Subject) -> RuleResult:
     try:
         bench = Bench(subject)
     except Violation as why:
-        hung = why.what if isinstance(why, Hang) else ""
+        hung = why.what if isinstance(why, HungCall) else ""
         return RuleResult(rule, RuleStatus.VIOLATED, str(why), seconds=time.monotonic() - begun, hung=hung)
     status, reason = _status(rule, bench)
     calls = tuple(bench.calls)
@@ -80,7 +80,7 @@ def _status(rule: Rule, bench: Bench) -> tuple[RuleStatus, str]:
         rule.check(bench)
     except NotApplicable as why:
         return RuleStatus.NOT_APPLICABLE, str(why)
-    except Hang as hang:
+    except HungCall as hang:
         bench.hung = hang
         return RuleStatus.VIOLATED, str(hang)
     except Violation as why:
