@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from volplane.errors import ApiError, ApiNotFound
+from volplane.errors import ApiError
 from volplane.kube import names
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, SECRETS, VOLUMES, Kind
-from volplane.kube.objects import Claim, KubeObject, Node, Volume
+from volplane.kube.kinds import CLAIMS, SECRETS, VOLUMES
+from volplane.kube.objects import Claim, Node, Volume
 from volplane_embedded.kubelet.attached_disks import AttachedDisks
 from volplane_embedded.kubelet.container_config import MountedVolume
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing
@@ -115,16 +115,9 @@ class VolumeManager:
         """
         found = ConfigObjects()
         for name in sorted(maps):
-            found.config_maps[name] = await self._read(CONFIG_MAPS, f"{pod.namespace}/{name}")
+            found.config_maps[name] = await self._client.find(CONFIG_MAPS, f"{pod.namespace}/{name}")
         for name in sorted(secrets):
-            found.secrets[name] = await self._read(SECRETS, f"{pod.namespace}/{name}")
-        return found
-
-    async def _read(self, kind: Kind[Any], key: str) -> Any:
-        try:
-            found: KubeObject = await self._client.get(kind, key)
-        except ApiNotFound:
-            return None
+            found.secrets[name] = await self._client.find(SECRETS, f"{pod.namespace}/{name}")
         return found
 
     async def _mount(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> MountedVolume:
@@ -156,12 +149,12 @@ class VolumeManager:
     async def _claim(self, pod: Pod, volume: PodVolume, *, block: bool, ran: bool) -> MountedVolume:
         source = volume.persistent_volume_claim
         name = source.claim_name if source is not None else f"{pod.name}-{volume.name}"
-        claim: Claim | None = await self._read(CLAIMS, f"{pod.namespace}/{name}")
+        claim = await self._client.find(CLAIMS, f"{pod.namespace}/{name}")
         if claim is None:
             raise MountError(f'persistentvolumeclaim "{name}" not found')
         found: Volume | None = None
         if claim.spec.volume_name:
-            found = await self._read(VOLUMES, claim.spec.volume_name)
+            found = await self._client.find(VOLUMES, claim.spec.volume_name)
         if reason := claim_error(claim, found, ran=ran):
             raise MountError(f"error processing PVC {claim.key}: {reason}")
         if found is None:
