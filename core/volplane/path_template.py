@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from volplane.errors import InvalidArgument
 from volplane.requests import ClaimIdentity
 
-__all__ = ["DEFAULT_TEMPLATE", "PLACEHOLDERS", "PathTemplate"]
+__all__ = ["PathTemplate"]
 
 DEFAULT_TEMPLATE = "${namespace}/${claim}-${uid}"
 PLACEHOLDERS = ("namespace", "claim", "volume", "uid", "label:KEY", "annotation:KEY")
