@@ -14,14 +14,13 @@ import hashlib
 import os
 import stat
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from volplane.attach.identity import attachment_name, unique_name
-from volplane.errors import ApiNotFound
 from volplane.kube import names
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES, Kind
-from volplane.kube.objects import CsiDriver, Node, Volume, VolumeAttachment
+from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES
+from volplane.kube.objects import Volume, VolumeAttachment
 from volplane.kube.quantity import parse
 from volplane_embedded.kubelet.mounts import MountError
 
@@ -84,24 +83,18 @@ class AttachedDisks:
 
     async def _attached_to(self, volume: Volume, driver: str, handle: str, node: str) -> str:
         """The node as the cloud knows it. Raises NotAttached."""
-        known: CsiDriver | None = await self._read(CSI_DRIVERS, driver)
+        known = await self._client.find(CSI_DRIVERS, driver)
         if known is not None and not known.spec.attach_required:
             return node
-        live: Node | None = await self._read(NODES, node)
+        live = await self._client.find(NODES, node)
         attached = live.status.volumes_attached or [] if live is not None else []
-        attachment: VolumeAttachment | None = await self._read(ATTACHMENTS, attachment_name(driver, handle, node))
+        attachment = await self._client.find(ATTACHMENTS, attachment_name(driver, handle, node))
         if attachment is None or not attachment.status.attached or attachment.terminating:
             raise NotAttached(f"volume {volume.name} is not attached to node {node} yet{_why(attachment)}")
         if unique_name(volume) not in [each.name for each in attached]:
             raise NotAttached(f"volume {volume.name} is not attached according to the status of node {node}")
         # The machine is the last part of a provider id: aws:///eu-central-1a/i-0123, gce://project/zone/name.
         return (attachment.annotation(names.NODE_ID) or node).rpartition("/")[2]
-
-    async def _read(self, kind: Kind[Any], key: str) -> Any:
-        try:
-            return await self._client.get(kind, key)
-        except ApiNotFound:
-            return None
 
 
 def _why(attachment: VolumeAttachment | None) -> str:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from volplane.attach.identity import unique_name
-from volplane.errors import ApiNotFound
 from volplane.kube import names
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
+from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane_embedded.kubelet.mounts import MountError
 from volplane_embedded.objects import Pod, PodVolume, claim_names
@@ -104,7 +103,7 @@ def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
 
 
 async def populate(client: Client, pod: Pod, *, ran: bool) -> Desired:
-    """The volumes that containers of the pod use. ran: see `claim_error`. Raises ApiError but ApiNotFound."""
+    """The volumes that containers of the pod use. ran: see `claim_error`. Raises ApiError."""
     mounted, devices = _used(pod)
     desired = Desired()
     for volume in pod.spec.volumes or ():
@@ -132,25 +131,18 @@ async def _resolve(client: Client, pod: Pod, wanted: DesiredVolume, *, ran: bool
         if source.persistent_volume_claim is None
         else source.persistent_volume_claim.claim_name
     )
-    claim: Claim | None = await _read(client, CLAIMS, f"{pod.namespace}/{name}")
+    claim = await client.find(CLAIMS, f"{pod.namespace}/{name}")
     if claim is None:
         raise MountError(f'persistentvolumeclaim "{name}" not found')
     if owned and all(owner.uid != pod.uid for owner in claim.metadata.owner_references or ()):
         raise MountError(f"PVC {claim.key} was not created for pod {pod.key} (pod is not owner)")
     volume: Volume | None = None
     if claim.spec.volume_name:
-        volume = await _read(client, VOLUMES, claim.spec.volume_name)
+        volume = await client.find(VOLUMES, claim.spec.volume_name)
     if (reason := claim_error(claim, volume, ran=ran)) or volume is None:
         raise MountError(f"error processing PVC {claim.key}: {reason}")
     _check_mode(volume, block=wanted.block)
     return DesiredVolume(source, wanted.block, claim, volume)
-
-
-async def _read(client: Client, kind: Kind[Any], key: str) -> Any:
-    try:
-        return await client.get(kind, key)
-    except ApiNotFound:
-        return None
 
 
 def _used(pod: Pod) -> tuple[set[str], set[str]]:

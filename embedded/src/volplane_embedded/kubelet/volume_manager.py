@@ -11,13 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from volplane.attach.identity import attachment_name, csi_parts, unique_name
-from volplane.errors import ApiError, ApiNotFound
+from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.kinds import SECRETS, Kind
-from volplane.kube.objects import Claim, KubeObject, Node, Volume
+from volplane.kube.kinds import SECRETS
+from volplane.kube.objects import Claim, Node, Volume
 from volplane_embedded.kubelet.attached_disks import AttachedDisks, NotAttached
 from volplane_embedded.kubelet.container_config import MountedVolume
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing
@@ -181,16 +180,9 @@ class VolumeManager:
         """
         found = ConfigObjects()
         for name in sorted(maps):
-            found.config_maps[name] = await self._read(CONFIG_MAPS, f"{pod.namespace}/{name}")
+            found.config_maps[name] = await self._client.find(CONFIG_MAPS, f"{pod.namespace}/{name}")
         for name in sorted(secrets):
-            found.secrets[name] = await self._read(SECRETS, f"{pod.namespace}/{name}")
-        return found
-
-    async def _read(self, kind: Kind[Any], key: str) -> Any:
-        try:
-            found: KubeObject = await self._client.get(kind, key)
-        except ApiNotFound:
-            return None
+            found.secrets[name] = await self._client.find(SECRETS, f"{pod.namespace}/{name}")
         return found
 
 

@@ -65,7 +65,6 @@ from volplane_gce_pd.snapshots import Snapshotter
 
 __all__ = ["GcePdBackend"]
 
-_PROBE_SECONDS = 60.0
 _UP = ("UP",)
 
 
@@ -99,7 +98,6 @@ class GcePdBackend(BackendSpec):
         self._changer = Changer(self._compute, operations, fencing)
         self._snapshotter = Snapshotter(self._compute, operations)
         self._zones = Zones(self._read_zones, wanted=self._settings.zones, up=_UP, assets="disks", clock=clock)
-        self._probed_at: float | None = None
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
@@ -136,14 +134,9 @@ class GcePdBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """A cheap call, once a minute at most unless the last one failed."""
-        now = self._clock()
-        if self._probed_at is not None and now - self._probed_at < _PROBE_SECONDS:
-            return Done()
-        self._probed_at = None
+        """A cheap call."""
         with self._compute.translating_errors(f"use Compute Engine in project {self._settings.project}"):
             self._compute.check()
-        self._probed_at = now
         return Done()
 
     @hookimpl
