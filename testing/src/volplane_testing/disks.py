@@ -1,7 +1,8 @@
 """The disks of a mocked cloud as directories of this machine, for pods of `volplane dev --disks`.
 
-A disk's contents are in `contents/<disk>`, those of a device in `contents/<disk>.device`. While it is attached, `nodes/<node>/<disk>` is a link to them. The names are
-the first 32 hex digits of the SHA-256 of handle and node id, so that no handle is a path.
+A disk's contents are in `contents/<disk>`, those of a device in `contents/<disk>.device`. While it is attached,
+`nodes/<node>/<disk>` is a link to the first of them. The names are the first 32 hex digits of the SHA-256 of handle and
+node id, so that no handle is a path.
 """
 
 from __future__ import annotations
