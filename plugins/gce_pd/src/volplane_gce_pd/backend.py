@@ -112,6 +112,7 @@ class GcePdBackend(BackendSpec):
             volume_modes=frozenset(VolumeMode),
             csi_driver_name=self._settings.csi_driver_name,
             attach_required=self._settings.attach,
+            node_expansion_required=True,
             supports_mount_options=True,
             settle_seconds=SETTLE_SECONDS,
             minimum_bytes=GIB,
