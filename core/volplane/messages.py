@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-__all__ = ["escaped_json", "nearest", "one_line", "sanitize", "why_unusable"]
+__all__ = ["age_text", "escaped_json", "nearest", "one_line", "sanitize", "size_text", "why_unusable"]
 
 _OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What JSON need not escape, though a terminal obeys it."""
@@ -45,6 +45,28 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {lowered[close[0]]!r}?"
     return f"; known: {', '.join(names)}" if names else "; there are none"
+
+
+def size_text(size: int | None) -> str:
+    """A size in bytes with the largest unit that keeps two digits or more: "64Mi", "1.5Gi"; "-" if it is not known."""
+    if size is None:
+        return "-"
+    number, unit = float(size), ""
+    for larger in ("Ki", "Mi", "Gi", "Ti", "Pi"):
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.1f}".removesuffix(".0") + unit
+
+
+def age_text(seconds: float | None) -> str:
+    """A time as kubectl shows ages: "45s", "12m", "5h", "3d"; "-" if it is not known."""
+    if seconds is None:
+        return "-"
+    for unit, length, most in (("s", 1, 120), ("m", 60, 120), ("h", 3600, 48)):
+        if seconds < length * most:
+            return f"{max(0, seconds) // length:.0f}{unit}"
+    return f"{seconds // 86400:.0f}d"
 
 
 def why_unusable(error: OSError) -> str:
