@@ -24,7 +24,7 @@ from volplane.cli.framework.options import (
 )
 from volplane.cli.framework.output import Output
 from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
-from volplane.errors import ApiError, ApiNotFound, ConfigurationError
+from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS, PODS
 from volplane.messages import nearest
@@ -145,19 +145,15 @@ class _Asker:
             return told, (note, *seen.doubts)
 
     async def _attachment(self, name: str) -> Mapping[str, Any]:
-        try:
-            async with cluster_client(self.kubeconfig) as client:
-                return asdict(explain_attachment(await client.get(ATTACHMENTS, name)))
-        except ApiNotFound:
-            return _absent("attachment", name)
+        async with cluster_client(self.kubeconfig) as client:
+            attachment = await client.find(ATTACHMENTS, name)
+            return _absent("attachment", name) if attachment is None else asdict(explain_attachment(attachment))
 
     async def _claims(self, pod: str) -> list[str] | None:
         """Keys of the claims that a pod mounts; None without the pod."""
-        try:
-            async with cluster_client(self.kubeconfig) as client:
-                return list(claims_of_pod(await client.get(PODS, pod)))
-        except ApiNotFound:
-            return None
+        async with cluster_client(self.kubeconfig) as client:
+            found = await client.find(PODS, pod)
+            return None if found is None else list(claims_of_pod(found))
 
 
 def _absent(kind: str, name: str) -> dict[str, Any]:
