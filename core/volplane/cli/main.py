@@ -125,7 +125,7 @@ def _open_closed_streams() -> None:
 
 
 def _interrupt_on_sigint() -> None:
-    """Raise KeyboardInterrupt on SIGINT: until now it ended the process (see `volplane_main`)."""
+    """Raise KeyboardInterrupt on SIGINT: until now it ended the process (see `volplane.__main__`)."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -98,10 +98,10 @@ def test_a_command_that_is_stopped_before_it_began_ends_in_order(
 
 IMPORTING = """
 import os, signal, sys, types
-import volplane_main
+from volplane import __main__ as start
 {body}
 sys.argv = ["volplane", "example"]
-volplane_main.main()
+start.main()
 """
 AT_AN_IMPORT = """
 class Finder:
@@ -109,6 +109,7 @@ class Finder:
         if name == "volplane.messages":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
+sys.modules.pop("volplane.messages", None)
 """
 IN_A_FINALIZER = """
 from volplane.cli import main as frame
