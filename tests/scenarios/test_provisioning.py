@@ -425,7 +425,7 @@ async def test_a_discard_that_was_begun_goes_on_though_the_class_switches_back(r
 
 
 async def test_a_crash_after_an_unwanted_asset_was_deleted_does_not_lead_to_its_generation_again() -> None:
-    """Found by the simulation: nothing on the claim said that the first asset was deleted, and its token was used up."""
+    """Found by the simulation: nothing on the claim said that the first was deleted, and its token was used up."""
     backend, other = SearchableBackend(DRIVER), SearchableBackend("other.example.com")
     backend.script("provision", BackendError("the answer was lost"))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Action, LiveReads, Read, Wait
+from volplane.intents.node import claim_elsewhere
 from volplane.intents.record import record_intent
 from volplane.kube import names
 from volplane.kube.kinds import LEASES
@@ -39,11 +40,13 @@ def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
 def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """What comes first for a claim whose intent is of another term; None if there is none, or it is of ours.
 
-    An intent of a driver that is not configured here is another process's.
+    An intent of a driver that is not configured here, or of another node, is another process's.
     """
     if not cluster.settings.provisioner or not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         return None
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):
+        return None
+    if cluster.drivers.distributed(intent.driver) is not None or claim_elsewhere(claim, cluster):
         return None
     return not_leading(cluster, reads) or record_intent(claim, intent, cluster, why="take over what was begun")

@@ -48,6 +48,20 @@ class HookRules:
     def _committed(self, commit: Commit) -> None:
         if commit.kind == "class":
             self._classes_since[commit.name] = asyncio.get_running_loop().time()
+        if commit.kind == "claim" and commit.by_controller and commit.old is not None and commit.new is not None:
+            self._check_discard(commit.who, commit.old, commit.new)
+
+    def _check_discard(self, who: str, old: Json, new: Json) -> None:
+        """From this record on nothing but its absence ends the deletion of an asset: the claim must not want it."""
+        before, intent = _intent_of(old), _intent_of(new)
+        if "discard" not in intent or "discard" in before or old["metadata"]["uid"] in self._safety.forged:
+            return
+        name = f"pvc-{old['metadata']['uid']}"
+        since = self._wanted_since(old, intent.get("driver", ""), name, intent.get("generation", 1))
+        now = asyncio.get_running_loop().time()
+        if since is not None and since <= self.claim_reads.get((who, old["metadata"]["name"]), now - FRESH):
+            name = self._view.spell(name)
+            self._violations.report("still-wanted", f"the asset of {name} is to be deleted, and its claim waits for it")
 
     # --- threads ------------------------------------------------------------------------------------------------
 
@@ -105,26 +119,27 @@ class HookRules:
         if owner is None or (owner.claim_uid, owner.generation) in self._condemned:
             return
         claim = self._view.claims_by_uid.get(owner.claim_uid)
-        since = self._wanted_since(claim, request, owner.generation) if claim is not None else None
+        driver, name = request.context.driver, request.volume.name
+        since = self._wanted_since(claim, driver, name, owner.generation) if claim is not None else None
         if claim is None or since is None:
             self._condemned.add((owner.claim_uid, owner.generation))
             return
         asked = self.claim_reads.get((WHO.get(), claim["metadata"]["name"]), BEGAN.get() - FRESH)
         if since <= min(asked, BEGAN.get()):
-            name = self._view.spell(request.volume.name)
+            name = self._view.spell(name)
             self._violations.report("still-wanted", f"the asset of {name} is deleted, and its claim waits for it")
 
-    def _wanted_since(self, claim: Json, request: DeleteRequest, generation: int) -> float | None:
+    def _wanted_since(self, claim: Json, driver: str, name: str, generation: int) -> float | None:
         """Loop time since which the claim waits for this asset; None if it does not."""
         intent = _intent_of(claim)
         storage_class = self._view.classes.get(claim["spec"].get("storageClassName") or "")
         if "deletionTimestamp" in claim["metadata"] or storage_class is None:
             return None
-        if claim["spec"].get("volumeName", "") not in ("", request.volume.name):
+        if claim["spec"].get("volumeName", "") not in ("", name):
             return None
-        if storage_class["provisioner"] != request.context.driver or "discard" in intent:
+        if storage_class["provisioner"] != driver or "discard" in intent:
             return None
-        if intent.get("driver") != request.context.driver or intent.get("generation", 1) != generation:
+        if intent.get("driver") != driver or intent.get("generation", 1) != generation:
             return None
         return self._classes_since.get(storage_class["metadata"]["name"], 0.0)
 
