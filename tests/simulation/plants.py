@@ -185,27 +185,6 @@ def _written(self: ClusterState, claim: Claim) -> records.ClaimIntent | None:
     return self.sealer.open(claim.uid, claim.annotation("volplane.dev/intent"))
 
 
-def kill_scrubber_pods(stack: ExitStack) -> None:
-    """Remove a scrubber pod with no grace: the object is gone before the pod is."""
-    remove = recycle._remove_pod
-
-    def at_once(pod: Any, *, why: str) -> Any:
-        action = remove(pod, why=why)
-        return msgspec.structs.replace(action, grace_seconds=0) if hasattr(action, "grace_seconds") else action
-
-    replace(stack, recycle, "_remove_pod", at_once)
-
-
-def delete_without_preconditions(stack: ExitStack) -> None:
-    """Delete the object of a name, whichever it is by now."""
-
-    async def by_name(self: Steps, step: Any) -> None:
-        await self._client.delete(step.kind, step.target.key, grace_seconds=step.grace_seconds)
-        await self.refresh(step.kind, step.target.key)
-
-    replace(stack, Steps, "delete", by_name)
-
-
 def hold_what_is_gone(stack: ExitStack) -> None:
     """Forget to let a volume go once its asset is deleted."""
     replace(stack, delete, "without_finalizer", lambda _volume, *, why: Wait(reason=why))
@@ -302,8 +281,6 @@ PLANTS: Mapping[str, Plant] = {
         believe_the_cache_that_a_claim_is_gone,
         take_absent_for_proof,
         choose_a_place_anew,
-        kill_scrubber_pods,
-        delete_without_preconditions,
         hold_what_is_gone,
         say_nothing_of_a_release,
         leave_the_scrubber_pod,

@@ -154,6 +154,13 @@ def test_a_pod_of_an_earlier_release_or_attempt_is_deleted_by_its_uid_and_proves
     assert gone.target.uid == "uid-pod"
 
 
+def test_a_scrubber_pod_is_removed_with_its_own_grace_period() -> None:
+    """Without one its object is gone before its node has stopped it, and it may still erase."""
+    gone = decided(dirty(erased=True), pod_of(dirty(), phase="Succeeded"))
+    assert isinstance(gone, Delete)
+    assert gone.grace_seconds is None
+
+
 FORGED = [
     {"annotations": {"volplane.dev/scrub-volume-uid": "another"}},
     {"annotations": {"volplane.dev/scrub-claim-uid": "another"}},

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from volplane.kube import names
 from volplane.kube.quantity import parse
 from volplane.reclaim.scrub_pod import SCRUB_GATE
+from volplane.state.indexes import SCRUB_VOLUME
 from volplane.state.records import read_recycle_intent
 from volplane_testing.simulation.backends import SimulatedBackend
 from volplane_testing.simulation.cluster_view import Commit, Json, annotations_of, finalizers_of, key_of, reference_of
@@ -151,14 +152,20 @@ class Actors:
         self._happened["user: strips a volume's intent"] += 1
         self._patch(_VOLUMES, volume, {"metadata": {"annotations": {names.INTENT: None}}})
 
-    def delete_scrubber(self, of: str) -> None:
+    async def delete_scrubber(self, of: str) -> None:
+        """Somebody waits a while for the scrubber pod of a volume, and deletes it."""
         volume = self._target(of)
-        if volume is None:
-            return
-        for pod in list(self._view.pods.values()):
-            if annotations_of(pod).get("volplane.dev/scrub-volume") == volume["metadata"]["name"]:
+        for _ in range(3 * _PATIENCE):
+            volume = volume or self._target(of)
+            name = volume["metadata"]["name"] if volume is not None else ""
+            pods = [pod for pod in self._view.pods.values() if name and annotations_of(pod).get(SCRUB_VOLUME) == name]
+            if self._chance.calm.is_set():
+                return
+            for pod in pods:
                 self._happened["user: deletes a scrubber pod"] += 1
                 self._send("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}", {})
+                return
+            await asyncio.sleep(0.1)
 
     def forge_scrub_pod(self, of: str) -> None:
         """Somebody who may write pods in our namespace waits for a scrub of the volume to begin, and is faster."""
@@ -178,7 +185,7 @@ class Actors:
         digest = sha256(volume["metadata"]["uid"].encode()).hexdigest()[:16]
         metadata = {
             "name": f"volplane-scrub-{digest}",
-            "annotations": {"volplane.dev/scrub-volume": volume["metadata"]["name"]},
+            "annotations": {SCRUB_VOLUME: volume["metadata"]["name"]},
         }
         spec = {
             "containers": [{"name": "main", "image": "busybox"}],

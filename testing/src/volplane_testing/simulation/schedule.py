@@ -384,4 +384,9 @@ class _Writer:
             self._do(begun, "back_up")
             self._do(begun + random.uniform(0.0, 20.0), "restore_server")
         silent = ("persistentvolumes", "persistentvolumeclaims", "storageclasses", "pods", "nodes")
-        return frozenset({"events", *silent[: random.choice((0, 0, 0, 0, 2, 5))]})
+        without_bookmarks = frozenset({"events", *silent[: random.choice((0, 0, 0, 0, 2, 5))]})
+        deletions = [action for action in self._actions if action.what == "delete_claim"]
+        if deletions and random.random() < (0.5 if self._scenario.static_claims > 0.5 else 0.05):
+            last = random.choice(deletions)
+            self._do(last.at, "delete_scrubber", of=f"of {last.detail['name']}")
+        return without_bookmarks
