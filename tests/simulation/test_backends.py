@@ -127,7 +127,7 @@ def test_its_hooks_are_called_in_virtual_time_and_crash_in_the_middle() -> None:
     happened = [judged(seed, on(MemoryBackend)).happened for seed in range(15)]
     assert sum(each.get("hook: crash inside", 0) for each in happened) > 0
     lines = judged(7, on(MemoryBackend), traced=True).trace
-    assert any("alpha.sim  has made memory-1 for " in line for line in lines)
+    assert any("alpha.sim  has made memory-2 for " in line for line in lines)
     assert any("gives InProgress(retry_after=3.0" in line for line in lines)
 
 
