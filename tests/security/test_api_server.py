@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import time
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from unit.embedded.apiserver.calls import Calls
+from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane_embedded.apiserver import http
 from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.http import serve
@@ -215,6 +217,42 @@ async def test_bytes_that_are_no_text_are_the_clients_fault(
         head = b"GET " + line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + b"\r\n\r\n"
         assert status in (await answered(address, head)).partition(b"\r\n")[0]
     assert not caplog.records
+
+
+NO_REQUESTS = {
+    "coding": b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\nContent-Length: 1\r\n\r\nx",
+    "two lengths": b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "no header": b"GET /healthz HTTP/1.1\r\nHost : x\r\n\r\n",
+}
+"""Requests that the HTTP parser refuses."""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("request_of", NO_REQUESTS.values(), ids=NO_REQUESTS)
+@pytest.mark.parametrize("server", ["API server", "controller"])
+async def test_what_is_no_request_fills_no_log(
+    request_of: bytes, server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A traceback of a kilobyte for thirty bytes, from anybody who reaches the port."""
+    pages = Pages(unready=lambda: (), metrics=lambda: b"")
+    async with listening() as address, serve_pages(HttpAddress("127.0.0.1", 0), pages) as url:
+        target = address if server == "API server" else ("127.0.0.1", int(url.rpartition(":")[2]))
+        head = await answered(target, request_of.replace(b"Host", b"Connection: close\r\nHost"))
+    assert head.startswith((b"HTTP/1.0 400", b"HTTP/1.1 405"))
+    assert caplog.records == []
+
+
+@pytest.mark.real_time
+async def test_a_packed_body_is_not_unpacked() -> None:
+    """A small one becomes 200 MB, a second of work for whoever reaches the port."""
+    packed = zlib.compress(bytes(200 << 20), 1)
+    head = b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head += b"Authorization: Bearer wrong\r\nContent-Type: application/json\r\nContent-Encoding: deflate\r\n"
+    async with listening() as address:
+        begun = time.process_time()
+        answer = await answered(address, head + b"Content-Length: %d\r\n\r\n" % len(packed) + packed)
+    assert b" 401 " in answer[:20]
+    assert time.process_time() - begun < 0.15
 
 
 def test_the_data_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
