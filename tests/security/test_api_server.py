@@ -244,15 +244,13 @@ async def test_what_is_no_request_fills_no_log(
 
 @pytest.mark.real_time
 async def test_a_packed_body_is_not_unpacked() -> None:
-    """A small one becomes 200 MB, a second of work for whoever reaches the port."""
-    packed = zlib.compress(bytes(200 << 20), 1)
+    """As on a stock server. Else 400 KB become 400 MB, a second of work."""
+    packed = zlib.compress(b'{"metadata":{"name":"a"}}')
     head = b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-    head += b"Authorization: Bearer wrong\r\nContent-Type: application/json\r\nContent-Encoding: deflate\r\n"
+    head += b"Authorization: Bearer secret\r\nContent-Type: application/json\r\nContent-Encoding: deflate\r\n"
     async with listening() as address:
-        begun = time.process_time()
         answer = await answered(address, head + b"Content-Length: %d\r\n\r\n" % len(packed) + packed)
-    assert b" 401 " in answer[:20]
-    assert time.process_time() - begun < 0.15
+    assert b" 400 " in answer[:20]
 
 
 def test_the_data_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
