@@ -6,7 +6,7 @@ arrives while a key is in work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Queue
@@ -97,18 +97,28 @@ class EventHandlers:
         if present is None:
             return
         self._volumes.enqueue(present.key)
-        for reference in (item.spec.claim_ref for item in (old, new) if item is not None):
-            if reference is not None and reference.name:
-                self._claims.enqueue(f"{reference.namespace}/{reference.name}")
-        for index in ("volume", "own"):
-            for claim in self._cluster.claims.by_index(index, present.name):
-                self._claims.enqueue(claim.key)
+        for key in self._claims_concerned(old, new):
+            self._claims.enqueue(key)
         if new is None:
             for name in self._cluster.overlaps.freed_by(present):
                 self._volumes.enqueue(name)
         self._follow_progress(old, new)
         if new is not None and newly_offered and (woken := self._cluster.waiting.wake_for(new)) is not None:
             self._claims.enqueue(woken)
+
+    def _claims_concerned(self, old: Volume | None, new: Volume | None) -> Iterable[str]:
+        """Keys of the claims that the volume refers to, that name it, or whose own it is. For one that is gone there is
+        nothing to decide.
+        """
+        claims = self._cluster.claims
+        keys: dict[str, None] = {}
+        for item in (old, new):
+            if item is not None and (reference := item.spec.claim_ref) is not None:
+                keys[f"{reference.namespace}/{reference.name}"] = None
+        name = (new or old or Volume()).name
+        for index in ("volume", "own"):
+            keys.update(dict.fromkeys(claim.key for claim in claims.by_index(index, name)))
+        return [key for key in keys if key in claims]
 
     def _follow_progress(self, old: Volume | None, new: Volume | None) -> None:
         """Drop what the volume itself shows now, or is needed no more."""

@@ -286,6 +286,15 @@ def test_a_volume_wakes_the_claim_it_names_the_claim_that_names_it_and_the_one_w
     assert sorted(bench.claims.keys) == everybody
 
 
+def test_a_volume_wakes_no_claim_that_is_gone() -> None:
+    bench = Bench()
+    bench.claims.keys.clear()
+    item = volume("pvc-uid-own", reserved="gone")
+    put(bench.world, item)
+    bench.delete(item)
+    assert not bench.claims.keys
+
+
 def test_outcomes_of_what_is_gone_are_forgotten() -> None:
     """Item 21.14."""
     bench = Bench()
