@@ -6,7 +6,7 @@ Source: syncVolume and reclaimVolume of pv_controller.go of Kubernetes; docs/exp
 from __future__ import annotations
 
 from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, unbind_patch, volume_phase_step
-from volplane.binding.matching import refers_to
+from volplane.binding.matching import mode_of, refers_to
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
 from volplane.external.provisioner import decide_external_volume
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
@@ -158,7 +158,7 @@ def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Live
 
 def _half_bound(volume: Volume, claim: Claim) -> Action:
     """W1 is written, W3 is not: the claim's side goes on, unless the two can never match."""
-    if (claim.spec.volume_mode or "Filesystem") != (volume.spec.volume_mode or "Filesystem"):
+    if mode_of(claim) != mode_of(volume):
         on_volume = (
             f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" due to '
             "incompatible volumeMode."

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from volplane.binding.matching import class_of_claim
+import msgspec
+
+from volplane.binding.matching import class_of_claim, mode_of
 from volplane.controller.actions import Queue
 from volplane.kube import names
+from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
@@ -42,6 +45,28 @@ def _completed(old: Claim, new: Claim) -> bool:
     """Whether the last write of a bind is all that happened to the claim: the volume's own were before it."""
     turned = old.status.phase != "Bound" and new.status.phase == "Bound"
     return turned and old.uid == new.uid and old.terminating == new.terminating and old.spec == new.spec
+
+
+def _half_bound(old: Volume | None, new: Volume | None, claims: Cache[Claim]) -> bool:
+    """Whether a half of its bind is all that was written on the volume.
+
+    The claim that it refers to names no volume yet, so its side goes on; what becomes of the claim wakes the volume.
+    """
+    reference = new.spec.claim_ref if new is not None else None
+    if old is None or new is None or reference is None:
+        return False
+    claim = claims.get(f"{reference.namespace}/{reference.name}")
+    if claim is None or claim.uid != reference.uid or claim.terminating or claim.spec.volume_name:
+        return False
+    return mode_of(claim) == mode_of(new) and _apart_from_bind(old) == _apart_from_bind(new)
+
+
+def _apart_from_bind(volume: Volume) -> object:
+    """All of a volume that decisions see, but for what a bind writes: reference, mark and phase."""
+    meta = volume.metadata
+    marks = {**(meta.annotations or {}), names.BOUND_BY_CONTROLLER: ""}
+    spec = msgspec.structs.replace(volume.spec, claim_ref=None)
+    return spec, marks, meta.uid, meta.labels, meta.finalizers, meta.deletion_timestamp
 
 
 class EventHandlers:
@@ -96,7 +121,8 @@ class EventHandlers:
         present = new or old
         if present is None:
             return
-        self._volumes.enqueue(present.key)
+        if not _half_bound(old, new, self._cluster.claims):
+            self._volumes.enqueue(present.key)
         for key in self._claims_concerned(old, new):
             self._claims.enqueue(key)
         if new is None:
