@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import secrets
 import socket
@@ -16,7 +15,6 @@ from random import Random
 
 from volplane.assembly import Parts, build
 from volplane.attach.desired import count_volumes
-from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
 from volplane.controller.leader import Elector, Leadership
@@ -27,14 +25,15 @@ from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
 from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
-from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError, VolplaneError
-from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
+from volplane.errors import ApiError, VolplaneError
+from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock
 from volplane.operations import OperationState
 from volplane.state.cluster_state import Settings
+from volplane.state.naming import node_hash
 from volplane.state.records import Sealer
 
 __all__ = ["LEASE", "ControllerProcess", "Options"]
@@ -50,9 +49,6 @@ EVENT_SECONDS = 1.0
 HUNG_SECONDS = 60.0
 """Seconds without a driver that could work after which the process ends, because only a restart frees its threads."""
 HUNG_INTERVAL = 5.0
-WARN_INTERVAL = 30.0
-REFUSED_SECONDS = 10.0
-"""How long credentials that are not accepted at the start are tried: what checks them may be restarting."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
@@ -62,17 +58,25 @@ class Options:
     """The options of `volplane run` that are not in the configuration file.
 
     controllers: some of `ALL_CONTROLLERS`. namespace: of our Lease, sealing key and scrubber pods. leader_elect: work
-    only while holding the Lease. node_name: see `Parts`. identity: holder name in the Lease. resync: seconds between
-    passes over all objects, 0 = never. force_detach: see `Settings`.
+    only while holding the Lease. node_name: the node whose storage this process serves, with a Lease of its own; None =
+    the whole cluster. external_choice, race, force_detach: see `Settings`. identity: holder name in the Lease. resync:
+    seconds between passes over all objects, 0 = never.
     """
 
     controllers: frozenset[str] = frozenset(ALL_CONTROLLERS)
     namespace: str = "volplane-system"
     leader_elect: bool = True
     node_name: str | None = None
+    external_choice: bool = False
+    race: bool = False
     resync: float = 600.0
     force_detach: bool = True
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
+
+    @property
+    def lease(self) -> str:
+        """Name of the Lease."""
+        return f"{LEASE}-{node_hash(self.node_name)}" if self.node_name else LEASE
 
 
 class ControllerProcess:
@@ -102,8 +106,12 @@ class ControllerProcess:
         self._elector: Elector | None = None
         self._gave_up = ""
         """Why the process ends, if its drivers are why."""
-        self._trouble = ""
-        """Why `_prepare` is waiting; "" if it is not."""
+        self._bootstrap = Bootstrap(
+            client,
+            namespace=options.namespace,
+            labels=namespace_labels(options.controllers),
+            cluster_id=configuration.cluster_id,
+        )
 
     # --- status -------------------------------------------------------------------------------------------------
 
@@ -116,11 +124,8 @@ class ControllerProcess:
         """The holder of the Lease, "" if it has none. Raises ApiError."""
         if not self._options.leader_elect or self._plane is not None:
             return self._options.identity
-        try:
-            lease = await self._client.get(LEASES, f"{self._options.namespace}/{LEASE}")
-        except ApiNotFound:
-            return ""
-        return lease.spec.holder_identity or ""
+        lease = await self._client.find(LEASES, f"{self._options.namespace}/{self._options.lease}")
+        return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
         """Return the controllers once this process leads, its caches are synced, and no driver is starting."""
@@ -137,7 +142,7 @@ class ControllerProcess:
         driver does not, as long as another one is healthy.
         """
         if self._plane is None:
-            if trouble := self._trouble or (self._elector.failing if self._elector is not None else ""):
+            if trouble := self._bootstrap.trouble or (self._elector.failing if self._elector is not None else ""):
                 return (f"the API server does not do as it must: {trouble}",)
             return () if self._elector is not None else ("starting",)
         if not self._plane.synced:
@@ -182,7 +187,9 @@ class ControllerProcess:
         ConfigurationError if the API server refuses what the start needs.
         """
         plugins = self._plugins or InstalledPlugins()
-        self._loaded = await asyncio.to_thread(load_drivers, self._configuration, plugins)
+        self._loaded = await asyncio.to_thread(
+            load_drivers, self._configuration, plugins, node_name=self._options.node_name
+        )
         for broken in self._loaded.broken:
             log.error("driver %s is not usable: %s", broken.name, broken.error)
         working = asyncio.ensure_future(self._elect_and_work(stop))
@@ -202,22 +209,22 @@ class ControllerProcess:
             raise VolplaneError(self._gave_up)
 
     async def _elect_and_work(self, stop: asyncio.Event) -> None:
-        cluster_id, _ = await self._prepare()
+        cluster_id, _ = await self._bootstrap.run()
         await self._introduce(cluster_id)
 
         async def work(leadership: Leadership) -> None:
             # In each term again: the namespace with the sealing key may have been deleted and created anew.
-            cluster_id, sealer = await self._prepare()
+            cluster_id, sealer = await self._bootstrap.run()
             await self._lead(cluster_id, sealer, leadership, stop)
 
         if not self._options.leader_elect:
-            self.metrics.leading(LEASE, leading=True)
+            self.metrics.leading(self._options.lease, leading=True)
             await work(Leadership.alone())
             return
         lock = LeaseLock(
             self._client,
             namespace=self._options.namespace,
-            name=LEASE,
+            name=self._options.lease,
             identity=self._options.identity,
             now=self._clock.now,
         )
@@ -225,7 +232,7 @@ class ControllerProcess:
             lock,
             random=self._random,
             overrun=_exit_hard,
-            ensure_namespace=self._ensure_namespace,
+            ensure_namespace=self._bootstrap.ensure_namespace,
             metrics=self.metrics,
         )
         await self._elector.run(work)
@@ -241,7 +248,7 @@ class ControllerProcess:
                 holder = await self.leader()
             except ApiError as error:
                 holder = f"nobody can say who ({error})"
-            lease = f"lease {options.namespace}/{LEASE}"
+            lease = f"lease {options.namespace}/{options.lease}"
             leads = f"waits for {lease}, which {holder} holds" if holder else f"takes {lease}, which nobody holds"
         log.info(
             "volplane %s as %s for cluster %s: controllers %s; drivers %s; %s",
@@ -252,34 +259,6 @@ class ControllerProcess:
             ", ".join(drivers) or "none",
             leads,
         )
-
-    async def _ensure_namespace(self) -> None:
-        labels = namespace_labels(self._options.controllers)
-        await ensure_namespace(self._client, self._options.namespace, labels)
-
-    async def _prepare(self) -> tuple[str, Sealer]:
-        """The cluster id and the sealing key. Waits while the API server is unavailable. Raises ConfigurationError."""
-        loop = asyncio.get_running_loop()
-        warned = -math.inf
-        impatient = loop.time() + REFUSED_SECONDS
-        while True:
-            try:
-                await self._ensure_namespace()
-                cluster_id = await cluster_id_of(self._client, self._configuration.cluster_id)
-                sealer = await ensure_sealer(self._client, self._options.namespace)
-            except ApiUnavailable as error:
-                if error.status == 401 and loop.time() >= impatient:
-                    raise _refused_at_start(error) from error
-                self._trouble = str(error)
-                if loop.time() >= warned + WARN_INTERVAL:
-                    warned = loop.time()
-                    log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
-                await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
-            except ApiError as error:
-                raise _refused_at_start(error) from error
-            else:
-                self._trouble = ""
-                return cluster_id, sealer
 
     async def _lead(self, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event) -> None:
         """One term of leadership: build a control plane, run it until `stop` or the end of the Lease, shut it down."""
@@ -292,7 +271,8 @@ class ControllerProcess:
             keeping = group.create_task(plane.drivers.keep(), name="drivers")
             self._plane = plane
             self._leading.set()
-            log.info("leads%s", f" by lease {self._options.namespace}/{LEASE}" if self._options.leader_elect else "")
+            lease = f"{self._options.namespace}/{self._options.lease}"
+            log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
             resync = group.create_task(self._resync(plane), name="resync")
             hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
             restored = group.create_task(self._end_when_restored(plane, stop), name="restored server")
@@ -334,7 +314,6 @@ class ControllerProcess:
             may_begin=leadership.may_begin,
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
-            node_name=self._options.node_name,
             refresh=ClusterSecrets(self._client).refresh,
         )
         settings = Settings.of(
@@ -343,7 +322,10 @@ class ControllerProcess:
             namespace=self._options.namespace,
             scrub=self._configuration.scrubber,
             force_detach=self._options.force_detach,
-            lease=f"{self._options.namespace}/{LEASE}" if leadership.fence is not None else "",
+            external_choice=self._options.external_choice,
+            node_name=self._options.node_name or "",
+            race=self._options.race,
+            lease=f"{self._options.namespace}/{self._options.lease}" if leadership.fence is not None else "",
         )
         return build(settings, parts)
 
@@ -380,15 +362,6 @@ class ControllerProcess:
 def _problem(status: DriverStatus) -> str:
     state = "hung" if status.hung else status.state
     return f"driver {status.name} is {state}: {status.error}"
-
-
-def _refused_at_start(error: ApiError) -> ConfigurationError:
-    """The error for a person, who has to change credentials or rights."""
-    if error.status == 401:
-        return ConfigurationError(f"the API server does not accept these credentials (401): {error}")
-    return ConfigurationError(
-        f"the API server refuses what every start needs ({error.status}): {error}; `volplane manifests` has the rights"
-    )
 
 
 def _exit_hard() -> None:

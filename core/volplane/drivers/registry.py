@@ -109,6 +109,7 @@ class DriverRegistry:
         self._refresh = refresh
         self._call_hook = call_hook
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
+        self._distributed = {driver.name: driver.view for driver in loaded.distributed}
         self._broken = {broken.name: broken for broken in loaded.broken}
         self._limits = dict(loaded.limits)
         self._executor = executor
@@ -122,13 +123,17 @@ class DriverRegistry:
     # --- looking up ---------------------------------------------------------------------------------------------
 
     def names(self) -> tuple[str, ...]:
-        """All configured drivers, usable or not."""
+        """All configured drivers, usable or not, but the distributed ones."""
         return tuple(sorted({*self._entries, *self._broken}))
 
     def get(self, name: str) -> DriverView | None:
         """The driver of this name, if it can be used now."""
         entry = self._entries.get(name)
         return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
+
+    def distributed(self, name: str) -> DriverView | None:
+        """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
+        return self._distributed.get(name)
 
     def starting(self, name: str) -> bool:
         """Whether the first `start` of this driver was begun at most `START_GRACE` seconds ago, and has not ended."""
@@ -299,8 +304,7 @@ class DriverRegistry:
 
     def _hangs(self, entry: _Entry) -> bool:
         """Whether as many operations hang as may run at once, or a `start`, which is never called twice at once."""
-        name = entry.driver.name
-        calls = self._executor.running(name)
+        name, calls = entry.driver.name, self._executor.running(entry.driver.name)
         return self._executor.hung(name) or any(call.overrun and call.what == "start" for call in calls)
 
     async def stop_all(self) -> None:
@@ -322,8 +326,7 @@ class DriverRegistry:
         return Context(driver=entry.driver.name, cluster_id=self._cluster_id)
 
     async def _start(self, entry: _Entry) -> None:
-        name = entry.driver.name
-        if any(call.what == "start" for call in self._executor.running(name)):
+        if self._runs(entry, "start"):
             return  # an earlier start hangs; backends are promised that no two run at once
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         # Nobody waits for a driver to start; what needs it waits silently for so long.
@@ -337,6 +340,9 @@ class DriverRegistry:
             self._turn(entry, DriverState.READY, "")
         finally:
             grace.cancel()
+
+    def _runs(self, entry: _Entry, hook: str) -> bool:
+        return any(call.what == hook for call in self._executor.running(entry.driver.name))
 
     def _start_is_slow(self, entry: _Entry) -> None:
         if entry.state is DriverState.STARTING:
@@ -357,9 +363,7 @@ class DriverRegistry:
                 await self._start(entry)
 
     async def _probe(self, entry: _Entry) -> None:
-        if entry.state is not DriverState.READY or any(
-            call.what == "probe" for call in self._executor.running(entry.driver.name)
-        ):
+        if entry.state is not DriverState.READY or self._runs(entry, "probe"):
             return
         try:
             await self._refresh(entry.driver.secrets)

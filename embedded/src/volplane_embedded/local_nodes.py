@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 from volplane.controller.steps import Steps
 from volplane.errors import ApiError
@@ -18,7 +19,7 @@ from volplane.kube.objects import Node
 from volplane_embedded.apiserver.errors import bad_request, not_found
 from volplane_embedded.ephemeral_volumes import EphemeralVolumes
 from volplane_embedded.informers import Informers
-from volplane_embedded.kubelet.attached_disks import AttachedDisks, VolumesInUse
+from volplane_embedded.kubelet.attached_disks import AttachedDisks
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.kubelet import Kubelet
 from volplane_embedded.kubelet.local_exports import LocalExport
@@ -27,7 +28,7 @@ from volplane_embedded.kubelet.mounts import MountError, remove_tree
 from volplane_embedded.kubelet.node_status import NodeRegistration, node_names
 from volplane_embedded.kubelet.pod_directory import PodDirectory, attempt_of
 from volplane_embedded.kubelet.sandboxes import Sandboxes
-from volplane_embedded.kubelet.volume_manager import ClaimUse, VolumeManager
+from volplane_embedded.kubelet.volume_manager import VolumeManager
 from volplane_embedded.objects import Now, Pod
 from volplane_embedded.sandbox.limits import why_no_cgroup
 from volplane_embedded.scheduler.scheduler import Scheduler
@@ -44,7 +45,7 @@ class LocalNodes:
     count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: holds volumes and logs of pods over
     a restart; no other process may use it. hidden: directories and files that no container may see, besides state_dir.
     now: wall time, aware, UTC. disks: where mocked clouds show their disks; None: csi volumes cannot be mounted.
-    exports: NFS exports of this machine.
+    exports: NFS exports of this machine. labels: node -> labels besides those of every node.
     """
 
     def __init__(
@@ -59,14 +60,15 @@ class LocalNodes:
         hidden: Sequence[Path] = (),
         disks: Path | None = None,
         exports: Sequence[LocalExport] = (),
+        labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
         self.names = tuple(names) or tuple(node_names(count))
         self._client = client
         self._state_dir = state_dir.absolute()
         self._hidden = (self._state_dir, *hidden, *([disks] if disks is not None else []))
         self._exports = exports
-        self._in_use = VolumesInUse(client)
-        self._disks = AttachedDisks(client, disks, self._in_use)
+        self._labels = labels
+        self._disks = AttachedDisks(client, disks)
         self._now = now
         self._random = random
         self._informers = Informers()
@@ -90,7 +92,7 @@ class LocalNodes:
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
         controlled = EventRecorder(self._client, "ephemeral_volume", instance=self.names[0], now=self._now)
-        nodes = NodeRegistration(self._client, self.names, exists=self._exists, now=self._now)
+        nodes = NodeRegistration(self._client, self.names, exists=self._exists, now=self._now, labels=self._labels)
         async with Sandboxes() as sandboxes, asyncio.TaskGroup() as tasks:
             self._agent = Kubelet(self._dependencies(sandboxes, ran), self.names)
             ephemeral = EphemeralVolumes(self._client, self._informers, recorder=controlled)
@@ -124,8 +126,6 @@ class LocalNodes:
         while True:
             try:
                 await nodes.register()
-                for name in self.names:
-                    await self._in_use.start(name)
             except ApiError as error:
                 _LOG.warning("the nodes could not be registered, trying again in %g s: %s", _RETRY_SECONDS, error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -140,7 +140,7 @@ class LocalNodes:
             recorder=recorder,
             now=self._now,
             sandboxes=sandboxes,
-            volumes=VolumeManager(self._client, self.root, ClaimUse(), self._node, self._disks, exports=self._exports),
+            volumes=VolumeManager(self._client, self.root, self._node, self._disks, exports=self._exports),
             root=self.root,
             hidden=self._hidden,
         )

@@ -44,20 +44,21 @@ from volplane.cloud import BoundedCache, HookCall, Zones, ZoneStates, in_turns
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsClient, AwsError, Connect, connect
 from volplane_aws_ebs.attach import Attacher
+from volplane_aws_ebs.ceilings import Ceilings
 from volplane_aws_ebs.create import Provisioner
 from volplane_aws_ebs.delete import Deleter
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.modify import Modifier
 from volplane_aws_ebs.ownership import Fencing, adopt, list_page
-from volplane_aws_ebs.parameters import LARGEST_GIB, PARAMETERS, ClassParameters
+from volplane_aws_ebs.parameters import PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import GIB, IN_TREE, asset_from, instance_id, new_source, volume_id_from
 from volplane_aws_ebs.settings import OPTIONS, Settings, check_tag_count
 from volplane_aws_ebs.snapshots import Snapshotter
 from volplane_aws_ebs.state_waits import StateWaits
+from volplane_aws_ebs.volume_types import LARGEST_GIB
 
 __all__ = ["AwsEbsBackend"]
 
-_PROBE_SECONDS = 60.0
 _USUAL_ZONE = "availability-zone"
 _AVAILABLE = ("available", "information")
 """States of a zone in which volumes can be made (Amazon EC2 API reference, AvailabilityZone); others are impaired,
@@ -88,13 +89,13 @@ class AwsEbsBackend(BackendSpec):
         self._nodes: BoundedCache[str, str] = BoundedCache()
         fencing = self._fencing = Fencing(self._ec2)
         waits = StateWaits(self._ec2, self._node_name)
-        self._provisioner = Provisioner(self._ec2, waits)
+        ceilings = Ceilings(self._ec2)
+        self._provisioner = Provisioner(self._ec2, waits, ceilings)
         self._deleter = Deleter(self._ec2, fencing, waits, self._node_name, self._provisioner.volume_deleted)
         self._attacher = Attacher(self._ec2, fencing, waits, self._node_name)
-        self._modifier = Modifier(self._ec2, fencing, waits)
+        self._modifier = Modifier(self._ec2, fencing, waits, ceilings)
         self._snapshotter = Snapshotter(self._ec2)
         self._zones = Zones(self._read_zones, wanted=self._settings.zones, up=_AVAILABLE, assets="volumes", clock=clock)
-        self._probed_at: float | None = None
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
@@ -132,24 +133,19 @@ class AwsEbsBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """A dry run of DescribeAvailabilityZones, once a minute at most unless the last one failed."""
-        now = self._clock()
-        if self._probed_at is not None and now - self._probed_at < _PROBE_SECONDS:
-            return Done()
-        self._probed_at = None
+        """A dry run of DescribeAvailabilityZones."""
         with self._ec2.translating_errors(f"use EC2 in {self._settings.region}"):
             try:
                 self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES, DryRun=True)
             except AwsError as error:
                 if error.code != "DryRunOperation":
                     raise
-        self._probed_at = now
         return Done()
 
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
         """Check which parameters can be combined, with each other and with the options."""
-        check_tag_count(self._settings.tags, ClassParameters.of(request.parameters).tags)
+        check_tag_count(self._settings.tags, ClassParameters.of(request.parameters).tags.keys())
         return Done()
 
     @hookimpl
@@ -251,8 +247,9 @@ class AwsEbsBackend(BackendSpec):
     def _read_zones(self) -> ZoneStates:
         """Without the option, volumes are made in availability zones alone, not in local ones."""
         zones = self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
-        usual = [each["ZoneName"] for each in zones if each.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE]
-        return ZoneStates({each["ZoneName"]: str(each.get("State")) for each in zones}, usual)
+        name = "ZoneId" if self._settings.zone_ids else "ZoneName"
+        usual = [each[name] for each in zones if each.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE]
+        return ZoneStates({each[name]: str(each.get("State")) for each in zones}, usual)
 
     def _remember_node(self, node: NodeIdentity) -> None:
         """Remember the node of an instance, for messages about it in later calls."""
