@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from volplane.binding.matching import class_of_claim
-from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
+from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
 from volplane.intents.node import claim_elsewhere, volume_elsewhere
 from volplane.intents.record import (
