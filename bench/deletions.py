@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from bench import clients, processes
-from bench.claims import median_of
+from bench.claims import PASSES, REQUESTS, median_of
 from bench.objects import NAMESPACE, claim, claim_name
 
 from volplane.kube.client import Client
@@ -43,6 +43,7 @@ async def _measure(client: Client, run: processes.Controller, count: int, pods: 
     await seen.follow(0)
     await clients.each(pods, lambda number: _pod(client, count + number))
     before, counted, written = await asyncio.to_thread(run.quiet), run.metrics(), run.writes()
+    passed, asked = run.total(PASSES), run.total(REQUESTS)
     run.pause()
     await clients.each(count, lambda number: client.delete(CLAIMS, f"{NAMESPACE}/{claim_name(number)}"))
     version = (await client.list(VOLUMES)).version
@@ -58,6 +59,8 @@ async def _measure(client: Client, run: processes.Controller, count: int, pods: 
         "pod_lists": total.get(LISTS, 0.0) - counted.get(LISTS, 0.0),
         "claim_reads": (total.get(READS, 0.0) - counted.get(READS, 0.0)) / count,
         "writes": (wrote[0] - written[0]) / count,
+        "requests": (run.total(REQUESTS) - asked) / count,
+        "passes": (run.total(PASSES) - passed) / count,
     }
 
 
@@ -90,6 +93,8 @@ if __name__ == "__main__":
         "live lists of pods": "pod_lists",
         "live reads of claims, per claim": "claim_reads",
         "API writes per claim": "writes",
+        "requests per claim": "requests",
+        "passes of the controllers per claim": "passes",
     }
     median = median_of(figures)
     processes.report(
