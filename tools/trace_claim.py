@@ -43,6 +43,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "kube.objects",
         "kube.quantity",
         "operations.operation",
+        "path_template",
         "requests",
         "state.indexes",
         "state.records",

@@ -27,7 +27,7 @@ from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
 from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
-from volplane.errors import ApiError, ApiNotFound, ApiUnavailable, ConfigurationError, VolplaneError
+from volplane.errors import ApiError, ApiUnavailable, ConfigurationError, VolplaneError
 from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -116,11 +116,8 @@ class ControllerProcess:
         """The holder of the Lease, "" if it has none. Raises ApiError."""
         if not self._options.leader_elect or self._plane is not None:
             return self._options.identity
-        try:
-            lease = await self._client.get(LEASES, f"{self._options.namespace}/{LEASE}")
-        except ApiNotFound:
-            return ""
-        return lease.spec.holder_identity or ""
+        lease = await self._client.find(LEASES, f"{self._options.namespace}/{LEASE}")
+        return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
         """Return the controllers once this process leads, its caches are synced, and no driver is starting."""

@@ -18,6 +18,7 @@ PAGES = {
     "volplane.errors": ("errors.md",),
     "volplane_testing": ("testing.md", "conformance.md"),
     "volplane.cloud": ("cloud.md",),
+    "volplane.path_template": ("path_template.md",),
     "volplane_testing.cloud": ("cloud_testing.md",),
     "volplane_hostpath.testing": ("hostpath_testing.md",),
     "volplane_gce_pd.testing": ("gce_pd_testing.md",),
@@ -35,7 +36,7 @@ def headings(*pages: str) -> list[str]:
 def test_every_exported_name_is_defined_once_on_its_page(module: str) -> None:
     found = headings(*PAGES[module])
     names = importlib.import_module(module).__all__
-    assert len(names) > 3
+    assert names
     assert {name: found.count(name) for name in names if found.count(name) != 1} == {}
 
 

@@ -12,7 +12,7 @@ import typer
 
 from volplane.controller.action_token import read_token
 from volplane.controller.http import HttpAddress
-from volplane.errors import ApiNotFound, VolplaneError
+from volplane.errors import VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
 from volplane.process import LEASE
@@ -62,12 +62,9 @@ async def lease_holder(client: Client, namespace: str) -> str:
     A Lease that looks expired is read again after 5 s: the holder's clock may be wrong, but it changes the Lease.
     """
     key = f"{namespace}/{LEASE}"
-    try:
-        first = await client.get(LEASES, key)
-    except ApiNotFound:
-        return ""
-    holder = first.spec.holder_identity or ""
-    if not holder or _is_fresh(first.spec.renew_time, first.spec.lease_duration_seconds or 0):
+    first = await client.find(LEASES, key)
+    holder = "" if first is None else first.spec.holder_identity or ""
+    if first is None or not holder or _is_fresh(first.spec.renew_time, first.spec.lease_duration_seconds or 0):
         return holder
     await asyncio.sleep(RENEWED_WITHIN)
     second = await client.get(LEASES, key)

@@ -106,7 +106,7 @@ class Drain:
             return
         reference = target.spec.claim_ref
         if reference is not None and reference.uid:
-            bound = await _get(client, f"{reference.namespace}/{reference.name}")
+            bound = await client.find(CLAIMS, f"{reference.namespace}/{reference.name}")
             if bound is not None and bound.uid == reference.uid:
                 await _delete(client, CLAIMS, bound)
         elif target.status.phase == "Available":
@@ -162,13 +162,6 @@ async def _delete(client: Client, kind: Any, target: Any, *, grace_seconds: int 
         await client.delete(kind, target.key, uid=target.uid, grace_seconds=grace_seconds)
     except (ApiNotFound, ApiConflict):
         return  # gone, or replaced by an object with another uid, which the next list shows
-
-
-async def _get(client: Client, key: str) -> Claim | None:
-    try:
-        return await client.get(CLAIMS, key)
-    except ApiNotFound:
-        return None
 
 
 def _users(pods: Iterable[Pod]) -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ from volplane.cli.framework.options import (
 )
 from volplane.cli.framework.output import Output
 from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
-from volplane.errors import ApiError, ApiNotFound, ConfigurationError
+from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
 from volplane.kube.kinds import ATTACHMENTS, PODS
@@ -151,9 +151,8 @@ class _Asker:
     async def _attachment(self, name: str) -> Mapping[str, Any]:
         transport = await HttpTransport.connect(self.kubeconfig)
         try:
-            return asdict(explain_attachment(await Client(transport).get(ATTACHMENTS, name)))
-        except ApiNotFound:
-            return _absent("attachment", name)
+            attachment = await Client(transport).find(ATTACHMENTS, name)
+            return _absent("attachment", name) if attachment is None else asdict(explain_attachment(attachment))
         finally:
             await transport.close()
 
@@ -161,9 +160,8 @@ class _Asker:
         """Keys of the claims that a pod mounts; None without the pod."""
         transport = await HttpTransport.connect(self.kubeconfig)
         try:
-            return list(claims_of_pod(await Client(transport).get(PODS, pod)))
-        except ApiNotFound:
-            return None
+            found = await Client(transport).find(PODS, pod)
+            return None if found is None else list(claims_of_pod(found))
         finally:
             await transport.close()
 

@@ -27,12 +27,13 @@ async def ensure_namespace(client: Client, name: str, labels: Mapping[str, str] 
     Whoever may not look must have made it before.
     """
     try:
-        await client.get(NAMESPACES, name)
-    except ApiNotFound:
-        await _create_once(client, NAMESPACES, NAMESPACES.body(metadata={"name": name, "labels": dict(labels or {})}))
+        found = await client.find(NAMESPACES, name)
     except ApiError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
+        return
+    if found is None:
+        await _create_once(client, NAMESPACES, NAMESPACES.body(metadata={"name": name, "labels": dict(labels or {})}))
 
 
 async def _create_once(client: Client, kind: Kind[Any], body: dict[str, Any]) -> None:
@@ -49,9 +50,8 @@ async def ensure_sealer(client: Client, namespace: str) -> Sealer:
     Raises ConfigurationError if the Secret holds no usable key: guessing another would void all intents.
     """
     key = f"{namespace}/{SEAL_SECRET}"
-    try:
-        secret = await client.get(SECRETS, key)
-    except ApiNotFound:
+    secret = await client.find(SECRETS, key)
+    if secret is None:
         fresh = base64.b64encode(secrets.token_bytes(32)).decode()
         body = SECRETS.body(
             metadata={"name": SEAL_SECRET, "namespace": namespace}, type="Opaque", data={_KEY: fresh}, immutable=True
@@ -63,10 +63,8 @@ async def ensure_sealer(client: Client, namespace: str) -> Sealer:
 
 async def find_sealer(client: Client, namespace: str) -> Sealer | None:
     """The cluster's sealing key; None if there is none. Raises ApiError, and ConfigurationError as `ensure_sealer`."""
-    try:
-        return Sealer(_key_of(await client.get(SECRETS, f"{namespace}/{SEAL_SECRET}")))
-    except ApiNotFound:
-        return None
+    secret = await client.find(SECRETS, f"{namespace}/{SEAL_SECRET}")
+    return None if secret is None else Sealer(_key_of(secret))
 
 
 def _key_of(secret: Secret) -> bytes:

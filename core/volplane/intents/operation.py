@@ -14,7 +14,7 @@ from volplane.assets import Absent, Asset
 from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Recorder, Run
 from volplane.drivers.view import DriverView
-from volplane.errors import ApiNotFound, OperationError
+from volplane.errors import OperationError
 from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.intents.requests import context_of, owner_of_claim
 from volplane.kube.client import Client
@@ -69,29 +69,23 @@ class OperationDeps:
 
     async def live_volume(self, name: str) -> Volume | None:
         """The volume as the server has it now; the cache learns it."""
-        try:
-            live = await self.client.get(VOLUMES, name)
-        except ApiNotFound:
-            return None
-        self.cluster.volumes.observe(live)
+        live = await self.client.find(VOLUMES, name)
+        if live is not None:
+            self.cluster.volumes.observe(live)
         return live
 
     async def live_claim(self, key: str) -> Claim | None:
         """The claim as the server has it now; the cache learns it."""
-        try:
-            live = await self.client.get(CLAIMS, key)
-        except ApiNotFound:
-            return None
-        self.cluster.claims.observe(live)
+        live = await self.client.find(CLAIMS, key)
+        if live is not None:
+            self.cluster.claims.observe(live)
         return live
 
     async def live_class(self, name: str) -> StorageClass | None:
         """The class as the server has it now; the cache learns it."""
-        try:
-            live = await self.client.get(STORAGE_CLASSES, name)
-        except ApiNotFound:
-            return None
-        self.cluster.classes.observe(live)
+        live = await self.client.find(STORAGE_CLASSES, name)
+        if live is not None:
+            self.cluster.classes.observe(live)
         return live
 
     async def released_volume(self, volume: Volume) -> Volume | None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from volplane.errors import ApiUnavailable
+from volplane.errors import ApiNotFound, ApiUnavailable
 from volplane.kube.decoding import AnswerDecoder, Listing
 from volplane.kube.flowcontrol import CircuitBreaker, PriorityGate
 from volplane.kube.kinds import Kind
@@ -66,6 +66,13 @@ class Client:
         """Read one object from the server. Raises ApiNotFound."""
         body = await self._send("get", kind.plural, "GET", kind.path_of(key), seconds=seconds)
         return self._decoder.object(kind, body)
+
+    async def find(self, kind: Kind[T], key: str, *, seconds: float | None = None) -> T | None:
+        """Read one object from the server; None if it is absent."""
+        try:
+            return await self.get(kind, key, seconds=seconds)
+        except ApiNotFound:
+            return None
 
     async def list(
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""

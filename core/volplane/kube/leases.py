@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from volplane.errors import ApiConflict, ApiError, ApiNotFound
+from volplane.errors import ApiConflict, ApiError
 from volplane.fence import Fence
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
@@ -50,10 +50,7 @@ class LeaseLock:
 
     async def read(self, *, seconds: float) -> Lease | None:
         """The Lease as it is; None if nobody ever made it."""
-        try:
-            return await self._client.get(LEASES, self._key, seconds=seconds)
-        except ApiNotFound:
-            return None
+        return await self._client.find(LEASES, self._key, seconds=seconds)
 
     async def take(self, lease: Lease | None, *, seconds: float) -> Lease:
         """Become the holder of what `read` answered. Raises ApiConflict if somebody else was faster."""

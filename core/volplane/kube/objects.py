@@ -326,8 +326,23 @@ class Secret(KubeObject):
     type: str = ""
 
 
+class VolumeNodeResources(Fields):
+    count: int | None = None
+
+
+class CsiNodeDriver(Fields):
+    name: str = ""
+    allocatable: VolumeNodeResources | None = None
+
+
+class CsiNodeSpec(Fields):
+    drivers: list[CsiNodeDriver] | None = None
+
+
 class CsiNode(KubeObject):
     """storage.k8s.io/v1 CSINode."""
+
+    spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)
 
 
 class CsiDriverSpec(Fields):

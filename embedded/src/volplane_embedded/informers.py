@@ -9,8 +9,8 @@ from typing import Any
 from volplane.binding.matching import place_of
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
-from volplane.kube.objects import Claim, Node, StorageClass, Volume, VolumeAttachment
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_NODES, NODES, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, CsiNode, Node, StorageClass, Volume, VolumeAttachment
 from volplane.kube.reflector import Reflector
 from volplane_embedded.objects import PODS, Pod, claim_names, is_finished, needs_node
 
@@ -27,6 +27,7 @@ class Informers:
         self.volumes: Cache[Volume] = Cache(VOLUMES, {"candidates": _candidate_key, "claim": _claim_of_volume})
         self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
         self.attachments: Cache[VolumeAttachment] = Cache(ATTACHMENTS)
+        self.csi_nodes: Cache[CsiNode] = Cache(CSI_NODES)
 
     @property
     def caches(self) -> dict[str, Cache[Any]]:
@@ -38,6 +39,7 @@ class Informers:
             self.volumes,
             self.classes,
             self.attachments,
+            self.csi_nodes,
         )
         return {cache.kind.plural: cache for cache in listed}
 

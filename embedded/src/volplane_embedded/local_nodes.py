@@ -18,7 +18,7 @@ from volplane.kube.objects import Node
 from volplane_embedded.apiserver.errors import bad_request, not_found
 from volplane_embedded.ephemeral_volumes import EphemeralVolumes
 from volplane_embedded.informers import Informers
-from volplane_embedded.kubelet.attached_disks import AttachedDisks, VolumesInUse
+from volplane_embedded.kubelet.attached_disks import AttachedDisks
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.kubelet import Kubelet
 from volplane_embedded.kubelet.local_exports import LocalExport
@@ -27,7 +27,7 @@ from volplane_embedded.kubelet.mounts import MountError, remove_tree
 from volplane_embedded.kubelet.node_status import NodeRegistration, node_names
 from volplane_embedded.kubelet.pod_directory import PodDirectory, attempt_of
 from volplane_embedded.kubelet.sandboxes import Sandboxes
-from volplane_embedded.kubelet.volume_manager import ClaimUse, VolumeManager
+from volplane_embedded.kubelet.volume_manager import VolumeManager
 from volplane_embedded.objects import Now, Pod
 from volplane_embedded.sandbox.limits import why_no_cgroup
 from volplane_embedded.scheduler.scheduler import Scheduler
@@ -65,8 +65,7 @@ class LocalNodes:
         self._state_dir = state_dir.absolute()
         self._hidden = (self._state_dir, *hidden, *([disks] if disks is not None else []))
         self._exports = exports
-        self._in_use = VolumesInUse(client)
-        self._disks = AttachedDisks(client, disks, self._in_use)
+        self._disks = AttachedDisks(client, disks)
         self._now = now
         self._random = random
         self._informers = Informers()
@@ -124,8 +123,6 @@ class LocalNodes:
         while True:
             try:
                 await nodes.register()
-                for name in self.names:
-                    await self._in_use.start(name)
             except ApiError as error:
                 _LOG.warning("the nodes could not be registered, trying again in %g s: %s", _RETRY_SECONDS, error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -140,7 +137,7 @@ class LocalNodes:
             recorder=recorder,
             now=self._now,
             sandboxes=sandboxes,
-            volumes=VolumeManager(self._client, self.root, ClaimUse(), self._node, self._disks, exports=self._exports),
+            volumes=VolumeManager(self._client, self.root, self._node, self._disks, exports=self._exports),
             root=self.root,
             hidden=self._hidden,
         )

@@ -93,3 +93,19 @@ async def test_the_operation_is_in_the_intent_until_the_claim_is_bound() -> None
         assert "/operations/operation-" in saved
         await cluster.wait_bound(claim)
         assert site.fake.calls["disks.insert"] == 1
+
+
+async def test_a_disk_that_has_grown_waits_for_its_node_to_grow_the_file_system() -> None:
+    site = Site()
+    async with site.cluster() as cluster:
+        await cluster.create_class("fast", allowVolumeExpansion=True)
+        await cluster.wait_bound(await cluster.create_claim("data", storage_class="fast", capacity="5Gi"))
+        body = {"spec": {"resources": {"requests": {"storage": "7Gi"}}}}
+        cluster.api.patch("persistentvolumeclaims", "data", body)
+        await cluster.advance(60.0)
+        (disk,) = site.fake.disks.values()
+        status: Any = cluster.api.get("persistentvolumeclaims", "data")["status"]
+        assert disk.size == 7
+        assert status["capacity"] == {"storage": "5Gi"}
+        assert status["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
+        assert [each["type"] for each in status["conditions"]] == ["FileSystemResizePending"]

@@ -1,7 +1,8 @@
 """The disks of a mocked cloud as directories of this machine, for pods of `volplane dev --disks`.
 
-A disk's contents are in `contents/<disk>`. While it is attached, `nodes/<node>/<disk>` is a link to them. The names are
-the first 32 hex digits of the SHA-256 of handle and node id, so that no handle is a path.
+A disk's contents are in `contents/<disk>`, those of a device in `contents/<disk>.device`. While it is attached,
+`nodes/<node>/<disk>` is a link to the first of them. The names are the first 32 hex digits of the SHA-256 of handle and
+node id, so that no handle is a path.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from volplane_embedded.kubelet.attached_disks import disk_path
+from volplane_embedded.kubelet.attached_disks import device_path, disk_path
 
 __all__ = ["DiskDirectory"]
 
@@ -39,6 +40,7 @@ class DiskDirectory:
                     disk_path(self._root, node, handle).unlink(missing_ok=True)
                 if handle not in wanted:
                     shutil.rmtree(self._contents(handle), ignore_errors=True)
+                    device_path(self._contents(handle)).unlink(missing_ok=True)
             for handle, nodes in wanted.items():
                 self._show(handle, nodes - self._shown.get(handle, frozenset()))
             self._shown = wanted

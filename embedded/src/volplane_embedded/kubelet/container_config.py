@@ -58,11 +58,14 @@ class ContainerConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MountedVolume:
-    """A mounted volume. path: its place on this machine. block: it is a device."""
+    """A mounted volume. path: its place on this machine. block: it is a device. gid: the group of its files, which
+    containers get beside theirs.
+    """
 
     path: str
     read_only: bool = False
     block: bool = False
+    gid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +162,9 @@ def sandbox_spec(
     uid, gid = _user(pod, context)
     argv = [expand(word, env) for word in (*(container.command or ()), *(container.args or ()))]
     binds = [_bind(mount, _source(sources, mount.name), env) for mount in container.volume_mounts or ()]
-    binds += [
-        Bind(source=_source(sources, device.name).path, target=_target(device.device_path))
-        for device in container.volume_devices or ()
-    ]
+    for device in container.volume_devices or ():
+        source = _source(sources, device.name)
+        binds.append(Bind(source=source.path, target=_target(device.device_path), read_only=source.read_only))
     message = Bind(source=str(places.termination_message), target=_target(container.termination_message_path))
     return Spec(
         argv=argv,
@@ -174,7 +176,7 @@ def sandbox_spec(
         hostname=(pod.spec.hostname or pod.name)[:63],
         uid=uid,
         gid=gid,
-        groups=_groups(pod),
+        groups=_groups(pod, sources),
         capabilities=_capabilities(container),
         binds=[*binds, message],
         hidden=[str(path) for path in hidden],
@@ -202,10 +204,10 @@ def _user(pod: Pod, context: SecurityContext) -> tuple[int, int]:
     return uid or 0, gid or 0
 
 
-def _groups(pod: Pod) -> list[int]:
+def _groups(pod: Pod, sources: Mapping[str, MountedVolume]) -> list[int]:
     context = pod.spec.security_context
-    groups = list(context.supplemental_groups or ())
-    return groups if context.fs_group is None else [*groups, context.fs_group]
+    own = [*(context.supplemental_groups or ()), *([] if context.fs_group is None else [context.fs_group])]
+    return list(dict.fromkeys([*own, *(each.gid for each in sources.values() if each.gid is not None)]))
 
 
 def _source(sources: Mapping[str, MountedVolume], name: str) -> MountedVolume:

@@ -15,15 +15,16 @@ from volplane.errors import ApiError
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Node, Volume, VolumeAttachment
 from volplane_embedded.kubelet.container_runtime import Dependencies
-from volplane_embedded.kubelet.expansion import awaits_node, finish_expansion
+from volplane_embedded.kubelet.expansion import awaits_node
 from volplane_embedded.kubelet.mounts import MountError
 from volplane_embedded.kubelet.pod_directory import (
     PodDirectory,
     kill_stale_processes,
-    remove_orphaned_directories,
+    left_directories,
     restore_record,
 )
 from volplane_embedded.kubelet.pod_workers import PodWorker
+from volplane_embedded.kubelet.populator import attached_volumes
 from volplane_embedded.objects import PODS, Pod, is_finished
 
 __all__ = ["Kubelet"]
@@ -32,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 
 _STARTS: Final = 8
 """Sandboxes that are set up at the same time, on each node."""
+_RETRY_SECONDS: Final = 2.0
+_HOUSEKEEPING_SECONDS: Final = 10.0
 
 
 class Kubelet:
@@ -49,7 +52,8 @@ class Kubelet:
         """Run pods until cancelled. Their processes are then ended by `Sandboxes`; the objects stay as they are."""
         informers = self._deps.informers
         await informers.wait_synced()
-        await self._recover()
+        left = await self._recovered()
+        # From here to the start of the workers nothing is awaited, so that no pod is overlooked.
         ends = [
             informers.pods.subscribe(self._pod_changed),
             informers.claims.subscribe(self._claim_changed),
@@ -59,9 +63,10 @@ class Kubelet:
         ]
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                for node in self._starts:
-                    for pod in informers.on_node(node):
-                        self._pod_changed(None, pod)
+                pods = [pod for node in self._starts for pod in informers.on_node(node)]
+                self._tasks.create_task(self._clean(pods, left), name="housekeeping")
+                for pod in pods:
+                    self._pod_changed(None, pod)
                 await asyncio.Event().wait()
         finally:
             for end in ends:
@@ -71,15 +76,53 @@ class Kubelet:
         """The worker of the pod, None if it has none."""
         return self._workers.get(pod.uid)
 
-    async def _recover(self) -> None:
-        """Kill the processes and remove the directories that a former process left."""
-        root = self._deps.root
-        known = {pod.uid for node in self._starts for pod in self._deps.informers.on_node(node)}
+    async def _recovered(self) -> set[str]:
+        while True:
+            try:
+                return await self._recover()
+            except (ApiError, OSError) as error:
+                _LOG.warning(
+                    "what a former node agent left is unknown, trying again in %g s: %s", _RETRY_SECONDS, error
+                )
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _recover(self) -> set[str]:
+        """Kill the processes of a former kubelet, find what it had mounted, and report that before anything else.
+
+        Returns the uids of pods of which there is anything. Raises ApiError, OSError.
+        """
+        deps, nodes = self._deps, tuple(self._starts)
+        pods = [pod for node in nodes for pod in deps.informers.on_node(node)]
+        await asyncio.to_thread(kill_stale_processes, deps.root)
+        await deps.volumes.restore(nodes)
+        for pod in pods:
+            if not is_finished(pod):
+                wanted = attached_volumes(pod, deps.informers.claims.get, deps.informers.volumes.get)
+                deps.volumes.in_use.restore(pod.spec.node_name, wanted, pod.uid)
+        await deps.volumes.in_use.begin(nodes)
+        return await asyncio.to_thread(left_directories, deps.root) | deps.volumes.in_use.pods()
+
+    async def _clean(self, pods: Sequence[Pod], left: set[str]) -> None:
+        """Unmount and remove what pods that are gone left, and unmount what those have that are over; try again while
+        something stays. left: uids of pods that may have left something.
+        """
+        known = {pod.uid: pod for pod in pods}
+        over = [uid for uid in sorted(left) if uid not in known or is_finished(known[uid])]
+        while True:
+            over = [uid for uid in over if not await self._clean_one(uid, gone=uid not in known)]
+            if not over:
+                return
+            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+
+    async def _clean_one(self, uid: str, *, gone: bool) -> bool:
+        files = PodDirectory(self._deps.root, uid)
         try:
-            await asyncio.to_thread(kill_stale_processes, root)
-            await asyncio.to_thread(remove_orphaned_directories, root, known)
-        except OSError as error:
-            _LOG.warning("what a former node agent left in %s stays: %s", root, error)
+            await asyncio.to_thread(files.remove if gone else files.tear_down)
+            await self._deps.volumes.release(uid)
+        except (MountError, ApiError) as error:
+            _LOG.warning("what a former node agent left of pod %s stays for now: %s", uid, error)
+            return False
+        return True
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
@@ -111,9 +154,9 @@ class Kubelet:
     async def _expand(self, claim: Claim, pod: Pod) -> None:
         volume = self._deps.informers.volumes.get(claim.spec.volume_name)
         try:
-            done = volume is not None and await finish_expansion(self._deps.client, claim, volume)
-        except ApiError as error:
-            _LOG.debug("claim %s has changed, or cannot be written: %s", claim.key, error)
+            done = volume is not None and await self._deps.volumes.expand(claim, volume, pod.spec.node_name)
+        except (ApiError, MountError) as error:
+            _LOG.debug("claim %s has changed, or its volume cannot be used: %s", claim.key, error)
             return
         if done:
             text = f"MountVolume.NodeExpandVolume succeeded for volume {claim.spec.volume_name!r}"
@@ -135,11 +178,19 @@ class Kubelet:
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         """What is attached to it may be what a pod waits for."""
+        if new is not None and new.name in self._starts and self._deps.volumes.in_use.is_stale(new):
+            self._run(self._correct(new.name), f"volumes-in-use-{new.name}")
         if old is None or new is None or old.status.volumes_attached == new.status.volumes_attached:
             return
         for pod in self._deps.informers.on_node(new.name):
             if (worker := self._workers.get(pod.uid)) is not None and not worker.record.prepared:
                 worker.poke(volumes=True)
+
+    async def _correct(self, node: str) -> None:
+        try:
+            await self._deps.volumes.in_use.correct(node)
+        except ApiError as error:
+            _LOG.warning("volumesInUse of node %s cannot be written: %s", node, error)
 
     def _poke_users(self, claim_key: str) -> None:
         for pod in self._deps.informers.users(claim_key):
@@ -147,10 +198,13 @@ class Kubelet:
                 worker.poke(volumes=True)
 
     def _spawn(self, work: Coroutine[None, None, None], pod: Pod) -> None:
+        self._run(work, f"pod-{pod.key}")
+
+    def _run(self, work: Coroutine[None, None, None], name: str) -> None:
         if self._tasks is None:
             work.close()
             return
-        self._tasks.create_task(work, name=f"pod-{pod.key}")
+        self._tasks.create_task(work, name=name)
 
     async def _work(self, pod: Pod) -> None:
         try:

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from volplane_embedded.kubelet.container_config import ContainerPaths
-from volplane_embedded.kubelet.mounts import MountError, remove_tree
+from volplane_embedded.kubelet.mounts import remove_tree
 from volplane_embedded.kubelet.pod_state import ContainerRecord, PodRecord, Terminated, new_record
 from volplane_embedded.objects import ContainerStatus, Pod, timestamp
 from volplane_embedded.sandbox.monitor import start_ticks
@@ -31,7 +31,7 @@ __all__ = [
     "PodDirectory",
     "attempt_of",
     "kill_stale_processes",
-    "remove_orphaned_directories",
+    "left_directories",
     "restore_record",
     "terminated_state",
 ]
@@ -227,13 +227,6 @@ def _is_alive(pid: int, ticks: int) -> bool:
         return False
 
 
-def remove_orphaned_directories(root: Path, known: set[str]) -> None:
-    """Remove the directories of pods that do not exist any more."""
-    if not root.is_dir():
-        return
-    for directory in root.iterdir():
-        if directory.name not in known:
-            try:
-                remove_tree(directory)
-            except MountError as error:
-                _LOG.warning("%s stays: %s", directory, error)
+def left_directories(root: Path) -> set[str]:
+    """Names, which are uids of pods, of what is in the pods' directory."""
+    return {entry.name for entry in root.iterdir()} if root.is_dir() else set()

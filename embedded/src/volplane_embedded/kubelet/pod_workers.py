@@ -32,6 +32,7 @@ from volplane_embedded.kubelet.pod_actions import (
 from volplane_embedded.kubelet.pod_directory import PodDirectory
 from volplane_embedded.kubelet.pod_state import PodRecord
 from volplane_embedded.kubelet.status import generate_pod_status
+from volplane_embedded.kubelet.volume_manager import VolumesNotReady
 from volplane_embedded.objects import PODS, Pod, is_finished, timestamp
 
 __all__ = ["PodWorker"]
@@ -40,6 +41,9 @@ _LOG = logging.getLogger(__name__)
 
 _FIRST_RETRY: Final = 0.5
 _LONGEST_RETRY: Final = 30.0
+_MOUNT_SECONDS: Final = 123.0
+"""podAttachAndMountTimeout."""
+_TIMED_OUT: Final = "timed out waiting for the condition"
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -63,6 +67,8 @@ class PodWorker:
         self._poked = asyncio.Event()
         self._reported: dict[str, Any] = {}
         self._prepare_pause = 0.0
+        self._waits_until: float | None = None
+        """Loop time at which the pod's volumes should be mounted; the wait then begins anew."""
         self._removed = False
 
     def poke(self, *, volumes: bool = False) -> None:
@@ -163,25 +169,37 @@ class PodWorker:
 
     async def _mount_volumes(self) -> None:
         record = self._record
+        if self._waits_until is None:
+            self._waits_until = _mono() + _MOUNT_SECONDS
         try:
             self._sources = await self._deps.volumes.mount(self._pod, ran=self._ran)
-        except MountError as error:
-            record.mount_error = str(error)
+        except VolumesNotReady as lacking:
+            record.mount_error = str(lacking)
             self._prepare_pause = min(max(_FIRST_RETRY, self._prepare_pause * 2), _LONGEST_RETRY)
-            record.prepare_due = _mono() + self._prepare_pause
-            self._notice("Warning", "FailedMount", str(error))
+            self._tell(lacking)
+            record.prepare_due = min(_mono() + self._prepare_pause, self._waits_until)
         else:
             record.mount_error = ""
             record.prepared = True
 
+    def _tell(self, lacking: VolumesNotReady) -> None:
+        """Say what failed at once, and what is only waited for after the time that a mount may take."""
+        for failure in lacking.failed:
+            self._notice("Warning", failure.reason, failure.message)
+        if lacking.unprocessed:
+            self._notice("Warning", "FailedMount", str(lacking))
+        elif self._waits_until is not None and _mono() >= self._waits_until:
+            self._waits_until = _mono() + _MOUNT_SECONDS
+            if lacking.unattached:
+                self._notice("Warning", "FailedMount", lacking.text(f"{_TIMED_OUT}: {lacking.cause}"))
+
     async def _unmount_volumes(self) -> None:
         try:
-            await asyncio.to_thread(self._files.tear_down)
+            await self._deps.volumes.unmount(self._pod.uid, self._pod.spec.node_name)
         except MountError as error:
             self._notice("Warning", "FailedUnMount", str(error))
             await self._sleep(_LONGEST_RETRY)
         else:
-            await self._deps.volumes.release(self._pod.uid)
             self._record.torn_down = True
 
     async def _report(self) -> None:

@@ -13,11 +13,12 @@ from volplane.controller.actions import Action, LiveReads, Recorder, Run, Settle
 from volplane.controller.runner import Runner
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.objects import Claim
+from volplane.kube.objects import Claim, VolumeAttachment
 from volplane_embedded.informers import Informers
 from volplane_embedded.objects import PODS, Now, Pod, claim_names, is_finished, needs_node, timestamp
 from volplane_embedded.scheduler.scheduling import Bind, SchedulerState, decide
 from volplane_embedded.scheduler.volume_binding import StorageState
+from volplane_embedded.scheduler.volume_limits import LimitState
 
 __all__ = ["Scheduler"]
 
@@ -59,6 +60,8 @@ class Scheduler:
             informers.classes.subscribe(lambda _old, _new: self._wake()),
             informers.claims.subscribe(self._claim_changed),
             informers.volumes.subscribe(lambda _old, _new: self._wake(with_claims=True)),
+            informers.csi_nodes.subscribe(lambda _old, _new: self._wake(with_claims=True)),
+            informers.attachments.subscribe(self._attachment_changed),
         ]
         try:
             self._wake()
@@ -85,6 +88,10 @@ class Scheduler:
             self._binding.pop(old.key, None)
         if gone:
             self._wake()
+
+    def _attachment_changed(self, _old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
+        if new is None:
+            self._wake(with_claims=True)
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         claim = new or old
@@ -124,6 +131,7 @@ class Scheduler:
             users=informers.users,
             nodes=nodes,
             storage=storage,
+            limits=LimitState(informers.csi_nodes.get, informers.attachments.values),
             now=timestamp(self._now()),
             assumed=self._assumed,
         )

@@ -3,7 +3,7 @@
 `decide` reads the caches and returns the next step for one pod: write a condition, reserve a volume, write the selected
 node to a claim, bind the pod, or wait with a reason. Messages are those of kube-scheduler.
 Source: Kubernetes 1.36, pkg/scheduler/framework/plugins: NodeName, NodeUnschedulable, TaintToleration, NodeAffinity,
-VolumeRestrictions, VolumeBinding (without CSIStorageCapacity).
+VolumeRestrictions, NodeVolumeLimits, VolumeBinding (without CSIStorageCapacity).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from volplane_embedded.scheduler.volume_binding import (
     match_claims,
     pod_volume_claims,
 )
+from volplane_embedded.scheduler.volume_limits import TOO_MANY, LimitState, full_nodes
 
 __all__ = ["Bind", "Placement", "SchedulerState", "decide"]
 
@@ -65,6 +66,7 @@ class SchedulerState:
     users: Callable[[str], Iterable[Pod]]
     nodes: Mapping[str, Node]
     storage: StorageState
+    limits: LimitState
     now: str
     assumed: Mapping[str, str] = field(default_factory=dict)
 
@@ -122,10 +124,12 @@ def _choose(pod: Pod, wanted: PodVolumeClaims, state: SchedulerState) -> _Choice
     Order: the node chosen before, the pod's preference, fewest volumes to provision, fewest pods, name.
     """
     load = _load(pod, state)
+    full = full_nodes(pod, state.pods(), state.assumed, state.storage, state.limits)
     reasons: Counter[str] = Counter()
     choices: list[tuple[tuple[bool, int, int, int, str], _Choice]] = []
     for name, node in state.nodes.items():
-        reason = _unfit(pod, node, load[name]) or conflict(wanted.bound, node, state.storage)
+        reason = _unfit(pod, node, load[name]) or (TOO_MANY if name in full else "")
+        reason = reason or conflict(wanted.bound, node, state.storage)
         matches = Unschedulable(reason) if reason else match_claims(wanted.unbound, node, state.storage)
         if isinstance(matches, Unschedulable):
             reasons[matches.reason] += 1

@@ -57,7 +57,6 @@ from volplane_aws_ebs.state_waits import StateWaits
 
 __all__ = ["AwsEbsBackend"]
 
-_PROBE_SECONDS = 60.0
 _USUAL_ZONE = "availability-zone"
 _AVAILABLE = ("available", "information")
 """States of a zone in which volumes can be made (Amazon EC2 API reference, AvailabilityZone); others are impaired,
@@ -94,7 +93,6 @@ class AwsEbsBackend(BackendSpec):
         self._modifier = Modifier(self._ec2, fencing, waits)
         self._snapshotter = Snapshotter(self._ec2)
         self._zones = Zones(self._read_zones, wanted=self._settings.zones, up=_AVAILABLE, assets="volumes", clock=clock)
-        self._probed_at: float | None = None
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
@@ -132,18 +130,13 @@ class AwsEbsBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """A dry run of DescribeAvailabilityZones, once a minute at most unless the last one failed."""
-        now = self._clock()
-        if self._probed_at is not None and now - self._probed_at < _PROBE_SECONDS:
-            return Done()
-        self._probed_at = None
+        """A dry run of DescribeAvailabilityZones."""
         with self._ec2.translating_errors(f"use EC2 in {self._settings.region}"):
             try:
                 self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES, DryRun=True)
             except AwsError as error:
                 if error.code != "DryRunOperation":
                     raise
-        self._probed_at = now
         return Done()
 
     @hookimpl

@@ -65,7 +65,6 @@ from volplane_gce_pd.snapshots import Snapshotter
 
 __all__ = ["GcePdBackend"]
 
-_PROBE_SECONDS = 60.0
 _UP = ("UP",)
 
 
@@ -99,7 +98,6 @@ class GcePdBackend(BackendSpec):
         self._changer = Changer(self._compute, operations, fencing)
         self._snapshotter = Snapshotter(self._compute, operations)
         self._zones = Zones(self._read_zones, wanted=self._settings.zones, up=_UP, assets="disks", clock=clock)
-        self._probed_at: float | None = None
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
@@ -114,6 +112,7 @@ class GcePdBackend(BackendSpec):
             volume_modes=frozenset(VolumeMode),
             csi_driver_name=self._settings.csi_driver_name,
             attach_required=self._settings.attach,
+            node_expansion_required=True,
             supports_mount_options=True,
             settle_seconds=SETTLE_SECONDS,
             minimum_bytes=GIB,
@@ -136,14 +135,9 @@ class GcePdBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """A cheap call, once a minute at most unless the last one failed."""
-        now = self._clock()
-        if self._probed_at is not None and now - self._probed_at < _PROBE_SECONDS:
-            return Done()
-        self._probed_at = None
+        """A cheap call."""
         with self._compute.translating_errors(f"use Compute Engine in project {self._settings.project}"):
             self._compute.check()
-        self._probed_at = now
         return Done()
 
     @hookimpl

@@ -45,6 +45,7 @@ from volplane import (
     VolumeMode,
     hookimpl,
 )
+from volplane.path_template import PathTemplate
 from volplane_hostpath.delete import (
     delete_marked,
     delete_static,
@@ -64,7 +65,6 @@ from volplane_hostpath.listing import list_page
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, check_name, marker_file
 from volplane_hostpath.mounts import MountTable
-from volplane_hostpath.path_template import PathTemplate
 from volplane_hostpath.provision import (
     NodeTopology,
     asset_of,

@@ -31,6 +31,7 @@ from volplane import (
     Unavailable,
     VolumeSource,
 )
+from volplane.path_template import PathTemplate
 from volplane_hostpath.capacity import human
 from volplane_hostpath.dirfd import (
     ancestors,
@@ -54,7 +55,6 @@ from volplane_hostpath.parent_directories import (
     refuse_foreign_parents,
     register_parents,
 )
-from volplane_hostpath.path_template import PathTemplate
 from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.settings import HOST_PATH, ClassParameters, Settings
 
@@ -164,11 +164,7 @@ def asset_of(root: Root, marker: VolumeMarker) -> Asset:
 
 def new_marker(request: ProvisionRequest, parameters: ClassParameters, segment: Mapping[str, str]) -> VolumeMarker:
     """The marker of a new volume."""
-    # The name of the volume is unique. It usually is pvc-<uid>; else the name itself stands for the uid.
-    uid = request.claim.uid if request.name == f"pvc-{request.claim.uid}" else request.name
-    path = PathTemplate.parse(parameters.path_template).render(
-        namespace=request.claim.namespace, claim=request.claim.name, volume=request.name, uid=uid
-    )
+    path = PathTemplate.parse(parameters.path_template).render(request.claim, request.name)
     return VolumeMarker(
         name=request.name,
         owner=request.owner,

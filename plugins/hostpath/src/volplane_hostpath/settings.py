@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
-from volplane_hostpath.path_template import DEFAULT_TEMPLATE
+from volplane.path_template import DEFAULT_TEMPLATE
 
 __all__ = ["HOST_PATH", "LOCAL", "OPTIONS", "PARAMETERS", "ClassParameters", "Settings"]
 
@@ -112,7 +112,8 @@ PARAMETERS = ParameterSchema(
         ),
         Parameter(
             name="pathTemplate",
-            doc="Path under the root. Placeholders: ${namespace}, ${claim}, ${volume}, ${uid}. A path that does not "
+            doc="Path under the root. Placeholders: ${namespace}, ${claim}, ${volume}, ${uid}, "
+            "${label:KEY}, ${annotation:KEY} (of the claim). A path that does not "
             "end with ${uid} (or a ${volume} alone) gets -${uid} appended.",
             default=DEFAULT_TEMPLATE,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volplane import Parameter, ParameterKind, ParameterSchema
-from volplane_nfs.path_template import DEFAULT_TEMPLATE
+from volplane.path_template import DEFAULT_TEMPLATE
 
 __all__ = ["ARCHIVE", "DEFAULT_MODE", "DELETE", "EXPORT", "OPTIONS", "PARAMETERS", "RETAIN", "SQUASHES", "SUBDIRECTORY"]
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from volplane import AlreadyExists, InvalidArgument, ProvisionRequest, ResourceExhausted, Unavailable
+from volplane.path_template import PathTemplate
 from volplane_nfs.markers import VolumeMarker, parent_key, parent_marker
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import SPACE_AVAIL, SPACE_TOTAL, mask_of
@@ -29,7 +30,6 @@ from volplane_nfs.nfs4.files import (
     walk,
 )
 from volplane_nfs.nfs4.operations import CREATE, GETATTR, LOOKUP, PUTFH, REMOVE, SETATTR, Reply, Request
-from volplane_nfs.path_template import PathTemplate
 from volplane_nfs.settings import ClassParameters
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import (

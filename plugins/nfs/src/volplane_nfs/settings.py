@@ -11,9 +11,9 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from volplane import InvalidArgument, ParameterSchema
+from volplane.path_template import PathTemplate
 from volplane_nfs.nfs4 import Address
 from volplane_nfs.options import ARCHIVE, DEFAULT_MODE, EXPORT, OPTIONS, PARAMETERS, SQUASHES
-from volplane_nfs.path_template import PathTemplate
 
 __all__ = ["ClassParameters", "ExportSettings", "Settings", "ShareAddress"]
 

@@ -134,10 +134,7 @@ class Site:
 
     async def get(self, kind: Kind[Any], name: str) -> Any | None:
         """The object; None if it is not there."""
-        try:
-            return await self.client.get(kind, self._key(kind, name))
-        except ApiNotFound:
-            return None
+        return await self.client.find(kind, self._key(kind, name))
 
     async def claims(self) -> dict[str, Claim]:
         """All claims of the run, by name."""

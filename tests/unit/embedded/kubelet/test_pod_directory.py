@@ -13,7 +13,7 @@ import msgspec
 from volplane_embedded.kubelet.pod_directory import (
     PodDirectory,
     kill_stale_processes,
-    remove_orphaned_directories,
+    left_directories,
     restore_record,
     terminated_state,
 )
@@ -116,6 +116,7 @@ def test_files_of_pods_that_are_gone_are_removed(tmp_path: Path) -> None:
     outside.mkdir()
     (outside / "precious").touch()
     (tmp_path / "gone" / "link").symlink_to(outside)
-    remove_orphaned_directories(tmp_path, {"known"})
-    assert [path.name for path in tmp_path.iterdir()] == ["known"]
+    assert left_directories(tmp_path) == {"known", "gone"}
+    PodDirectory(tmp_path, "gone").remove()
+    assert left_directories(tmp_path) == {"known"}
     assert (outside / "precious").exists()

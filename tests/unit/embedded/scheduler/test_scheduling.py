@@ -11,10 +11,11 @@ import pytest
 
 from volplane.binding.matching import place_of
 from volplane.controller.actions import Patch, Settled, Wait
-from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiNode, Node, StorageClass, Volume, VolumeAttachment
 from volplane_embedded.objects import Pod, claim_names
 from volplane_embedded.scheduler.scheduling import Bind, Placement, SchedulerState, decide
 from volplane_embedded.scheduler.volume_binding import StorageState
+from volplane_embedded.scheduler.volume_limits import LimitState
 
 NOW = "2026-01-01T00:00:00Z"
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
@@ -74,13 +75,16 @@ def storage_class(name: str = "late", *, mode: str = "WaitForFirstConsumer", **f
 
 
 def state(
-    *objects: Pod | Node | Claim | Volume | StorageClass, assumed: Mapping[str, str] | None = None
+    *objects: Pod | Node | Claim | Volume | StorageClass | CsiNode | VolumeAttachment,
+    assumed: Mapping[str, str] | None = None,
 ) -> SchedulerState:
     pods = [one for one in objects if isinstance(one, Pod)]
     nodes = {one.name: one for one in objects if isinstance(one, Node)}
     claims = {one.key: one for one in objects if isinstance(one, Claim)}
     volumes = {one.name: one for one in objects if isinstance(one, Volume)}
     classes = {one.name: one for one in objects if isinstance(one, StorageClass)}
+    csi_nodes = {one.name: one for one in objects if isinstance(one, CsiNode)}
+    attachments = [one for one in objects if isinstance(one, VolumeAttachment)]
 
     def reserved(key: str) -> list[Volume]:
         held = ((one, one.spec.claim_ref) for one in volumes.values())
@@ -98,6 +102,7 @@ def state(
             reserved=reserved,
             nodes=nodes,
         ),
+        limits=LimitState(csi_nodes.get, lambda: attachments),
         now=NOW,
         assumed=assumed or {},
     )
@@ -314,3 +319,74 @@ def test_a_pod_prefers_volumes_that_exist_to_such_that_must_be_made() -> None:
     there = pod("old", nodeName="node-2")
     placement = decide(pod(claims=["data"]), state(node("node-1"), node("node-2"), there, *objects))
     assert placement.node == "node-2"
+
+
+# --- how many volumes a node can have --------------------------------------------------------------------------------
+
+DISKS = "disks.sim"
+
+
+def disk(name: str, claim: str) -> Volume:
+    """A volume that is attached, bound to a claim."""
+    reference = {"namespace": "default", "name": claim, "uid": f"uid-{claim}"}
+    return volume(name, local=None, csi={"driver": DISKS, "volumeHandle": name}, claimRef=reference, phase="Bound")
+
+
+def limit(node: str, count: int, driver: str = DISKS) -> CsiNode:
+    drivers = [{"name": driver, "nodeID": node, "allocatable": {"count": count}}]
+    return msgspec.convert({"metadata": {"name": node}, "spec": {"drivers": drivers}}, CsiNode)
+
+
+def attached(disk: str, node: str) -> VolumeAttachment:
+    spec = {"attacher": DISKS, "nodeName": node, "source": {"persistentVolumeName": disk}}
+    return msgspec.convert({"metadata": {"name": f"csi-{disk}"}, "spec": spec}, VolumeAttachment)
+
+
+ONE, TWO = disk("d-one", "one"), disk("d-two", "two")
+BOTH = (claim("one", volume="d-one"), claim("two", volume="d-two"), ONE, TWO, node("n"))
+THERE = pod("there", claims=["one"], nodeName="n")
+FULL = "0/1 nodes are available: 1 node(s) exceed max volume count."
+
+
+@pytest.mark.parametrize(
+    ("objects", "fits"),
+    [
+        ((THERE, limit("n", 2)), True),
+        ((THERE, limit("n", 1)), False),
+        ((THERE, limit("n", 1, "another.sim")), True),
+        ((THERE,), True),
+        ((attached("d-one", "n"), limit("n", 1)), False),
+        ((attached("d-one", "n"), THERE, limit("n", 2)), True),
+        ((attached("d-two", "n"), limit("n", 1)), True),
+        ((attached("d-one", "elsewhere"), limit("n", 1)), True),
+        ((limit("n", 0),), False),
+    ],
+)
+def test_a_node_takes_no_more_volumes_than_its_csi_node_allows(objects: tuple[Any, ...], fits: bool) -> None:
+    placement = decide(pod(claims=["two"]), state(*BOTH, *objects))
+    if fits:
+        assert placement.node == "n"
+    else:
+        assert message_of(placement) == FULL
+
+
+def test_a_pod_that_is_about_to_be_bound_counts_and_one_that_is_over_does_not() -> None:
+    coming, over = pod("coming", claims=["one"]), replace_status(THERE, "Succeeded")
+    here = state(*BOTH, coming, limit("n", 1), assumed={coming.key: "n"})
+    assert message_of(decide(pod(claims=["two"]), here)) == FULL
+    assert decide(pod(claims=["two"]), state(*BOTH, over, limit("n", 1))).node == "n"
+
+
+def test_a_volume_counts_once_however_many_pods_share_it() -> None:
+    shares = pod("shares", claims=["one"])
+    assert decide(shares, state(*BOTH, THERE, attached("d-one", "n"), limit("n", 1))).node == "n"
+
+
+def test_a_claim_without_a_volume_counts_for_the_driver_of_its_class() -> None:
+    late = (claim("two"), storage_class(provisioner=DISKS), claim("one", volume="d-one"), ONE, node("n"), THERE)
+    assert message_of(decide(pod(claims=["two"]), state(*late, limit("n", 1)))) == FULL
+    assert decide(pod(claims=["two"]), state(*late, limit("n", 2))).node == "n"
+
+
+def replace_status(one: Pod, phase: str) -> Pod:
+    return msgspec.structs.replace(one, status=msgspec.convert({"phase": phase}, type(one.status)))

@@ -7,7 +7,7 @@ import pytest
 
 from volplane.kube.objects import Claim, Volume
 from volplane_embedded.kubelet.mounts import MountError
-from volplane_embedded.kubelet.volume_manager import ClaimUse, claim_error
+from volplane_embedded.kubelet.populator import ClaimUse, claim_error
 
 GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 GUARDED = {**GOING, "finalizers": ["kubernetes.io/pvc-protection"]}

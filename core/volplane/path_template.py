@@ -1,8 +1,9 @@
-"""Paths from the parameter `pathTemplate` of a class: rendered once, then kept in the volume's marker.
+"""For authors of backends whose volumes are directories: paths from a class parameter such as `pathTemplate`.
 
-A path is safe by construction, whatever tenants write into names, labels and annotations: every component consists of
-`[A-Za-z0-9._-]`, has 1 to 255 bytes and starts with neither "." nor "-", so it can be neither "..", nor hidden, nor the
-driver's own directory. The last component ends with the claim's uid or is the volume's name: no two claims share one.
+A path is safe whatever tenants write into names, labels and annotations. Every component consists of `[A-Za-z0-9._-]`,
+has 1 to 255 bytes and starts with neither "." nor "-", so it cannot be "..", nor a hidden file, nor a driver's own
+directory. The last component ends with the claim's uid or is the volume's name, so no two volumes share a path. Render
+a path once and keep it with the volume: the class and the names may change.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from volplane import ClaimIdentity, InvalidArgument
+from volplane.errors import InvalidArgument
+from volplane.requests import ClaimIdentity
 
-__all__ = ["DEFAULT_TEMPLATE", "PLACEHOLDERS", "PathTemplate"]
+__all__ = ["PathTemplate"]
 
 DEFAULT_TEMPLATE = "${namespace}/${claim}-${uid}"
 PLACEHOLDERS = ("namespace", "claim", "volume", "uid", "label:KEY", "annotation:KEY")
 MAXIMUM_COMPONENTS = 8
 MAXIMUM_BYTES = 255
-"""Bytes of a name, on most file systems behind NFS."""
+"""Bytes of a name: NAME_MAX of Linux file systems."""
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
 _LITERAL = re.compile(r"[A-Za-z0-9._-]*")
@@ -97,14 +99,19 @@ class PathTemplate:
         return cls(tuple(components))
 
     def render(self, claim: ClaimIdentity, volume: str) -> str:
-        """The path below the share, without leading or trailing slash. A label that the claim lacks is "none"."""
+        """The path below the root, without leading or trailing slash.
+
+        volume: its name. `${uid}` is the claim's uid; a digest of the volume's name where that is not
+        `pvc-<uid>`, because only the name is unique then. A label or annotation that the claim lacks is "none".
+        """
+        uid = _uid(claim.uid) if volume == f"pvc-{claim.uid}" else _digest(volume, 32)
 
         def value(placeholder: str) -> str:
             kind, _, key = placeholder.partition(":")
             if key:
                 return _sanitized((claim.labels if kind == "label" else claim.annotations).get(key) or "none")
             known = {"namespace": claim.namespace, "claim": claim.name, "volume": volume}
-            return _uid(claim.uid) if placeholder == "uid" else _sanitized(known[placeholder])
+            return uid if placeholder == "uid" else _sanitized(known[placeholder])
 
         return "/".join(
             _component("".join(value(token) if position % 2 else token for position, token in enumerate(tokens)))

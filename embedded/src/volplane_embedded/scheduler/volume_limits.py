@@ -1,0 +1,76 @@
+"""Keeps pods off nodes to which no more volumes of a CSI driver can be attached. Pure.
+
+Source: pkg/scheduler/framework/plugins/nodevolumelimits/csi.go. The limit is `allocatable.count` of the driver in the
+node's CSINode; what pods of the node use and what is attached to it counts once a volume.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from volplane.attach.identity import csi_parts, unique_name
+from volplane.binding.matching import class_of_claim
+from volplane.kube.objects import CsiNode, VolumeAttachment
+from volplane_embedded.objects import Pod, claim_names, is_finished
+from volplane_embedded.scheduler.volume_binding import StorageState
+
+__all__ = ["TOO_MANY", "LimitState", "full_nodes"]
+
+TOO_MANY = "node(s) exceed max volume count"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """csi_nodes: by name of the node. attachments: all of them."""
+
+    csi_nodes: Callable[[str], CsiNode | None]
+    attachments: Callable[[], Iterable[VolumeAttachment]]
+
+
+def full_nodes(
+    pod: Pod, pods: Iterable[Pod], assumed: Mapping[str, str], storage: StorageState, limits: LimitState
+) -> frozenset[str]:
+    """Names of the nodes that cannot take all volumes of the pod. assumed: nodes of pods that are not bound yet."""
+    wanted = dict(_volumes(pod, storage))
+    limited = {node: counts for node in storage.nodes if (counts := _limits(limits.csi_nodes(node)))} if wanted else {}
+    if not limited:
+        return frozenset()
+    held: dict[str, dict[str, str]] = {node: {} for node in limited}
+    for other in pods:
+        node = other.spec.node_name or assumed.get(other.key, "")
+        if node in held and other.key != pod.key and not is_finished(other):
+            held[node].update(_volumes(other, storage))
+    for attachment in limits.attachments():
+        volume = storage.volumes(attachment.spec.source.persistent_volume_name or "")
+        if volume is not None and attachment.spec.node_name in held and (unique := unique_name(volume)):
+            held[attachment.spec.node_name][unique] = csi_parts(unique)[0]
+    return frozenset(node for node, most in limited.items() if _is_full(held[node], wanted, most))
+
+
+def _is_full(held: Mapping[str, str], wanted: Mapping[str, str], most: Mapping[str, int]) -> bool:
+    fresh = Counter(driver for unique, driver in wanted.items() if unique not in held)
+    there = Counter(held.values())
+    return any(there[driver] + count > most[driver] for driver, count in fresh.items() if driver in most)
+
+
+def _limits(node: CsiNode | None) -> dict[str, int]:
+    drivers = (node.spec.drivers or ()) if node is not None else ()
+    return {
+        each.name: each.allocatable.count for each in drivers if each.allocatable and each.allocatable.count is not None
+    }
+
+
+def _volumes(pod: Pod, storage: StorageState) -> Iterator[tuple[str, str]]:
+    """(unique name, driver) of the volumes that have to be attached; a claim without a volume counts by its class."""
+    for name in claim_names(pod):
+        claim = storage.claims(f"{pod.namespace}/{name}")
+        if claim is None:
+            continue
+        volume = storage.volumes(claim.spec.volume_name) if claim.spec.volume_name else None
+        if volume is not None:
+            if unique := unique_name(volume):
+                yield unique, csi_parts(unique)[0]
+        elif (found := storage.classes(class_of_claim(claim) or "")) is not None:
+            yield f"{found.provisioner}/{claim.key}", found.provisioner

@@ -1,0 +1,20 @@
+"""What a class may say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from volplane import Done, InvalidArgument
+
+
+@pytest.mark.parametrize("template", ["/a", "../${uid}", "${clam}", "a b", "/".join("abcdefghi")])
+def test_a_class_whose_path_template_cannot_be_is_refused(site: Any, template: str) -> None:
+    with pytest.raises(InvalidArgument, match="pathTemplate"):
+        site.validate(pathTemplate=template)
+
+
+def test_a_good_class_is_valid(site: Any) -> None:
+    assert site.validate() == Done()
+    assert site.validate(pathTemplate="${namespace}/${uid}", mode=0o700, volumeType="hostPath") == Done()
