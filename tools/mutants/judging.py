@@ -6,6 +6,7 @@ a child: that is judged in a process of its own, which takes seconds longer.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import select
@@ -15,14 +16,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 from tools.mutants.coverage_map import CoverageMap
 from tools.mutants.simulating import broken_seed
-from tools.mutants.swapping import swap
+from tools.mutants.swapping import Swapper
 from tools.mutants.variants import Variant
 from tools.mutants.verdicts import Verdict
 
@@ -30,8 +31,10 @@ __all__ = ["Judge"]
 
 JUDGING: Final = 20.0
 """Seconds that the tests of one variant may take together when nothing is wrong: the most telling come first."""
-GRACE: Final = 30.0
-"""Seconds more until a variant is taken to hang, which is noticed too."""
+GRACE: Final = 5.0
+"""Seconds that a test may take beside ten times what it took before; then it hangs, which is noticed too."""
+SIMULATING: Final = 120.0
+"""Seconds that the simulation may take."""
 MEMORY: Final = 4 * 2**30
 """Bytes that a child may have."""
 
@@ -55,6 +58,7 @@ class Judge:
         self._until = until
         self._items: dict[str, pytest.Item] = {}
         self._killers: dict[str, Counter[str]] = {}
+        self._swapper = Swapper(root, frozenset())
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Take the place of pytest's own loop."""
@@ -67,6 +71,9 @@ class Judge:
         for failing in self._map.failing():
             print(f"{failing} fails without any change, and judges nothing", file=sys.stderr)
         self._items = {item.nodeid: item for item in session.items}
+        self._swapper = Swapper(self._root, frozenset(variant.path for variant in self._variants))
+        gc.collect()
+        gc.freeze()  # Children share what their collector does not walk through.
         for variant in self._variants:
             if time.monotonic() > self._until:
                 break
@@ -75,16 +82,16 @@ class Judge:
 
     def _judged(self, variant: Variant) -> Verdict:
         tests = self._tests_of(variant)
-        limit = sum(self._map.seconds(test) for test in tests) * 3 + GRACE
+        limit = sum(self._longest(test) for test in tests) + GRACE
         code, by = (UNNOTICED, "") if variant.function and not tests else self._in_child(variant, tests, limit)
         if code == UNCHANGED:
             code, by = self._fresh(variant, tests, limit)
         if code != UNNOTICED:
             self._killers.setdefault(variant.path, Counter())[by] += 1
             return Verdict(noticed=True, by=by)
-        code, by = self._in_child(variant, None, 4 * GRACE)
+        code, by = self._in_child(variant, None, SIMULATING)
         if code == UNCHANGED:
-            code, by = self._fresh(variant, [], 4 * GRACE)
+            code, by = self._fresh(variant, [], SIMULATING)
         return Verdict(noticed=code != UNNOTICED, by=by or "the simulation" if code != UNNOTICED else "")
 
     def _tests_of(self, variant: Variant) -> list[str]:
@@ -105,18 +112,22 @@ class Judge:
             chosen.append(test)
         return chosen
 
+    def _longest(self, test: str) -> float:
+        """Seconds after which a test hangs."""
+        return self._map.seconds(test) * 10 + GRACE
+
     def _in_child(self, variant: Variant, tests: Sequence[str] | None, limit: float) -> tuple[int, str]:
         """Exit code, and what noticed. tests: None = the simulation instead."""
         with tempfile.NamedTemporaryFile("r+", encoding="utf-8") as told:
 
             def judge() -> int:
                 resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-                if not variant.function or not swap(self._root, variant):
+                if not variant.function or not self._swapper.swap(variant):
                     return UNCHANGED
                 if tests is None:
                     by = broken_seed(variant.path)
                 else:
-                    by = _first_failure([self._items[test] for test in tests])
+                    by = _first_failure({self._items[test]: self._longest(test) for test in tests}, Path(told.name))
                 Path(told.name).write_text(by, "utf-8")
                 return NOTICED if by else UNNOTICED
 
@@ -136,10 +147,21 @@ class Judge:
         return (UNNOTICED, "") if done.returncode == 0 else (NOTICED, "a process that imports it")
 
 
-def _first_failure(items: Sequence[pytest.Item]) -> str:
-    """The name of the first test that fails; "" if none does."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
+def _first_failure(items: Mapping[pytest.Item, float], told: Path) -> str:
+    """The name of the first test that fails; "" if none does. items: the seconds that each may take.
+
+    One that takes longer ends the process, after its name is written to `told`.
+    """
+    for item, following in zip(items, [*list(items)[1:], None], strict=True):
+
+        def hangs(_signal: int, _frame: object, name: str = item.nodeid) -> None:
+            told.write_text(name, "utf-8")
+            os._exit(NOTICED)
+
+        signal.signal(signal.SIGALRM, hangs)
+        signal.setitimer(signal.ITIMER_REAL, items[item])
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         if item.session.testsfailed:
             return item.nodeid
     return ""

@@ -9,27 +9,38 @@ from types import CodeType, FunctionType
 
 from tools.mutants.variants import Variant
 
-__all__ = ["swap"]
+__all__ = ["Swapper"]
 
 
-def swap(root: Path, variant: Variant) -> bool:
-    """Give every function that differs the code of the variant; whether one was found.
+class Swapper:
+    """Knows every function of the judged modules.
 
-    A function is the same object for all who imported it, so this reaches them all. What is computed at the import
+    A function is the same object for all who imported it, so a change reaches them all. What is computed at the import
     stays as it was.
     """
-    path = str(root / variant.path)
-    original = list(_functions(compile((root / variant.path).read_text("utf-8"), path, "exec", dont_inherit=True)))
-    changed = list(_functions(compile(variant.source, path, "exec", dont_inherit=True)))
-    codes = {_key(old): new for old, new in zip(original, changed, strict=True) if old != new}
-    swapped = False
-    for found in gc.get_objects():
-        if type(found) is FunctionType and found.__code__.co_filename == path:
-            new = codes.get(_key(found.__code__))
-            if new is not None and found.__code__.co_freevars == new.co_freevars:
-                found.__code__ = new
+
+    def __init__(self, root: Path, modules: frozenset[str]) -> None:
+        """modules: files below root. They have to be imported by now."""
+        self._root = root
+        files = {str(root / path): path for path in modules}
+        self._functions: dict[str, list[FunctionType]] = {path: [] for path in modules}
+        for found in gc.get_objects():
+            if type(found) is FunctionType and found.__code__.co_filename in files:
+                self._functions[files[found.__code__.co_filename]].append(found)
+
+    def swap(self, variant: Variant) -> bool:
+        """Give every function that differs the code of the variant; whether there was one."""
+        file = self._root / variant.path
+        original = _functions(compile(file.read_text("utf-8"), str(file), "exec", dont_inherit=True))
+        changed = _functions(compile(variant.source, str(file), "exec", dont_inherit=True))
+        codes = {_key(old): new for old, new in zip(original, changed, strict=True) if old != new}
+        swapped = False
+        for function in self._functions[variant.path]:
+            new = codes.get(_key(function.__code__))
+            if new is not None and function.__code__.co_freevars == new.co_freevars:
+                function.__code__ = new
                 swapped = True
-    return swapped
+        return swapped
 
 
 def _key(code: CodeType) -> tuple[str, int]:
@@ -40,10 +51,10 @@ def _functions(code: CodeType) -> Iterator[CodeType]:
     """Functions and methods; not what is within them."""
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            if "<locals>" not in each.co_qualname and not _is_class(each):
-                yield each
-            elif _is_class(each):
+            if _is_class(each):
                 yield from _functions(each)
+            elif "<locals>" not in each.co_qualname:
+                yield each
 
 
 def _is_class(code: CodeType) -> bool:

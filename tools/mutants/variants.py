@@ -12,7 +12,10 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from tools.mutants.rules import RULES, SILENT
 
-__all__ = ["Variant", "variants_of"]
+__all__ = ["Name", "Variant", "variants_of"]
+
+Name = tuple[str, str, str, str]
+"""What a variant is called in lists, whatever the numbers of its lines: path, function, what was and what is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,7 @@ class Variant:
     source: str
 
     @property
-    def name(self) -> tuple[str, str, str, str]:
-        """What it is called in lists: stays the same while other lines change."""
+    def name(self) -> Name:
         return self.path, self.function, self.was, self.now
 
     def __str__(self) -> str:
@@ -90,9 +92,9 @@ def _places(node: cst.CSTNode, function: str) -> Iterator[tuple[cst.CSTNode, str
 
 
 def _is_left_alone(node: cst.CSTNode) -> bool:
-    """Types, imports, docstrings, lists of names, and what is only logged."""
+    """Types, decorators, imports, docstrings, lists of names, and what is only logged."""
     match node:
-        case cst.Annotation() | cst.Import() | cst.ImportFrom() | cst.Expr(value=cst.SimpleString()):
+        case cst.Annotation() | cst.Decorator() | cst.Import() | cst.ImportFrom() | cst.Expr(value=cst.SimpleString()):
             return True
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value="__all__" | "log"))]):
             return True

@@ -8,9 +8,9 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.mutants.variants import Variant
+from tools.mutants.variants import Name, Variant
 
-__all__ = ["Excused", "Verdict", "Verdicts", "excused_variants"]
+__all__ = ["Verdict", "Verdicts", "excused_variants"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,26 +21,14 @@ class Verdict:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excused:
-    """A variant that need not be noticed: it changes nothing, or only a text."""
-
-    path: str
-    function: str
-    was: str
-    now: str
-    reason: str
-
-
-def excused_variants(file: Path) -> dict[tuple[str, str, str, str], Excused]:
-    """Those of the file, by `Variant.name`. Raises ValueError for an entry without a reason."""
-    found = {}
+def excused_variants(file: Path) -> set[Name]:
+    """Names of those that need not be noticed. Raises ValueError for an entry without a reason."""
+    found: set[Name] = set()
     for path, entries in tomllib.loads(file.read_text("utf-8")).items():
         for entry in entries:
-            each = Excused(path=path, **{key: value.strip() for key, value in entry.items()})
-            if not each.reason:
-                raise ValueError(f"{file}: no reason is given for {each.now!r} in {path}")
-            found[each.path, each.function, each.was, each.now] = each
+            if not entry["reason"].strip():
+                raise ValueError(f"{file}: no reason is given for {entry['was']!r} in {path}")
+            found.update((path, entry["function"], entry["was"], now) for now in entry["now"])
     return found
 
 
