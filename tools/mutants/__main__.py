@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
     for path in {variant.path for variant in variants} if given.anew else ():
         verdicts.forget(path)
     waiting = [variant for variant in variants if tally.is_open(variant)]
-    if waiting and (why := _judge(waiting, tally, until)):
+    if waiting and (why := _judge(waiting, tally, until, simulating=not given.without_simulation)):
         print(f"mutants: {why}", file=sys.stderr)
         return 2
     counted, left = tally.counted, len(variants) - tally.counted.total()
@@ -93,10 +93,10 @@ def main(arguments: list[str]) -> int:
     return 1 if counted["unnoticed"] or left else 0
 
 
-def _judge(variants: list[Variant], tally: Tally, until: float) -> str:
+def _judge(variants: list[Variant], tally: Tally, until: float, *, simulating: bool) -> str:
     """Why they could not be judged; "" if they were, as far as there was time."""
     covered = CoverageMap(ROOT, KEPT / "coverage.json", list(_judged_modules()))
-    judge = Judge(ROOT, covered, variants, tally.report, until=until)
+    judge = Judge(ROOT, covered, variants, tally.report, until=until, simulating=simulating)
     code = pytest.main(["-qqq", "-s", "--no-header", "--no-summary", *TESTS], plugins=[judge])
     return "" if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else "the tests cannot be collected"
 
@@ -106,6 +106,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="files to judge whole; default: the changed lines")
     parser.add_argument("--base", default="main", help="changed since this commit, default main")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many; the next run goes on")
+    parser.add_argument("--without-simulation", action="store_true", help="let tests alone judge: a first look")
     parser.add_argument("--anew", action="store_true", help="judge again what was noticed before")
     return parser.parse_args(arguments)
 
