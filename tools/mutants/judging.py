@@ -94,7 +94,7 @@ class Judge:
     def _judged(self, variant: Variant) -> Verdict:
         tests = self._tests_of(variant)
         limit = sum(self._longest(test) for test in tests) + GRACE
-        code, by = (UNNOTICED, "") if variant.function and not tests else self._in_child(variant, tests, limit)
+        code, by = (UNNOTICED, "") if not variant.at_import and not tests else self._in_child(variant, tests, limit)
         if code == UNCHANGED:
             code, by = self._fresh(variant, tests, limit)
         if code != UNNOTICED:
@@ -109,7 +109,7 @@ class Judge:
 
     def _tests_of(self, variant: Variant) -> list[str]:
         """Tests that run the changed lines, the most telling first, for as long as there is time."""
-        lines = range(variant.line, variant.last + 1) if variant.function else ()
+        lines = () if variant.at_import else range(variant.line, variant.last + 1)
         killers = self._killers.get(variant.path, Counter())
         room = f"tests/unit/{variant.path.split('/')[-2]}/"
 
@@ -135,7 +135,7 @@ class Judge:
 
             def judge() -> int:
                 resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-                if not variant.function or not self._swapper.swap(variant):
+                if variant.at_import or not self._swapper.swap(variant):
                     return UNCHANGED
                 if tests is None:
                     by = broken_seed(variant.path)

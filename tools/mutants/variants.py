@@ -24,7 +24,9 @@ class Variant:
 
     path: str
     function: str
-    """Where, such as `DeleteOperation._delete`; "" outside of functions."""
+    """Where, such as `DeleteOperation._delete`; "" outside of functions and classes."""
+    at_import: bool
+    """Whether what was changed runs at the import: it is in no body of a function."""
     line: int
     last: int
     was: str
@@ -47,7 +49,7 @@ def variants_of(root: Path, path: str, lines: Collection[int] | None = None) -> 
     wrapper = MetadataWrapper(cst.parse_module(source))
     positions = wrapper.resolve(PositionProvider)
     seen = {source}
-    for node, function in _places(wrapper.module, ""):
+    for node, function, at_import in _places(wrapper.module):
         where = positions.get(node)
         if where is None or (lines is not None and where.start.line not in lines):
             continue
@@ -57,7 +59,7 @@ def variants_of(root: Path, path: str, lines: Collection[int] | None = None) -> 
                 if code not in seen and _is_python(code):
                     seen.add(code)
                     was, now = _difference(source, code, where)
-                    yield Variant(path, function, where.start.line, where.end.line, was, now, code)
+                    yield Variant(path, function, at_import, where.start.line, where.end.line, was, now, code)
 
 
 def _replaced(module: cst.Module, node: cst.CSTNode, changed: cst.CSTNode, source: str, where: CodeRange) -> str:
@@ -79,16 +81,19 @@ def _is_python(code: str) -> bool:
     return True
 
 
-def _places(node: cst.CSTNode, function: str) -> Iterator[tuple[cst.CSTNode, str]]:
-    """Every node that may be changed, with the function that it is in the body of."""
-    yield node, function
+def _places(
+    node: cst.CSTNode, function: str = "", *, at_import: bool = True
+) -> Iterator[tuple[cst.CSTNode, str, bool]]:
+    """Every node that may be changed, the function that it is in the body of, and whether it runs at the import."""
+    yield node, function, at_import
     for child in node.children:
         if _is_left_alone(child):
             continue
-        inner = function
         if isinstance(node, cst.FunctionDef | cst.ClassDef) and child is node.body:
             inner = f"{function}.{node.name.value}".strip(".")
-        yield from _places(child, inner)
+            yield from _places(child, inner, at_import=at_import and isinstance(node, cst.ClassDef))
+        else:
+            yield from _places(child, function, at_import=at_import)
 
 
 def _is_left_alone(node: cst.CSTNode) -> bool:
