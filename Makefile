@@ -13,7 +13,7 @@ WHOLE := $(VENV)/.volplane-installed-whole
 # With mutmut, which only `make mutants` needs.
 MUTANTS := $(VENV)/.volplane-installed-mutants
 PARTS := embedded testing $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
-SOURCES := core embedded/src testing/src $(wildcard plugins/*/src) $(wildcard examples/*/volplane_*.py examples/*/src) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py tools/*/*.py))))
+SOURCES := core embedded/src testing/src $(wildcard plugins/*/src) $(wildcard examples/*/volplane_*.py examples/*/src) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py))))
 
 # The first Python that is new enough and able to make virtual environments (Debian ships the latter apart).
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
