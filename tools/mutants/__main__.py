@@ -34,6 +34,8 @@ TESTS: Final = (
     "tests/scenarios",
     "tests/unit/controller",
     "tests/unit/test_fence.py",
+    "tests/security/test_scrub_pods.py",
+    "tests/security/test_shared_storage.py",
     *(f"tests/unit/{room}" for room in ROOMS),
 )
 """What may notice them within seconds."""

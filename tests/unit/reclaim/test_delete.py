@@ -122,8 +122,15 @@ def test_what_lies_on_the_storage_of_another_volume_is_kept_and_says_so(*, binde
         assert action == Wait(reason=event.message, events=(event,))
 
 
-def test_a_deletion_that_was_begun_goes_on_though_another_volume_came_to_lie_there() -> None:
-    """Whatever it could save is half destroyed by then."""
+def test_what_is_deleted_already_lets_its_object_go_though_another_volume_came_to_lie_there() -> None:
+    item = released(hostPath={"path": "/data"})
+    made = state_with(volume("other", hostPath={"path": "/data/below"}), drivers=(DISK,))
+    made.progress.track_volume(item.uid).succeeded(Deleted())
+    assert decided(item, made).body == {"metadata": {"finalizers": None}}
+
+
+def test_whether_a_deletion_in_several_steps_may_go_on_is_asked_right_before_each_step() -> None:
+    """By the operation, of the live objects; the decision does not call it failed."""
     item = released(hostPath={"path": "/data"})
     made = state_with(volume("other", hostPath={"path": "/data/below"}), drivers=(DISK,))
     made.progress.track_volume(item.uid).succeeded(Deleting({}, 0.0))
