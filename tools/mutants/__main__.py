@@ -17,7 +17,8 @@ import pytest
 from tools.mutants.changed_lines import changed_lines
 from tools.mutants.coverage_map import CoverageMap
 from tools.mutants.judging import Judge
-from tools.mutants.variants import Name, Variant, variants_of
+from tools.mutants.variant import Name, Variant
+from tools.mutants.variants import variants_of
 from tools.mutants.verdicts import Verdict, Verdicts, excused_variants
 
 ROOT: Final = Path(__file__).resolve().parents[2]

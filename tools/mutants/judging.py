@@ -24,7 +24,7 @@ import pytest
 from tools.mutants.coverage_map import CoverageMap
 from tools.mutants.simulating import broken_seed
 from tools.mutants.swapping import Swapper
-from tools.mutants.variants import Variant
+from tools.mutants.variant import Variant
 from tools.mutants.verdicts import Verdict
 
 __all__ = ["Judge"]

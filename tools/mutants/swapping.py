@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 
-from tools.mutants.variants import Variant
+from tools.mutants.variant import Variant
 
 __all__ = ["Swapper"]
 

@@ -1,46 +1,18 @@
-"""The variants of a module: each is its source with one small change."""
+"""Makes the variants of a module."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from tools.mutants.rules import RULES, SILENT
+from tools.mutants.variant import Variant
 
-__all__ = ["Name", "Variant", "variants_of"]
-
-Name = tuple[str, str, str, str]
-"""What a variant is called in lists, whatever the numbers of its lines: path, function, what was and what is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One changed module. path: below the root of the repository. line, last: of what was changed."""
-
-    path: str
-    function: str
-    """Where, such as `DeleteOperation._delete`; "" outside of functions and classes."""
-    at_import: bool
-    """Whether what was changed runs at the import: it is in no body of a function."""
-    line: int
-    last: int
-    was: str
-    now: str
-    source: str
-
-    @property
-    def name(self) -> Name:
-        return self.path, self.function, self.was, self.now
-
-    def __str__(self) -> str:
-        before = "".join(f"    - {line}\n" for line in self.was.splitlines())
-        after = "".join(f"    + {line}\n" for line in self.now.splitlines())
-        return f"{self.path}:{self.line} in {self.function or 'the module'}\n{before}{after}"
+__all__ = ["variants_of"]
 
 
 def variants_of(root: Path, path: str, lines: Collection[int] | None = None) -> Iterator[Variant]:

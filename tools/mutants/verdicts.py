@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.mutants.variants import Name, Variant
+from tools.mutants.variant import Name, Variant
 
 __all__ = ["Verdict", "Verdicts", "excused_variants"]
 
