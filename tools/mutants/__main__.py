@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
         return 2
     for path in {variant.path for variant in variants} if given.anew else ():
         verdicts.forget(path)
-    waiting = [variant for variant in variants if tally.is_open(variant)]
+    waiting = sorted((variant for variant in variants if tally.is_open(variant)), key=lambda each: each.at_import)
     if waiting and (why := _judge(waiting, tally, until, simulating=not given.without_simulation)):
         print(f"mutants: {why}", file=sys.stderr)
         return 2

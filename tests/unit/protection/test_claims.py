@@ -192,9 +192,9 @@ def test_a_dying_pod_keeps_the_claim_until_it_is_gone() -> None:
         assert isinstance(Bench(dying(), user).until_settled(), Wait)
 
 
-def owned(**owner: Any) -> Claim:
+def owned(name: str = "p-v", **owner: Any) -> Claim:
     """The dying claim of the ephemeral volume `v` of the pod `p`."""
-    body = msgspec.to_builtins(dying("p-v"))
+    body = msgspec.to_builtins(dying(name))
     body["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True, **owner}]
     return msgspec.convert(body, Claim)
 
@@ -235,7 +235,7 @@ def test_every_volume_of_a_pod_counts_whatever_comes_before_it() -> None:
     user = msgspec.convert(body, Pod)
     assert uses(user, dying())
     assert uses(user, owned())
-    assert not uses(user, dying("p-settings")), "that is no ephemeral volume"
+    assert not uses(user, owned("p-settings")), "that is no ephemeral volume"
     assert not uses(user, dying("unused"))
 
 
