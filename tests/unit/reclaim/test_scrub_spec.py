@@ -168,6 +168,7 @@ def test_of_what_is_nested_everything_counts() -> None:
         in_container(securityContext={"runAsUser": 0, "privileged": True})
         == "securityContext changed of container 'scrub'"
     )
+    assert in_container(command=["/bin/sh", "-c", "true"]) == "command changed of container 'scrub'"
     assert in_container(command=["/bin/true"]) == "command changed of container 'scrub'"
     assert in_container(volumeMounts=[]) == "volumeMounts removed of container 'scrub'"
     assert in_container(env=[{"name": "PATH", "value": "/evil"}]) == "env added of container 'scrub'"
