@@ -156,7 +156,7 @@ def believe_the_cache_that_a_claim_is_gone(stack: ExitStack) -> None:
 
     assert released is not without_asking
     replace(stack, OperationDeps, "released_volume", without_asking)
-    replace(stack, volumes, "_confirm_absence", lambda *_: None)
+    replace(stack, volumes, "once_proven", lambda _volume, action, *_: action)
 
 
 def take_absent_for_proof(stack: ExitStack) -> None:
