@@ -100,6 +100,12 @@ constraints: ## Pin anew, within the bounds of pyproject.toml (UPGRADE=1: to the
 		--no-header $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group google \
 		--output-file constraints-google.txt
 
+# URLS: project URLs for the metadata, which only the publisher knows: make dist URLS="Homepage=https://…"
+.PHONY: dist
+dist: $(STAMP) ## Build every wheel and source distribution into dist/, the same bytes each time
+	@rm -rf dist
+	@$(BIN)/python -m tools.dist --out dist $(foreach url,$(URLS),--url "$(url)")
+
 .PHONY: clean
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build

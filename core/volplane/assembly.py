@@ -37,13 +37,18 @@ from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.names import PROVISIONED_BY
+from volplane.kube.names import NODE, PROVISIONED_BY
 from volplane.kube.objects import KubeObject, Volume
 from volplane.kube.reflector import Reflector
 from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import Dispatcher, Ended, OperationRegistry
+from volplane.placement.assign import Assigner
+from volplane.placement.handlers import PlacementHandlers
+from volplane.placement.nodes import NodeBook
+from volplane.placement.state import PlacementState
+from volplane.placement.volumes import Membership, decide_node
 from volplane.protection.claims import LivePods, ProtectionState, decide_claim_protection
 from volplane.protection.handlers import ProtectionHandlers
 from volplane.protection.volumes import decide_volume_protection
@@ -56,10 +61,13 @@ from volplane.reconcile.volumes import VolumeReconciler, promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
-from volplane.state.naming import volume_source
+from volplane.state.naming import node_hash, volume_source
 from volplane.state.records import Sealer
 
 __all__ = ["Parts", "build"]
+
+_OF_NODES = (CLAIMS.plural, VOLUMES.plural, PODS.plural)
+"""What has the label of its node, if it belongs to one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +76,8 @@ class Parts:
 
     executor: runs the hooks; the caller closes it. fence: returns the text of our term's `Fence`.
     may_begin: whether the lease lasts long enough to begin something that changes cluster or storage; for any thread.
-    node_name: the node whose local storage this process serves; None = the whole cluster. refresh: reads the Kubernetes
-    Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of runners and reflectors.
-    lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
+    refresh: reads the Kubernetes Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of
+    runners and reflectors. lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
     """
 
     client: Client
@@ -84,7 +91,6 @@ class Parts:
     may_begin: Callable[[], bool] = lambda: True
     metrics: ControllerMetrics | None = None
     lifecycle_metrics: Metrics | None = None
-    node_name: str | None = None
     refresh: Refresh = no_secrets
     call_hook: CallHook = call_hook
 
@@ -107,7 +113,7 @@ class _Wiring:
             parts.loaded,
             parts.executor,
             cluster_id=settings.cluster_id,
-            node_name=parts.node_name,
+            node_name=settings.node_name or None,
             changed=self._driver_changed,
             metrics=parts.lifecycle_metrics,
             refresh=parts.refresh,
@@ -149,12 +155,12 @@ class _Wiring:
             runners = self._expander(runners, deps)
         if self._settings.protection:
             runners = self._protection(runners)
-        runners = replace(runners, attach=self._attach(deps))
+        runners = replace(runners, attach=self._attach(deps), placement=self._assigner())
         check = LeakCheck(
             deps,
             self._drivers.names(),
             random=self._parts.random,
-            node_name=self._parts.node_name,
+            node_name=self._settings.node_name or None,
             metrics=self._parts.lifecycle_metrics,
         )
         self._plane = ControlPlane(
@@ -238,12 +244,14 @@ class _Wiring:
                 cache,
                 random=parts.random,
                 namespace=self._settings.namespace if plural in ours_alone else "",
+                label_selector=self._labels(plural),
+                field_selector=self._fields(plural),
                 restored=self._server_restored,
                 metrics=parts.metrics,
             )
             for plural, cache in self._caches.items()
         ]
-        if self._settings.reclaimer:
+        if self._settings.reclaimer and not self._settings.node_name:
             events: Cache[PodEvent] = Cache(POD_EVENTS)
             ScrubEvents(events, self._state, parts.recorder)
             reflectors.append(
@@ -258,6 +266,17 @@ class _Wiring:
                 )
             )
         return reflectors
+
+    def _labels(self, plural: str) -> str:
+        """A process of one node sees what has the label of its node; one that races for claims has to see them all."""
+        settings = self._settings
+        if not settings.node_name or plural not in _OF_NODES or (settings.race and plural != PODS.plural):
+            return ""
+        return f"{NODE}={node_hash(settings.node_name)}"
+
+    def _fields(self, plural: str) -> str:
+        node = self._settings.node_name
+        return f"metadata.name={node}" if node and plural == NODES.plural else ""
 
     def _server_restored(self) -> None:
         self._plane.server_restored()
@@ -297,6 +316,21 @@ class _Wiring:
         pairs = self._runner("attach-detach", decide, self._state.attachments)
         AttachDetachHandlers(state, pairs=pairs, nodes=nodes).subscribe()
         return pairs, nodes
+
+    # --- where volumes are ---------------------------------------------------------------------------------------
+
+    def _assigner(self) -> tuple[Runner, ...]:
+        drivers = self._parts.loaded.distributed
+        if not self._settings.assigner or not drivers:
+            return ()
+        state = self._state
+        keys = {key for driver in drivers for key in driver.view.info.topology_keys}
+        placing = PlacementState(cluster=state, nodes=NodeBook(state.nodes, keys, state.monotonic))
+        claims = self._runner("assigner", Assigner(placing), state.claims, state.flow_of_claim)
+        volumes = self._runner("node-volumes", Membership(placing), state.volumes)
+        nodes = self._runner("node-names", lambda name, _: decide_node(name, placing), state.nodes)
+        PlacementHandlers(placing, claims=claims, volumes=volumes, nodes=nodes).subscribe()
+        return claims, volumes, nodes
 
     # --- growth and change of attributes -------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ ENQUEUE_PAUSE = 0.1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runners:
     """The controllers. expander: of sizes and of attributes; protection: of the in-use finalizers; attach: of
-    attachments.
+    attachments; placement: of the nodes of claims and volumes.
 
     These are empty if this process does not run them.
     """
@@ -51,9 +51,10 @@ class Runners:
     expander: tuple[Runner, ...] = ()
     protection: tuple[Runner, ...] = ()
     attach: tuple[Runner, ...] = ()
+    placement: tuple[Runner, ...] = ()
 
     def __iter__(self) -> Iterator[Runner]:
-        return iter((self.claims, self.volumes, *self.expander, *self.protection, *self.attach))
+        return iter((self.claims, self.volumes, *self.expander, *self.protection, *self.attach, *self.placement))
 
     def named(self, name: str) -> Runner | None:
         """The one of this name."""
@@ -123,6 +124,8 @@ class ControlPlane:
         keys: list[tuple[str, Callable[[], Iterable[str]]]] = [
             ("claims", self.claims.keys),
             ("volumes", self.volumes.keys),
+            ("assigner", self.claims.keys),
+            ("node-volumes", self.volumes.keys),
             ("attacher", self.state.attachments.keys),
             ("csidrivers", self.drivers.names),
             ("node-reports", self.state.nodes.keys),

@@ -35,6 +35,7 @@ from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock
 from volplane.operations import OperationState
 from volplane.state.cluster_state import Settings
+from volplane.state.naming import node_hash
 from volplane.state.records import Sealer
 
 __all__ = ["LEASE", "ControllerProcess", "Options"]
@@ -62,17 +63,25 @@ class Options:
     """The options of `volplane run` that are not in the configuration file.
 
     controllers: some of `ALL_CONTROLLERS`. namespace: of our Lease, sealing key and scrubber pods. leader_elect: work
-    only while holding the Lease. node_name: see `Parts`. identity: holder name in the Lease. resync: seconds between
-    passes over all objects, 0 = never. force_detach: see `Settings`.
+    only while holding the Lease. node_name: the node whose storage this process serves, with a Lease of its own; None =
+    the whole cluster. external_choice, race, force_detach: see `Settings`. identity: holder name in the Lease. resync:
+    seconds between passes over all objects, 0 = never.
     """
 
     controllers: frozenset[str] = frozenset(ALL_CONTROLLERS)
     namespace: str = "volplane-system"
     leader_elect: bool = True
     node_name: str | None = None
+    external_choice: bool = False
+    race: bool = False
     resync: float = 600.0
     force_detach: bool = True
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
+
+    @property
+    def lease(self) -> str:
+        """Name of the Lease."""
+        return f"{LEASE}-{node_hash(self.node_name)}" if self.node_name else LEASE
 
 
 class ControllerProcess:
@@ -116,7 +125,7 @@ class ControllerProcess:
         """The holder of the Lease, "" if it has none. Raises ApiError."""
         if not self._options.leader_elect or self._plane is not None:
             return self._options.identity
-        lease = await self._client.find(LEASES, f"{self._options.namespace}/{LEASE}")
+        lease = await self._client.find(LEASES, f"{self._options.namespace}/{self._options.lease}")
         return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
@@ -179,7 +188,9 @@ class ControllerProcess:
         ConfigurationError if the API server refuses what the start needs.
         """
         plugins = self._plugins or InstalledPlugins()
-        self._loaded = await asyncio.to_thread(load_drivers, self._configuration, plugins)
+        self._loaded = await asyncio.to_thread(
+            load_drivers, self._configuration, plugins, node_name=self._options.node_name
+        )
         for broken in self._loaded.broken:
             log.error("driver %s is not usable: %s", broken.name, broken.error)
         working = asyncio.ensure_future(self._elect_and_work(stop))
@@ -208,13 +219,13 @@ class ControllerProcess:
             await self._lead(cluster_id, sealer, leadership, stop)
 
         if not self._options.leader_elect:
-            self.metrics.leading(LEASE, leading=True)
+            self.metrics.leading(self._options.lease, leading=True)
             await work(Leadership.alone())
             return
         lock = LeaseLock(
             self._client,
             namespace=self._options.namespace,
-            name=LEASE,
+            name=self._options.lease,
             identity=self._options.identity,
             now=self._clock.now,
         )
@@ -238,7 +249,7 @@ class ControllerProcess:
                 holder = await self.leader()
             except ApiError as error:
                 holder = f"nobody can say who ({error})"
-            lease = f"lease {options.namespace}/{LEASE}"
+            lease = f"lease {options.namespace}/{options.lease}"
             leads = f"waits for {lease}, which {holder} holds" if holder else f"takes {lease}, which nobody holds"
         log.info(
             "volplane %s as %s for cluster %s: controllers %s; drivers %s; %s",
@@ -289,7 +300,8 @@ class ControllerProcess:
             keeping = group.create_task(plane.drivers.keep(), name="drivers")
             self._plane = plane
             self._leading.set()
-            log.info("leads%s", f" by lease {self._options.namespace}/{LEASE}" if self._options.leader_elect else "")
+            lease = f"{self._options.namespace}/{self._options.lease}"
+            log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
             resync = group.create_task(self._resync(plane), name="resync")
             hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
             restored = group.create_task(self._end_when_restored(plane, stop), name="restored server")
@@ -331,7 +343,6 @@ class ControllerProcess:
             may_begin=leadership.may_begin,
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
-            node_name=self._options.node_name,
             refresh=ClusterSecrets(self._client).refresh,
         )
         settings = Settings.of(
@@ -340,7 +351,10 @@ class ControllerProcess:
             namespace=self._options.namespace,
             scrub=self._configuration.scrubber,
             force_detach=self._options.force_detach,
-            lease=f"{self._options.namespace}/{LEASE}" if leadership.fence is not None else "",
+            external_choice=self._options.external_choice,
+            node_name=self._options.node_name or "",
+            race=self._options.race,
+            lease=f"{self._options.namespace}/{self._options.lease}" if leadership.fence is not None else "",
         )
         return build(settings, parts)
 

@@ -70,10 +70,13 @@ async def read_control_plane(
         sealer=sealer or Sealer(secrets.token_bytes(32)),
         clock=clock,
         random=Random(),  # noqa: S311 - jitter, not secrets
-        node_name=options.node_name,
     )
     settings = Settings.of(
-        options.controllers, cluster_id=cluster_id, namespace=options.namespace, scrub=configuration.scrubber
+        options.controllers,
+        cluster_id=cluster_id,
+        namespace=options.namespace,
+        scrub=configuration.scrubber,
+        node_name=options.node_name or "",
     )
     plane = build(settings, parts)
     plane.drivers.presume_started()

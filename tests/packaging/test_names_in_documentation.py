@@ -23,7 +23,7 @@ ROOMS = sorted(path.name for path in (REPOSITORY / "core" / "volplane").iterdir(
 NOT_MODULES = re.compile(
     r"volplane\.(dev|kubeconfig|yaml)\b"  # names of objects in Kubernetes, files
     r"|volplane\.backend$"  # a logger
-    r"|volplane\.(backends|extensions|commands)$"  # groups of entry points
+    r"|volplane\.(backends|extensions|commands|fakes)$"  # groups of entry points
     r"|volplane_(folders|loopfiles|shelf)\b"  # written by the reader
 )
 

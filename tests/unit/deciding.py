@@ -35,12 +35,18 @@ def disk(name: str = DRIVER, *, hooks: frozenset[str] = HOOKS, **info: Any) -> D
 class Views:
     """Drivers that can be used, and those that cannot with the reason."""
 
-    def __init__(self, views: Sequence[DriverView], broken: Mapping[str, str]) -> None:
+    def __init__(
+        self, views: Sequence[DriverView], broken: Mapping[str, str], distributed: Sequence[DriverView] = ()
+    ) -> None:
         self._views = {view.name: view for view in views}
+        self._distributed = {view.name: view for view in distributed}
         self._broken = broken
 
     def get(self, name: str) -> DriverView | None:
         return self._views.get(name)
+
+    def distributed(self, name: str) -> DriverView | None:
+        return self._distributed.get(name)
 
     def starting(self, name: str) -> bool:
         return False
@@ -56,7 +62,11 @@ class Views:
 
 
 def empty_state(
-    *, drivers: Sequence[DriverView] = (), broken: Mapping[str, str] | None = None, **settings: Any
+    *,
+    drivers: Sequence[DriverView] = (),
+    broken: Mapping[str, str] | None = None,
+    distributed: Sequence[DriverView] = (),
+    **settings: Any,
 ) -> ClusterState:
     """A cluster without objects; nothing follows its caches."""
     return ClusterState(
@@ -66,7 +76,7 @@ def empty_state(
         classes=Cache(STORAGE_CLASSES),
         pods=Cache(PODS, {**POD_INDEXES, **NODE_INDEX}),
         nodes=Cache(NODES),
-        drivers=Views(drivers, broken or {}),
+        drivers=Views(drivers, broken or {}, distributed),
         sealer=Sealer(b"k" * 32),
         now=lambda: NOW,
         monotonic=lambda: 1000.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +11,18 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
+from volplane.cli.rbac import (
+    Rule,
+    cluster_rules,
+    named_secrets,
+    namespace_rules,
+    node_cluster_rules,
+    secret_rule,
+)
 from volplane.controller.config import (
     ALL_CONTROLLERS,
     DEFAULT_CONTROLLERS,
+    NODE_CONTROLLERS,
     namespace_labels,
     parse_configuration,
     parse_controllers,
@@ -24,6 +32,7 @@ from volplane.errors import ConfigurationError
 __all__ = ["documents", "register"]
 
 NAME = "volplane"
+NODE_NAME = "volplane-node"
 SCRUBBER = "volplane-scrub"
 """The label of scrubber pods (see `volplane.reclaim.scrub_pod`)."""
 PORT = 9809
@@ -64,7 +73,8 @@ def manifests(
     """Print the namespace, service account, roles, configuration, network policies and Deployment of the controllers.
 
     The account gets the least rights that the controllers need; of Secrets it may read those that options of the
-    configuration file name, also in other namespaces. Add yourself what pods must mount, such as a hostpath root.
+    configuration file name, also in other namespaces. If a driver is distributed, a DaemonSet with an account of its
+    own runs a process on every node. Add yourself what pods must mount, such as a hostpath root.
     """
     chosen = parse_controllers(controllers)
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
@@ -98,14 +108,14 @@ def documents(
         "metadata": {"name": namespace, "labels": namespace_labels(controllers)},
     }
     here = {"name": NAME, "namespace": namespace, "labels": LABELS}
-    everywhere = {"name": NAME, "labels": LABELS}
-    subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}]
-    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here}
-    yield from _role("ClusterRole", everywhere, cluster_rules(controllers, namespace), subjects)
-    secrets = named_secrets(parse_configuration(configuration, "the configuration"))
-    yield from _role("Role", here, namespace_rules(controllers, secrets.pop(namespace, ())), subjects)
-    for other, names in sorted(secrets.items()):
-        yield from _role("Role", {**here, "namespace": other}, [secret_rule(names)], subjects)
+    parsed = parse_configuration(configuration, "the configuration")
+    distributed = any(driver.distributed for driver in parsed.drivers or ())
+    everywhere = cluster_rules(controllers, namespace, distributed=distributed)
+    secrets = named_secrets(parsed)
+    yield from _account(NAME, namespace, everywhere, namespace_rules(controllers, secrets.get(namespace, ())), secrets)
+    if distributed:
+        there = namespace_rules(NODE_CONTROLLERS, secrets.get(namespace, ()), leases=())
+        yield from _account(NODE_NAME, namespace, node_cluster_rules(namespace), there, secrets)
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": here, "data": {"volplane.yaml": configuration}}
     yield from _network_policies(namespace)
     yield {
@@ -115,7 +125,44 @@ def documents(
         "spec": {
             "replicas": 2,
             "selector": {"matchLabels": LABELS},
-            "template": {"metadata": {"labels": LABELS}, "spec": _pod(namespace, option, image)},
+            "template": {"metadata": {"labels": LABELS}, "spec": _pod(NAME, _container(namespace, image, option))},
+        },
+    }
+    if distributed:
+        yield _daemon_set(namespace, image)
+
+
+def _account(
+    name: str, namespace: str, everywhere: list[Rule], here: list[Rule], secrets: Mapping[str, Collection[str]]
+) -> Iterator[Json]:
+    """A service account with its roles. secrets: namespace -> names, of those that it may read."""
+    labels = {"app.kubernetes.io/name": name}
+    subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+    yield from _role("ClusterRole", {"name": name, "labels": labels}, everywhere, subjects)
+    yield from _role("Role", metadata, here, subjects)
+    for other, names in sorted(secrets.items()):
+        if other != namespace:
+            yield from _role("Role", {**metadata, "namespace": other}, [secret_rule(names)], subjects)
+
+
+def _daemon_set(namespace: str, image: str) -> Json:
+    """A process on every node, cordoned ones too: their volumes are still to be deleted."""
+    labels = {"app.kubernetes.io/name": NODE_NAME}
+    container = _container(namespace, image, None)
+    container["env"] = [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+    container["args"].append("--node-name=$(NODE_NAME)")
+    pod = _pod(NODE_NAME, container)
+    pod["priorityClassName"] = "system-node-critical"
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": NODE_NAME, "namespace": namespace, "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
 
@@ -150,12 +197,12 @@ def _role(kind: str, metadata: Json, rules: list[Rule], subjects: list[Json]) ->
     group = "rbac.authorization.k8s.io"
     yield {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "rules": [rule.body() for rule in rules]}
     binding = {"apiVersion": f"{group}/v1", "kind": f"{kind}Binding", "metadata": metadata}
-    yield {**binding, "roleRef": {"apiGroup": group, "kind": kind, "name": NAME}, "subjects": subjects}
+    yield {**binding, "roleRef": {"apiGroup": group, "kind": kind, "name": metadata["name"]}, "subjects": subjects}
 
 
-def _pod(namespace: str, option: str, image: str) -> Json:
+def _pod(account: str, container: Json) -> Json:
     return {
-        "serviceAccountName": NAME,
+        "serviceAccountName": account,
         # The process ends at most 10 s after SIGTERM.
         "terminationGracePeriodSeconds": 30,
         "securityContext": {
@@ -165,7 +212,7 @@ def _pod(namespace: str, option: str, image: str) -> Json:
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(namespace, option, image)],
+        "containers": [container],
         "volumes": [
             {"name": "configuration", "configMap": {"name": NAME}},
             {"name": "temporary", "emptyDir": {}},
@@ -173,13 +220,14 @@ def _pod(namespace: str, option: str, image: str) -> Json:
     }
 
 
-def _container(namespace: str, option: str, image: str) -> Json:
+def _container(namespace: str, image: str, controllers: str | None) -> Json:
+    """controllers: the value of its option; None = the default."""
     return {
         "name": NAME,
         "image": image,
         "command": ["volplane", "run"],
         "args": [
-            f"--controllers={option}",
+            *([f"--controllers={controllers}"] if controllers is not None else []),
             f"--namespace={namespace}",
             "--config=/etc/volplane/volplane.yaml",
             f"--http=0.0.0.0:{PORT}",

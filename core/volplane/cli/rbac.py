@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from volplane.controller.config import Configuration, scrubs
+from volplane.controller.config import NODE_CONTROLLERS, Configuration, scrubs
 from volplane.intents.bootstrap import SEAL_SECRET
 from volplane.process import LEASE
 from volplane.secret import Secret, SecretPlace
 
-__all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "secret_rule"]
+__all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "node_cluster_rules", "secret_rule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,14 @@ _OF_CONTROLLER = {
         Rule("", "nodes/status", ("patch",)),
     ),
 }
+_OF_DISTRIBUTED = {
+    "assigner": (
+        Rule("", "persistentvolumeclaims", ("patch",)),
+        Rule("", "persistentvolumes", ("patch",)),
+        Rule("", "nodes", ("get",)),
+    ),
+}
+"""What there is for these controllers to do where a driver is distributed, and only there."""
 _SCRUBBING = (
     Rule("", "pods", (*READ, "create", "patch", "delete")),
     Rule("", "events", FOLLOW),
@@ -92,19 +100,35 @@ _SCRUBBING = (
 """In our namespace: scrubber pods and their events."""
 
 
-def cluster_rules(controllers: Collection[str], namespace: str) -> list[Rule]:
-    """For a ClusterRole. namespace: ours; it is read, as is kube-system, whose uid is the default cluster id."""
+def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: bool = False) -> list[Rule]:
+    """For a ClusterRole. namespace: ours; it is read, as is kube-system, whose uid is the default cluster id.
+
+    distributed: some drivers are served by processes of nodes.
+    """
     rules = [*_ALL, Rule("", "namespaces", ("get",), tuple(sorted({"kube-system", namespace})))]
     for controller in sorted(controllers):
-        rules += _OF_CONTROLLER[controller]
+        rules += _OF_CONTROLLER.get(controller, ())
+        rules += _OF_DISTRIBUTED.get(controller, ()) if distributed else ()
     return _merged(rules)
 
 
-def namespace_rules(controllers: Collection[str], secrets: Iterable[str] = ()) -> list[Rule]:
-    """For a Role in our namespace. secrets: names from the options. RBAC cannot restrict a create to a name."""
+def node_cluster_rules(namespace: str) -> list[Rule]:
+    """For the ClusterRole of the processes of nodes: they share an account, and RBAC knows no labels, so that it cannot
+    say that each may touch what belongs to its own node alone.
+    """
+    return cluster_rules(NODE_CONTROLLERS, namespace)
+
+
+def namespace_rules(
+    controllers: Collection[str], secrets: Iterable[str] = (), *, leases: Iterable[str] = (LEASE,)
+) -> list[Rule]:
+    """For a Role in our namespace. secrets: names from the options. leases: names; empty = any, for processes of nodes.
+
+    RBAC cannot restrict a create to a name.
+    """
     rules = [
         Rule("coordination.k8s.io", "leases", ("create",)),
-        Rule("coordination.k8s.io", "leases", ("get", "patch"), (LEASE,)),
+        Rule("coordination.k8s.io", "leases", ("get", "patch"), tuple(leases)),
         Rule("", "secrets", ("create",)),
         secret_rule({SEAL_SECRET, *secrets}),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +15,13 @@ from volplane.cli.framework import eventloop
 from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Controllers, Kubeconfig, OurNamespace, Verbose
 from volplane.controller import logs
-from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
+from volplane.controller.config import (
+    DEFAULT_CONTROLLERS,
+    Configuration,
+    controllers_of_node,
+    parse_controllers,
+    read_configuration,
+)
 from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
@@ -29,6 +36,12 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class Immediate(StrEnum):
+    ASSIGNER = "assigner"
+    EXTERNAL = "external"
+
+
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -45,8 +58,20 @@ def run(
     namespace: OurNamespace = DEFAULT_NAMESPACE,
     leader_elect: Annotated[bool, typer.Option(help="Wait for the lease, so that only one replica works.")] = True,
     node_name: Annotated[
-        str | None, typer.Option("--node-name", metavar="NAME", help="Serve local storage of this node.")
+        str | None,
+        typer.Option(
+            "--node-name",
+            metavar="NAME",
+            help="Serve the storage of this node: distributed drivers, and of all objects only those of the node.",
+        ),
     ] = None,
+    immediate: Annotated[
+        Immediate,
+        typer.Option(
+            help="Who selects the node for claims of distributed drivers that bind immediately: the assigner, or"
+            " somebody else who sets the annotation volume.kubernetes.io/selected-node."
+        ),
+    ] = Immediate.ASSIGNER,
     http: Annotated[
         str,
         typer.Option(
@@ -79,16 +104,26 @@ def run(
     logs.configure(log_format.value, verbosity=verbose)
     logs.log_stray_errors()
     options = Options(
-        controllers=parse_controllers(controllers),
+        controllers=controllers_of_node(controllers) if node_name is not None else parse_controllers(controllers),
         namespace=namespace,
         leader_elect=leader_elect,
-        node_name=node_name,
+        node_name=_name_of_node(node_name),
+        external_choice=immediate is Immediate.EXTERNAL,
         resync=duration("--resync", resync),
         force_detach=not disable_force_detach,
     )
     configuration = _configuration(config, scrubber_image)
     address = HttpAddress.parse("--http", http)
     eventloop.run(lambda stop: _run(kubeconfig, configuration, options, address, stop))
+
+
+def _name_of_node(name: str | None) -> str | None:
+    """Checked as the API server checks names of nodes. Raises ConfigurationError."""
+    if name is not None and (len(name) > 253 or not re.fullmatch(_SUBDOMAIN, name)):
+        raise ConfigurationError(
+            f'--node-name is "{name}"; it must be the name of a Node, a DNS subdomain (RFC 1123), such as worker-1'
+        )
+    return name
 
 
 def duration(option: str, text: str) -> float:

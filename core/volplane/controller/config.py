@@ -10,6 +10,7 @@ The file is checked in full when it is read:
         concurrency: 10
         rate: 5
         timeout: 120
+        distributed: true
     extensions:
       - name: call_log
         options: {path: /var/log/volplane-calls.jsonl}
@@ -35,10 +36,12 @@ from volplane.messages import nearest
 __all__ = [
     "ALL_CONTROLLERS",
     "DEFAULT_CONTROLLERS",
+    "NODE_CONTROLLERS",
     "Configuration",
     "DriverSettings",
     "ExtensionSettings",
     "ScrubberSettings",
+    "controllers_of_node",
     "namespace_labels",
     "parse_configuration",
     "parse_controllers",
@@ -54,12 +57,17 @@ ALL_CONTROLLERS: Final = (
     "protection",
     "attach-detach",
     "attacher",
+    "assigner",
+    "capacity",
 )
-DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer,expander,attacher"
+DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer,expander,attacher,assigner,capacity"
 """Value of `--controllers` where a kube-controller-manager binds, protects, and decides what is attached."""
 
+NODE_CONTROLLERS: Final = ("provisioner", "reclaimer", "expander", "capacity")
+"""What a process with `--node-name` may run: the rest is decided for the whole cluster."""
+
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
-_DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout")
+_DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout", "distributed")
 _EXTENSION_KEYS: Final = ("name", "options")
 _SCRUBBER_KEYS: Final = (
     "image",
@@ -81,6 +89,7 @@ class DriverSettings:
     where: place in the file, for messages. options: as written; somebody may have put a secret there, so they are not
     in `repr`.
     concurrency, rate (operations started a second), timeout (seconds a hook may take): None = the default.
+    distributed: its assets live on nodes, and the process of each node (`--node-name`) calls its hooks there.
     """
 
     name: str
@@ -89,6 +98,7 @@ class DriverSettings:
     concurrency: int | None = None
     rate: float | None = None
     timeout: float | None = None
+    distributed: bool = False
     where: str = field(default="", compare=False)
 
 
@@ -129,6 +139,19 @@ class Configuration:
     extensions: tuple[ExtensionSettings, ...] = ()
     scrubber: ScrubberSettings = field(default_factory=ScrubberSettings)
     cluster_id: str | None = None
+
+
+def controllers_of_node(text: str) -> frozenset[str]:
+    """The value of `--controllers` beside `--node-name`. Raises ConfigurationError for one of the whole cluster."""
+    if text == DEFAULT_CONTROLLERS:
+        return frozenset(NODE_CONTROLLERS)
+    chosen = parse_controllers(text)
+    for name in sorted(chosen - set(NODE_CONTROLLERS)):
+        raise ConfigurationError(
+            f'--controllers: "{name}" works for the whole cluster, not for one node: leave it to a process without '
+            f"--node-name; beside it some of {', '.join(NODE_CONTROLLERS)} may run"
+        )
+    return chosen
 
 
 def parse_controllers(text: str) -> frozenset[str]:
@@ -211,6 +234,7 @@ def _driver(section: _Section) -> DriverSettings:
         concurrency=section.integer("concurrency", minimum=1),
         rate=section.number("rate", above=0.0),
         timeout=section.number("timeout", above=0.0),
+        distributed=section.boolean("distributed"),
         where=section.place,
     )
 

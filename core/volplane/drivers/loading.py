@@ -42,13 +42,23 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-def load_drivers(configuration: Configuration, plugins: PluginSource) -> LoadedDrivers:
+def load_drivers(configuration: Configuration, plugins: PluginSource, *, node_name: str | None = None) -> LoadedDrivers:
     """Make every configured driver, or those of `default_drivers`. Never raises for one that cannot be made.
+
+    node_name: of a process that serves one node: it gets the distributed drivers, and no others. Raises
+    ConfigurationError if there are none.
 
     A configured extension that cannot be loaded breaks all drivers: an extension may be what forbids a deletion.
     Blocks while plugins are imported; to be called in a thread where a loop runs.
     """
     settings, unusable = (configuration.drivers, ()) if configuration.drivers is not None else default_drivers(plugins)
+    if node_name is not None:
+        settings, unusable = tuple(each for each in settings if each.distributed), ()
+        if not settings:
+            raise ConfigurationError(
+                f"--node-name {node_name}: no driver of the configuration file has `distributed: true`, so that there "
+                "is nothing to do for one node; give it to the drivers whose assets live on nodes"
+            )
     broken = list(unusable)
     extensions, failures = _extensions(configuration.extensions, plugins)
     if failures:
@@ -67,7 +77,13 @@ def load_drivers(configuration: Configuration, plugins: PluginSource) -> LoadedD
             place = f"{setting.where}: " if setting.where else ""
             broken.append(BrokenDriver(name=setting.name, backend=setting.backend, error=f"{place}{result}"))
     limits = {s.name: _limits(s) for s in settings}
-    return LoadedDrivers(drivers=tuple(drivers), broken=tuple(broken), limits=limits)
+    elsewhere = {s.name for s in settings if s.distributed and node_name is None}
+    return LoadedDrivers(
+        drivers=tuple(driver for driver in drivers if driver.name not in elsewhere),
+        broken=tuple(broken),
+        limits=limits,
+        distributed=tuple(driver for driver in drivers if driver.name in elsewhere),
+    )
 
 
 def default_drivers(plugins: PluginSource) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
@@ -129,7 +145,13 @@ def _load(kind: str, names: Iterable[str], plugins: PluginSource) -> dict[str, P
 def _build(settings: DriverSettings, plugin: Plugin | VolplaneError, extensions: tuple[Extension, ...]) -> Driver:
     if isinstance(plugin, VolplaneError):
         raise plugin
-    return build_driver(settings.name, plugin, settings.options, extensions)
+    driver = build_driver(settings.name, plugin, settings.options, extensions)
+    if settings.distributed and not driver.view.info.topology_keys:
+        raise ConfigurationError(
+            "distributed: true, but what this driver makes is reachable from everywhere (`describe` names no "
+            "topology_keys): leave the key out"
+        )
+    return driver
 
 
 def _all_within(jobs: Mapping[K, Callable[[], T]], seconds: float, what: str) -> dict[K, T | VolplaneError]:

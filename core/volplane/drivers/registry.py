@@ -109,6 +109,7 @@ class DriverRegistry:
         self._refresh = refresh
         self._call_hook = call_hook
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
+        self._distributed = {driver.name: driver.view for driver in loaded.distributed}
         self._broken = {broken.name: broken for broken in loaded.broken}
         self._limits = dict(loaded.limits)
         self._executor = executor
@@ -122,13 +123,17 @@ class DriverRegistry:
     # --- looking up ---------------------------------------------------------------------------------------------
 
     def names(self) -> tuple[str, ...]:
-        """All configured drivers, usable or not."""
+        """All configured drivers, usable or not, but the distributed ones."""
         return tuple(sorted({*self._entries, *self._broken}))
 
     def get(self, name: str) -> DriverView | None:
         """The driver of this name, if it can be used now."""
         entry = self._entries.get(name)
         return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
+
+    def distributed(self, name: str) -> DriverView | None:
+        """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
+        return self._distributed.get(name)
 
     def starting(self, name: str) -> bool:
         """Whether the first `start` of this driver was begun at most `START_GRACE` seconds ago, and has not ended."""

@@ -23,11 +23,15 @@ class BrokenDriver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDrivers:
-    """What `volplane.drivers.loading` made of a configuration."""
+    """What `volplane.drivers.loading` made of a configuration.
+
+    distributed: drivers whose hooks the processes of the nodes call, and not this one. drivers: the others.
+    """
 
     drivers: tuple[Driver, ...] = ()
     broken: tuple[BrokenDriver, ...] = ()
     limits: Mapping[str, DriverLimits] = field(default_factory=dict)
+    distributed: tuple[Driver, ...] = ()
 
 
 class DriverState(StrEnum):

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
+from volplane.intents.node import claim_elsewhere, volume_elsewhere
 from volplane.intents.record import (
     can_never_be_bound,
     driver_of_class,
@@ -44,24 +45,38 @@ def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads)
     if not cluster.settings.provisioner:
         return Settled()
     if claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None:
-        return _settle(claim, cluster)
+        return _settle_bound(claim, cluster, reads)
     class_name = class_of_claim(claim) or ""
     storage_class = cluster.classes.get(class_name) if class_name else None
     if storage_class is None:
         return _class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
     if not cluster.has_driver(storage_class.provisioner):
         return _settle(claim, cluster)
-    if why := _not_asked(claim, storage_class):
+    if why := _not_asked(claim, storage_class) or claim_elsewhere(claim, cluster):
         return Wait(reason=why)
     return decide_provision(claim, storage_class, cluster, reads)
+
+
+def _settle_bound(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
+    """The same for a claim that is bound or terminating."""
+    name = claim.spec.volume_name
+    unseen = name and name not in cluster.volumes and not reads.has(VOLUMES, name)
+    if cluster.settings.node_name and settled_metadata(claim) and unseen:
+        # A volume of another node is in no watch of ours.
+        return Read(VOLUMES, name, why="what is the claim bound to?")
+    return _settle(claim, cluster)
 
 
 def _settle(claim: Claim, cluster: ClusterState) -> Action:
     """End an intent that leads nowhere any more. One of a driver that we do not have may be another process's."""
     if not settled_metadata(claim):
         return Settled()
+    if why := claim_elsewhere(claim, cluster):
+        return Wait(reason=why)
     intent = cluster.intent_of(claim)
     driver = intent.driver if intent is not None else driver_of_class(claim, cluster)
+    if cluster.drivers.distributed(driver) is not None:
+        return Settled()
     if not cluster.has_driver(driver):
         left = PATIENCE - _seconds_since(claim.metadata.deletion_timestamp, cluster.now())
         if left > 0:
@@ -96,6 +111,10 @@ def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveRea
     migrated = volume.annotation(names.MIGRATED_TO)
     if not maker or migrated or is_in_tree(maker) or not cluster.settings.reclaimer:
         return Settled()
+    if cluster.drivers.distributed(maker) is not None:
+        return Settled()
+    if cluster.has_driver(maker) and (why := volume_elsewhere(volume, cluster)):
+        return Wait(reason=why)
     if cluster.drivers.get(maker) is None:
         return _without_driver(volume, maker, cluster)
     if (step := finalizer_step(volume, ours=True)) is not None:

@@ -8,7 +8,7 @@ from volplane.controller.actions import Run, warning
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown
 from volplane.intents.operation import OperationDeps
-from volplane.intents.record import holds_asset, presumed_intent
+from volplane.intents.record import has_newer_intent, holds_asset, presumed_intent
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim
@@ -39,8 +39,16 @@ class DiscardOperation:
             intent = presumed_intent(claim, driver, self._cluster)
         begun = isinstance(progress.step, Discarding) or intent.discard is not None
         live = await self._deps.live_volume(volume_name_of(claim))
-        wanted = await self._still_wanted(claim, driver)
-        if (wanted and not begun) or (live is not None and holds_asset(live, claim, driver.name)):
+        if (
+            live is not None
+            and self._cluster.settings.node_name
+            and has_newer_intent(live, claim, self._cluster.sealer)
+        ):
+            wanted, held = False, False  # It was made on a node that was given up, and came back with it.
+        else:
+            wanted = await self._still_wanted(claim, driver)
+            held = live is not None and holds_asset(live, claim, driver.name)
+        if (wanted and not begun) or held:
             raise self._deps.not_justified()
         try:
             asset = await self._asset_of(claim, intent, driver, progress)

@@ -15,6 +15,7 @@ from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Recorder, Run
 from volplane.drivers.view import DriverView
 from volplane.errors import OperationError
+from volplane.intents.node import volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.intents.requests import context_of, owner_of_claim
 from volplane.kube.client import Client
@@ -95,7 +96,7 @@ class OperationDeps:
             self.cluster.volumes.observe_deleted(volume.key, volume.uid)
             return None
         reference = live.spec.claim_ref
-        if live.uid != volume.uid:
+        if live.uid != volume.uid or volume_elsewhere(live, self.cluster):
             return None
         if reference is None or not reference.uid or not reference.namespace or not reference.name:
             settled = live.status.phase in ("Released", "Failed") or not self.cluster.settings.binder

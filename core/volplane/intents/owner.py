@@ -5,6 +5,7 @@ from __future__ import annotations
 from volplane.controller.actions import Run, Wait
 from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
+from volplane.intents.node import volume_elsewhere
 from volplane.kube import names
 from volplane.kube.objects import Volume
 from volplane.state.cluster_state import ClusterState
@@ -22,6 +23,8 @@ def driver_of(volume: Volume, cluster: ClusterState) -> SourceOwner:
     """
     provisioner = volume.annotation(names.PROVISIONED_BY)
     if provisioner:
+        if elsewhere := volume_elsewhere(volume, cluster):
+            return SourceOwner(reason=elsewhere)
         driver = cluster.drivers.get(provisioner)
         if driver is not None:
             return SourceOwner(driver=driver)

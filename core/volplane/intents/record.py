@@ -145,9 +145,13 @@ def settle(claim: Claim, cluster: ClusterState) -> Action | None:
         return None if claim.terminating else _end_intent(claim)
     intent = cluster.intent_of(claim)
     name = intent.driver if intent is not None else driver_of_class(claim, cluster)
+    if cluster.drivers.distributed(name) is not None:
+        return None  # The process of its node knows what is left, and the assigner what becomes of it without one.
     made = cluster.volumes.get(volume_name_of(claim))
     used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)
     held = made is not None and holds_asset(made, claim, name)
+    if made is not None and cluster.settings.node_name and has_newer_intent(made, claim, cluster.sealer):
+        used = held = False  # The claim went to another node, and the first one came back with a volume after all.
     if used or held or isinstance(cluster.progress.claim(claim.uid).step, Discarded):
         return _end_intent(claim)
     return _restore_record(claim, name, intent, cluster) or discard(claim, name, cluster)

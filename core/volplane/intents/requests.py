@@ -59,6 +59,8 @@ def context_of(
 def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
     """The class's parameters for the backend, and what is ours: the value of `volplane.dev/on-release`."""
     parameters = dict(storage_class.parameters or {})
+    for name in (names.PLACEMENT, names.NODE_GONE_AFTER):
+        parameters.pop(name, None)
     return parameters, parameters.pop(names.ON_RELEASE, "delete")
 
 

@@ -27,10 +27,13 @@ __all__ = [
     "MIGRATED_PLUGINS",
     "MIGRATED_TO",
     "MODIFICATION",
+    "NODE",
+    "NODE_GONE_AFTER",
     "NODE_ID",
     "NODE_UID",
     "ON_RELEASE",
     "OUT_OF_SERVICE",
+    "PLACEMENT",
     "PRE_RESIZE_CAPACITY",
     "PROVISIONED_BY",
     "PROVISIONING_FINALIZER",
@@ -74,7 +77,15 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 NODE_ID = "csi.alpha.kubernetes.io/node-id"
 """On an attachment, by its attacher: the node as the backend knows it, kept for the time when the node is gone."""
 NODE_UID = "volplane.dev/node-uid"
-"""On an attachment, by the attach-detach controller: uid of the Node that it was made for."""
+"""Uid of the Node that it is for. On an attachment by the attach-detach controller, on claims and volumes of
+distributed drivers by the assigner: a node that is made again under its name has another uid."""
+
+NODE = "volplane.dev/node"
+"""Label of claims and volumes of distributed drivers: `volplane.state.naming.node_hash` of the name of their node."""
+NODE_GONE_AFTER = "volplane.dev/node-gone-after"
+"""Class parameter: how long a node must be gone until a claim whose volume it has not made goes to another one."""
+PLACEMENT = "volplane.dev/placement"
+"""Class parameter: how the assigner chooses among the nodes that have room."""
 
 PROVISIONING_FINALIZER = "volplane.dev/provisioning"
 """On a claim: an asset may be in the making; the claim may not vanish before that is settled."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Run, Wait
 from volplane.drivers.view import DriverView
+from volplane.intents.node import given_back, node_metadata
 from volplane.intents.record import (
     after_deleted_volume,
     can_never_be_bound,
@@ -25,6 +26,7 @@ from volplane.intents.record import (
     provisioning_failed,
     record_intent,
     settle,
+    settled_metadata,
 )
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
@@ -197,7 +199,8 @@ def _give_back_lost_node(
     if reads.get(NODES, selected) is not None:
         return None
     message = f'selected node "{selected}" does not exist; another one is asked for'
-    body = {"metadata": {"annotations": {names.SELECTED_NODE: None}}}
+    metadata = given_back() if cluster.settings.node_name else {"annotations": {names.SELECTED_NODE: None}}
+    body = {"metadata": metadata}
     events = (provisioning_failed(claim, message),)
     return Patch(kind=CLAIMS, target=claim, body=body, why="the node is gone", events=events)
 
@@ -228,6 +231,10 @@ def _after_hook(
 
 def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: ClusterState) -> Create:
     annotations = body["metadata"]["annotations"]
+    if (node := cluster.nodes.get(cluster.settings.node_name)) is not None:
+        belongs = node_metadata(node)
+        body["metadata"]["labels"] = belongs["labels"]
+        annotations |= belongs["annotations"]
     if cluster.settings.binder or names.ON_RELEASE in annotations:
         # An external provisioner leaves this mark to the binder, unless it will take the reference away itself.
         annotations[names.BOUND_BY_CONTROLLER] = "yes"
@@ -242,5 +249,11 @@ def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: Clust
 
 def _reschedule(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:
     """Nothing is in the full segment: give the claim back to the scheduler and forget the place."""
+    if cluster.settings.node_name:
+        # Nobody watches it until it has another node: nothing may be left that somebody would have to end.
+        metadata, settled = given_back(), settled_metadata(claim)
+        annotations = {**metadata["annotations"], **settled.pop("annotations", {})}
+        body = {"metadata": {**metadata, **settled, "annotations": annotations}}
+        return Patch(kind=CLAIMS, target=claim, body=body, why="ask for another node")
     fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
     return record_intent(claim, fresh, cluster, why="ask for another node", others={names.SELECTED_NODE: None})

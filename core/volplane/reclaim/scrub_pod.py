@@ -15,6 +15,7 @@ import msgspec
 from volplane.binding.matching import capacity_of
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VOLUME, overlaid
+from volplane.kube import names
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
 from volplane.reclaim.scrub_script import SCRIPT
@@ -159,12 +160,14 @@ def pod_body(
     if affinity is not None and affinity.required is not None:
         required = msgspec.to_builtins(affinity.required)
         spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    metadata = {
+    metadata: dict[str, Any] = {
         "name": pod_name(volume),
         "namespace": namespace,
         "labels": {SCRUB_LABEL: _hash(volume.uid.encode()), "app.kubernetes.io/name": "volplane-scrub"},
         "annotations": _permit(volume, intent),
     }
+    if (node := (volume.metadata.labels or {}).get(names.NODE)) is not None:
+        metadata["labels"][names.NODE] = node
     body = overlaid(PODS.body(metadata=metadata, spec=spec), settings.template)
     annotations = body["metadata"]["annotations"]
     annotations[_SPEC] = msgspec.json.encode(body["spec"], order="deterministic").decode()

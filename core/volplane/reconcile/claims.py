@@ -23,13 +23,14 @@ from volplane.external.provisioner import decide_external_claim
 from volplane.intents.record import (
     after_deleted_volume,
     can_never_be_bound,
+    has_newer_intent,
     not_provisioned,
     settle,
     settled_metadata,
 )
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.kube.objects import Claim, Pod, StorageClass
+from volplane.kube.objects import Claim, Pod, StorageClass, Volume
 from volplane.provision.decide import decide_provision
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
@@ -117,8 +118,15 @@ def _follow(outcome: Bind | Unmatched | Action, claim: Claim, cluster: ClusterSt
         return settle(claim, cluster) or outcome
     if not isinstance(outcome, Bind):
         return outcome
-    metadata = settled_metadata(claim) if outcome.volume.name == volume_name_of(claim) else {}
+    made = outcome.volume.name == volume_name_of(claim)
+    metadata = settled_metadata(claim) if made and not _is_going_elsewhere(claim, outcome.volume, cluster) else {}
     return bind_step(claim, outcome.volume, claim_metadata=metadata) or settle(claim, cluster) or Settled()
+
+
+def _is_going_elsewhere(claim: Claim, volume: Volume, cluster: ClusterState) -> bool:
+    """Whether the intent is about an asset on another node than this volume: its process there has to end it."""
+    there = cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "") is not None
+    return there and has_newer_intent(volume, claim, cluster.sealer)
 
 
 def _unbound(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:

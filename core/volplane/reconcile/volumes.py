@@ -35,10 +35,10 @@ class VolumeReconciler:
 def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     """The single next action for the volume with this name."""
     volume = cluster.volumes.get(key)
-    if cluster.settings.reclaimer:
-        stray = remove_stray_pod(key, volume, cluster, reads)
-        if stray is not None:
-            return stray
+    on_node = _served_on_its_node(volume, cluster) if volume is not None else None
+    scrubs = cluster.settings.reclaimer and on_node is None
+    if scrubs and (stray := remove_stray_pod(key, volume, cluster, reads)) is not None:
+        return stray
     if volume is None:
         return Settled()
     if not cluster.settings.binder:
@@ -47,6 +47,8 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=ours)
     if step is not None:
         return step
+    if on_node is not None and volume.annotation(names.INTENT) is not None:
+        return on_node
     if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
         return abandon_scrub(volume, cluster, reads)
     reference = volume.spec.claim_ref
@@ -58,6 +60,13 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if claim is None or claim.uid != reference.uid:
         return _confirm_absence(volume, reference, claim, reads) or _released(volume, cluster, reads)
     return _referenced(volume, claim, cluster, reads)
+
+
+def _served_on_its_node(volume: Volume, cluster: ClusterState) -> Wait | None:
+    """What becomes of an asset that lives on a node is for the process of that node; phases are the binder's."""
+    if cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "") is None:
+        return None
+    return Wait(reason="the process of its node reclaims it")
 
 
 def promised(claim: Claim, cluster: ClusterState) -> bool:
@@ -102,7 +111,7 @@ def _unreferenced(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
     taker = next((claim for claim in _claims_near(volume, cluster) if _about_to_bind(volume, claim, cluster)), None)
     if volume.terminating and held_for_reclaim(volume):
         if volume.status.phase in ("Released", "Failed"):
-            return decide_delete(volume, cluster)
+            return _served_on_its_node(volume, cluster) or decide_delete(volume, cluster)
         if taker is not None:
             return Wait(reason=f"claim {taker.key} is about to be bound to it")
         # From this write on no binder takes it any more.
@@ -202,6 +211,8 @@ def _released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action
 def _reclaim(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     if volume.annotation(names.MIGRATED_TO) or not cluster.settings.reclaimer:
         return Settled()
+    if (there := _served_on_its_node(volume, cluster)) is not None:
+        return there
     policy = volume.spec.persistent_volume_reclaim_policy
     if volume.terminating:
         # A static volume that nothing of ours holds may be gone at any moment: its asset stays with who made it.

@@ -31,6 +31,9 @@ class Drivers(Protocol):
     def get(self, name: str) -> DriverView | None:
         """The working driver of this name."""
 
+    def distributed(self, name: str) -> DriverView | None:
+        """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
+
     def starting(self, name: str) -> bool:
         """Whether the driver of this name will be ready, or be broken with a reason, in a moment."""
 
@@ -53,6 +56,10 @@ class Settings:
     decide what is attached where. force_detach: a volume that its unhealthy node never unmounts is detached after
     `force_detach_after` seconds.
     namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
+    assigner: we choose nodes for the claims of distributed drivers, and label what belongs to them. capacity: we
+    publish the room there is. external_choice: somebody else selects the nodes of claims that bind immediately.
+    node_name: the one node whose storage this process serves; "" = the cluster. race: this process takes claims that
+    nobody has a node for, in competition with those of the other nodes.
     lease: key of the Lease under which this process leads, "" if nobody is elected.
     """
 
@@ -66,6 +73,11 @@ class Settings:
     protection: bool = True
     attacher: bool = True
     attach_detach: bool = True
+    assigner: bool = True
+    capacity: bool = True
+    external_choice: bool = False
+    node_name: str = ""
+    race: bool = False
     force_detach: bool = True
     force_detach_after: float = 360.0
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
@@ -87,6 +99,9 @@ class Settings:
         namespace: str,
         scrub: ScrubberSettings,
         force_detach: bool = True,
+        external_choice: bool = False,
+        node_name: str = "",
+        race: bool = False,
         lease: str = "",
     ) -> Settings:
         """Of a process that runs these controllers."""
@@ -101,6 +116,11 @@ class Settings:
             protection="protection" in controllers,
             attacher="attacher" in controllers,
             attach_detach="attach-detach" in controllers,
+            assigner="assigner" in controllers,
+            capacity="capacity" in controllers,
+            external_choice=external_choice,
+            node_name=node_name,
+            race=race,
             force_detach=force_detach,
             scrub=scrub,
         )

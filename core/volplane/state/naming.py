@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from volplane.assets import VolumeSource
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
@@ -11,6 +13,7 @@ __all__ = [
     "asset_key",
     "handle_in",
     "is_in_tree",
+    "node_hash",
     "on_release",
     "reclaim_finalizer",
     "source_of",
@@ -32,6 +35,11 @@ _HANDLES = {
 def volume_name_of(claim: Claim) -> str:
     """Name of the volume, and of the asset, that is made for the claim."""
     return f"pvc-{claim.uid}"
+
+
+def node_hash(name: str) -> str:
+    """The value of the label `volplane.dev/node` for the node of this name, which may be longer than a label value."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def handle_in(source: VolumeSource) -> str:

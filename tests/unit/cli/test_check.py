@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +15,10 @@ from volplane_testing.conformance import RULES
 
 MODULE = """
 import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
-from volplane import Done, NotFound, hookimpl
+from volplane import Done, InProgress, NotFound, hookimpl
 from volplane_testing import MemoryBackend, MemoryStorage, Subject
 
 STORAGE = MemoryStorage()
@@ -38,6 +42,37 @@ class Waiving(Good):
     def describe(self, request):
         waived = {"the-smallest-size-works": "a stripe is the least"}
         return dataclasses.replace(super().describe(request), waived_rules=waived)
+
+
+class Hangs(Good):
+    @hookimpl
+    def delete(self, request):
+        threading.Event().wait()
+
+
+class NeverBuilt(Good):
+    @hookimpl
+    def describe(self, request):
+        threading.Event().wait()
+
+
+class NeverStops(Good):
+    @hookimpl
+    def stop(self, request):
+        threading.Event().wait()
+
+
+class NeverDone(Good):
+    @hookimpl
+    def provision(self, request):
+        return InProgress(retry_after=1e9)
+
+
+class HangsInAPool(Good):
+    @hookimpl
+    def delete(self, request):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(threading.Event().wait).result()
 
 
 def subject():
@@ -108,6 +143,73 @@ def test_an_installed_backend_is_found_by_name_and_judged_on_a_real_storage(run:
     where = ("--options", "options.yaml", "-o", "overcommit_percent=1000", "--segment", "kubernetes.io/hostname=node-a")
     code, out, err = run("hostpath", *where, "--rule", rules[0], "--rule", rules[1])
     assert (code, out) == (0, "2 kept\n"), err
+
+
+@pytest.mark.parametrize(
+    ("backend", "says"),
+    [
+        ("Hangs", "provision-makes-an-asset: in cleaning up, delete did not return within 0.5 s; it waits in wait, "),
+        ("NeverBuilt", "the constructor, or describe, did not return within 0.5 s"),
+        ("NeverStops", "in cleaning up, stop did not return within 0.5 s"),
+    ],
+)
+def test_a_call_that_never_returns_is_a_violation_that_ends_the_command(run: Run, backend: str, says: str) -> None:
+    code, out, _ = run(f"checked_backends:{backend}", "--in-process", "--patience", "0.5")
+    assert code == 1
+    [failure] = [line for line in out.splitlines() if line.startswith("FAIL")]
+    assert says in failure
+    assert " did not return)\n" in out
+    assert "1 violated" in out.splitlines()[-1]
+
+
+def test_work_that_is_never_done_is_a_violation_and_not_waited_for(run: Run) -> None:
+    code, out, _ = run("checked_backends:NeverDone", "--in-process", "--rule", "provision-makes-an-asset")
+    assert code == 1
+    assert "provision wants to be called again in 1e+09 s, after 0 s of waiting: longer than progress_patience" in out
+    code, out, _ = run("checked_backends:NeverDone", "--in-process", "--rule", RULES[0].name)
+    assert (code, out) == (0, "1 kept\n")
+
+
+def test_threads_of_a_backend_that_hang_do_not_hold_the_command(run: Run) -> None:
+    arguments = ["check", "checked_backends:HangsInAPool", "--in-process", "--patience", "0.5", *TWO]
+    ran = subprocess.run(
+        [sys.executable, "-m", "volplane", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert "FAIL  delete-removes-the-asset: delete did not return within 0.5 s" in ran.stdout
+
+
+def test_ctrl_c_ends_it_silently_while_a_hook_hangs(run: Run) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "volplane", "check", "checked_backends:Hangs", "--in-process", *TWO],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    begun = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (begun, process.returncode, out, err) == ("judging …\n", 130, "", "")
+
+
+def test_on_a_terminal_the_rule_that_is_judged_is_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("volplane.cli.framework.console._can_colour", lambda _stream: True)
+    _, _, err = run("checked_backends:Good", "--in-process", *TWO)
+    drawn = [text for text in err.split("\r\x1b[2K") if text]
+    assert drawn[1] == "judging 0/2  delete-removes-the-asset"
+    assert drawn[3] == "judging 1/2  delete-of-what-is-gone-is-done"
+    assert drawn[-1] == "judging 2/2\n"
+
+
+def test_a_backend_that_brings_a_storage_for_tests_is_judged_on_it(run: Run) -> None:
+    code, out, err = run("aws_ebs", *TWO)
+    assert code == 0, err
+    [where, result] = out.splitlines()
+    assert (
+        where == "aws_ebs is judged on its storage for tests, volplane_aws_ebs.testing:subject; --options name another"
+    )
+    assert result == "2 kept"
 
 
 def test_the_rules_can_be_listed(run: Run) -> None:

@@ -116,6 +116,31 @@ def test_the_configuration_is_the_one_given_and_else_one_without_drivers(
     assert "drivrs: unknown key" in capsys.readouterr().err
 
 
+def test_a_distributed_driver_brings_a_process_for_every_node_with_an_account_of_its_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = tmp_path / "volplane.yaml"
+    given.write_text("drivers: [{name: d.example.com, backend: hostpath, options: {root: /srv}, distributed: true}]\n")
+    assert main(["manifests", "--config", str(given)]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    (daemons,) = (each for each in objects if each["kind"] == "DaemonSet")
+    pod = daemons["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["serviceAccountName"] == "volplane-node"
+    assert container["args"][-1] == "--node-name=$(NODE_NAME)"
+    assert not any(argument.startswith("--controllers") for argument in container["args"])
+    verbs = {
+        (name, resource): set(rule["verbs"])
+        for each in objects
+        if each["kind"] in ("ClusterRole", "Role") and (name := each["metadata"]["name"])
+        for rule in each["rules"]
+        for resource in rule["resources"]
+    }
+    assert ("volplane-node", "volumeattachments") not in verbs
+    assert verbs["volplane-node", "nodes"] == {"get", "list", "watch"}
+    assert "delete" not in verbs["volplane-node", "persistentvolumeclaims"]
+
+
 def test_of_secrets_only_those_are_readable_that_options_name(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -160,8 +185,8 @@ def test_what_cannot_be_is_refused(arguments: list[str], said: str, capsys: pyte
 
 def test_every_controller_has_rules_and_no_rule_reads_secrets_at_large() -> None:
     for controller in ALL_CONTROLLERS:
-        assert cluster_rules([controller], "ours")
-    everywhere = cluster_rules(ALL_CONTROLLERS, "ours")
+        assert cluster_rules([controller], "ours", distributed=True)
+    everywhere = cluster_rules(ALL_CONTROLLERS, "ours", distributed=True)
     assert not any(rule.resource == "secrets" for rule in everywhere)
     assert not any("*" in (rule.group, rule.resource, *rule.verbs) for rule in everywhere)
     reading = [rule for rule in namespace_rules(ALL_CONTROLLERS) if rule.resource == "secrets" and "get" in rule.verbs]

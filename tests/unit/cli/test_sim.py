@@ -172,7 +172,7 @@ def test_two_backends_may_be_tried_together(run: Run) -> None:
         (("--backend", "simulated_backends:subjct"), "has no subjct; did you mean 'subject'?"),
         (("--backend", "simulated_backends:nothing"), "gives int, expected a backend class or a Subject"),
         (("--backend", "simulated_backends:subject", "-o", "colour=red"), "unknown option 'colour'"),
-        (("--backend", "hostpath"), "driver alpha.sim: option 'root' is required"),
+        (("--backend", "hostpath", "-o", "shared=true"), "driver alpha.sim: option 'root' is required"),
     ],
 )
 def test_a_backend_that_cannot_be_tried_is_one_line(run: Run, arguments: tuple[str, ...], says: str) -> None:

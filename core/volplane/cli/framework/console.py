@@ -121,8 +121,13 @@ class Console:
         bar = Progress(self._err, what, total, moving=self._colour_err)
         try:
             yield bar
-        finally:
+        except KeyboardInterrupt:
+            bar.erase()
+            raise
+        except BaseException:
             bar.close()
+            raise
+        bar.close()
 
     def _write(self, text: str) -> None:
         typer.echo(text, file=self._out, color=self._colour_out)
@@ -164,6 +169,12 @@ class Progress:
         self._detail = detail
         if self._moving:
             self._draw()
+
+    def erase(self) -> None:
+        """Leave nothing of the moving line, for one who wants to see no more."""
+        if self._moving:
+            self._stream.write(ERASE_LINE)
+            self._stream.flush()
 
     def close(self) -> None:
         """Replace the moving line by a final plain one."""

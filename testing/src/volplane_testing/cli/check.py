@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import sys
+import threading
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -48,6 +51,27 @@ ListRules = Annotated[
 InProcess = Annotated[
     bool, typer.Option("--in-process", help="The storage is in memory: crash by exceptions, not by killing a process.")
 ]
+Patience = Annotated[
+    float | None,
+    typer.Option(
+        "--patience",
+        metavar="SECONDS",
+        min=0.01,
+        help="How long one call of a hook may take; default that of the subject, 60 s. One that takes longer is a"
+        " violation, and the last.",
+        show_default=False,
+    ),
+]
+ProgressPatience = Annotated[
+    float | None,
+    typer.Option(
+        "--progress-patience",
+        metavar="SECONDS",
+        min=0.0,
+        help="How long work may be in progress, or ask to be called later; default that of the subject, 600 s.",
+        show_default=False,
+    ),
+]
 Everything = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also show the rules that are kept or not applicable.")
 ]
@@ -68,6 +92,8 @@ def check(
     node: Nodes = None,
     rule: Rules = None,
     in_process: InProcess = False,
+    patience: Patience = None,
+    progress_patience: ProgressPatience = None,
     verbose: Everything = False,
     list_rules: ListRules = False,
     cluster: OnCluster = False,
@@ -84,7 +110,7 @@ def check(
     """Judge a backend by the rules that every backend keeps; exit code 1 if one is violated.
 
     This makes and deletes assets on the storage that the options name, dozens of them, and kills processes in the
-    middle of that: use a storage for tests.
+    middle of that: use a storage for tests. Without options, a backend that brings a fake of its storage works on that.
 
     With --cluster: run volplane on the cluster of the kubeconfig, with a driver, classes and namespaces of its own,
     go through the life of volumes section by section, and remove everything. Exit code 1 if a section fails. The
@@ -92,8 +118,11 @@ def check(
     """
     console = Console()
     if cluster or print_rbac:
-        if rule or in_process or segment or node:
-            raise typer.BadParameter("--rule, --in-process, --segment and --node judge a backend: leave --cluster out")
+        if rule or in_process or segment or node or patience is not None or progress_patience is not None:
+            raise typer.BadParameter(
+                "--rule, --in-process, --patience, --progress-patience, --segment and --node judge a backend: "
+                "leave --cluster out"
+            )
         plan = Plan(
             kubeconfig=kubeconfig,
             sections=chosen_sections(section or []),
@@ -120,9 +149,19 @@ def check(
     changes = changes_of(parameters=parameters, segment=segment, node=node, capacity=capacity)
     if in_process:
         changes["real_crashes"] = False
-    subject = Chosen(backend, options_of(options), changes).subject()
+    changes |= {
+        name: value
+        for name, value in (("patience", patience), ("progress_patience", progress_patience))
+        if value is not None
+    }
+    before = threading.enumerate()
+    chosen = Chosen(backend, options_of(options), changes)
+    subject = chosen.subject()
+    if chosen.fake:
+        console.note(f"{backend} is judged on its storage for tests, {chosen.fake}; --options name another")
     report = _judged(console, subject, rules)
     _show(console, report, verbose=verbose)
+    _end_what_hangs(report, before)
     if not report.passed:
         raise typer.Exit(1)
 
@@ -144,10 +183,22 @@ def _chosen(names: Iterable[str]) -> tuple[Rule, ...]:
 def _judged(console: Console, subject: Subject | MakeSubject, rules: tuple[Rule, ...]) -> Report:
     with console.progress("judging", len(rules)) as bar:
 
-        def advance(result: RuleResult) -> None:
-            bar.advance(detail=result.rule.name)
+        def advance(_result: RuleResult) -> None:
+            bar.advance()
 
-        return run_rules(subject, rules, observe=advance)
+        return run_rules(subject, rules, begin=lambda rule: bar.show(rule.name), observe=advance)
+
+
+def _end_what_hangs(report: Report, before: Sequence[threading.Thread]) -> None:
+    """End the process here if a call hangs and has left threads of its own: the interpreter would wait for them.
+
+    before: the threads before the backend was called.
+    """
+    hung = {result.hung for result in report.results if result.hung}
+    if hung and any(thread not in before and thread.name not in hung for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _show(console: Console, report: Report, *, verbose: bool) -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 import yaml
 
-from volplane.drivers.discovery import InstalledPlugins
-from volplane.errors import ConfigurationError, VolplaneError
+from volplane.drivers.discovery import IMPORT_DEADLINE, InstalledPlugins
+from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.kube import quantity
 from volplane.messages import nearest
 from volplane.requests import NodeIdentity
 from volplane_testing.conformance import Subject
+from volplane_testing.conformance.crash_injection import call_in_thread
+from volplane_testing.conformance.rule import HungCall
 from volplane_testing.conformance.subject import MakeSubject, opened
+
+GROUP: Final = "volplane.fakes"
+"""Entry points: name of a backend -> the module that plays its storage, whose function `subject` gives a Subject."""
 
 __all__ = ["Capacity", "Chosen", "Nodes", "Options", "Parameters", "Segments", "changes_of", "options_of"]
 
@@ -50,6 +56,8 @@ Nodes = Annotated[
 class Chosen:
     """A backend by name. options: of the driver; changes: of other fields of its subject. Can be sent to other
     processes.
+
+    Without options, an installed backend works on the fake storage that its distribution brings, if it brings one.
     """
 
     backend: str
@@ -60,10 +68,21 @@ class Chosen:
         """A subject, or what gives one with a storage of its own each time. Raises ConfigurationError or
         PluginError.
         """
-        if ":" not in self.backend:
-            plugin = InstalledPlugins().load("backend", self.backend)
-            return self._changed(Subject(plugin.factory, real_crashes=True))
-        found = _imported(self.backend)
+        if ":" in self.backend:
+            return self._of(_imported(self.backend))
+        plugin = InstalledPlugins().load("backend", self.backend)
+        fake = self.fake
+        return self._of(_imported(fake)) if fake else self._changed(Subject(plugin.factory, real_crashes=True))
+
+    @property
+    def fake(self) -> str:
+        """MODULE:NAME of what makes the fake storage that is used; empty if there is none, or it was not asked for."""
+        if ":" in self.backend or self.options:
+            return ""
+        found = importlib.metadata.entry_points(group=GROUP, name=self.backend)
+        return next((f"{point.value}:subject" for point in found), "")
+
+    def _of(self, found: Any) -> Subject | MakeSubject:
         if isinstance(found, type):
             return self._changed(Subject(found, real_crashes=True))
         if isinstance(found, Subject):
@@ -73,7 +92,7 @@ class Chosen:
 
         @contextmanager
         def made() -> Iterator[Subject]:
-            given = found()
+            given = _within_the_deadline(found, f"{self.backend}: making the subject")
             if not isinstance(given, Subject | AbstractContextManager):
                 raise ConfigurationError(self._not_a_subject(given))
             with opened(lambda: given) as subject:
@@ -97,7 +116,7 @@ def _imported(text: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: object = importlib.import_module(module)
+        found: object = _within_the_deadline(lambda: importlib.import_module(module), f"{text}: importing {module}")
     except VolplaneError:
         raise
     except Exception as error:
@@ -107,6 +126,14 @@ def _imported(text: str) -> Any:
             raise ConfigurationError(f"{text}: {module} has no {name}{nearest(part, _public(found))}")
         found = getattr(found, part)
     return found
+
+
+def _within_the_deadline(make: Callable[[], object], what: str) -> object:
+    """In a thread, which is left behind if it does not return. Raises what it raises, PluginError if it is late."""
+    try:
+        return call_in_thread(make, IMPORT_DEADLINE, what)
+    except HungCall as hang:
+        raise PluginError(str(hang)) from None
 
 
 def _public(found: object) -> list[str]:

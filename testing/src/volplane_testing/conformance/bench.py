@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
-from volplane.assets import AccessMode, Asset, ListedAsset, Ownership, Segment, VolumeMode
+from volplane.assets import AccessMode, Asset, InProgress, ListedAsset, Ownership, Segment, VolumeMode
 from volplane.errors import BackendError, PluginError
 from volplane.requests import (
     AttachRequest,
@@ -25,8 +25,8 @@ from volplane.requests import (
 )
 from volplane.schemas import DriverInfo
 from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
-from volplane_testing.conformance.instance import Call, Instance, shown
-from volplane_testing.conformance.rule import NotApplicable, Violation
+from volplane_testing.conformance.instance import MOST_ROUNDS, Call, Instance, shown
+from volplane_testing.conformance.rule import HungCall, NotApplicable, Violation
 from volplane_testing.conformance.subject import Subject
 
 __all__ = ["Bench", "Made"]
@@ -80,6 +80,8 @@ class Bench:
         """Build and start the first instance. Raises what stops that."""
         self.subject = subject
         self.calls: list[Call] = []
+        self.hung: HungCall | None = None
+        """The call that did not return."""
         self._count = 0
         self._left = _Left()
         self.instance = self.another()
@@ -270,14 +272,26 @@ class Bench:
     def lines_of(self, hook: str, request: Any) -> int:
         """How many lines of the backend a call runs; it is made."""
         self.instance.note(hook, "", "counted, line by line")
-        return crash_at(0, lambda: self.instance.driver.call(request), self._own, self.subject.patience)
+        return crash_at(0, lambda: self.instance.driver.call(request), self._own, self.subject.patience, hook)
 
     def crash(self, hook: str, request: Any, step: int) -> None:
         """Make the call, crash at that line, restart."""
         end = die_at if self.subject.real_crashes else crash_at
-        reached = end(step, lambda: self.instance.driver.call(request), self._own, self.subject.patience)
+        reached = end(step, lambda: self.instance.driver.call(request), self._own, self.subject.patience, hook)
         self.instance.note(hook, "", f"crashed at line {step}" if reached else f"ended before line {step}")
         self.restart()
+
+    def resume(self, hook: str, request: Any, answer: Any, *, keep_state: bool = True) -> Any:
+        """Follow work to its end, with a restart before each call. keep_state: else the state is lost each time."""
+        waited = 0.0
+        for _ in range(MOST_ROUNDS):
+            if not isinstance(answer, InProgress):
+                return answer
+            waited = self.instance.wait(hook, answer.retry_after, waited)
+            state = dict(answer.state) if keep_state else {}
+            request = replace(request, context=replace(request.context, state=state))
+            answer = self.restart().patiently(hook, request)
+        raise Violation(f"{hook} is still in progress after {MOST_ROUNDS} calls with restarts between them")
 
     def crash_points(self, lines: int) -> list[int]:
         """The lines at which to crash, spread evenly over so many."""
@@ -292,19 +306,20 @@ class Bench:
     # --- leaving ------------------------------------------------------------------------------------------------
 
     def close(self) -> tuple[str, ...]:
-        """Delete whatever the rule made, last first, and stop; what could not be deleted, and why."""
+        """Delete whatever the rule made, last first, and stop; what could not be deleted, and why.
+
+        Nothing is called any more after a call that hangs.
+        """
         failures: list[str] = []
 
-        def attempt(what: str, act: Callable[[], object]) -> None:
-            try:
-                act()
-            except (BackendError, PluginError, Violation) as error:
-                failures.append(f"{what}: {error}")
+        def attempt(what: str, act: Callable[[], object], *, quiet: bool = False) -> None:
+            why = self._why_not(act)
+            if why and not quiet:
+                failures.append(f"{what}: {why}")
 
         for request in reversed(self._left.attached):
             undo = DetachRequest(context=request.context, volume=request.volume, node=request.node)
-            with contextlib.suppress(BackendError, PluginError, Violation):
-                self.instance.detach(undo)
+            attempt("", lambda undo=undo: self.instance.detach(undo), quiet=True)  # type: ignore[misc]
         for handle in reversed(self._left.snapshots):
             gone = DeleteSnapshotRequest(context=self.instance.context(), handle=handle)
             attempt(f"snapshot {handle}", lambda gone=gone: self.instance.delete_snapshot(gone))  # type: ignore[misc]
@@ -312,8 +327,21 @@ class Bench:
             attempt(demand.name, lambda demand=demand: self._recover(demand))  # type: ignore[misc]
         for made in reversed(list(self._left.assets.values())):
             attempt(made.asset.handle, lambda made=made: self.remove(made))  # type: ignore[misc]
-        attempt("stop", self.instance.stop)
+        attempt("stop", self.instance.stop, quiet=self.hung is not None)
         return tuple(failures)
+
+    def _why_not(self, act: Callable[[], object]) -> str:
+        """Do it; why that failed, or ""."""
+        if self.hung is not None:
+            return f"nothing is called after {self.hung.what}, which did not return"
+        try:
+            act()
+        except HungCall as error:
+            self.hung = error
+            return str(error)
+        except (BackendError, PluginError, Violation) as error:
+            return str(error)
+        return ""
 
     def _recover(self, demand: ProvisionRequest) -> None:
         """Find an asset that the rule made without getting a result."""

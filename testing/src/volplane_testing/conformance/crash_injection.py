@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from volplane.hookspecs import BackendSpec
-from volplane_testing.conformance.rule import Violation
+from volplane_testing.conformance.rule import HungCall
 
 __all__ = ["Crash", "OwnCode", "call_in_thread", "crash_at", "die_at"]
 
@@ -124,7 +124,7 @@ def _crash() -> None:
     raise Crash
 
 
-def crash_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | None) -> int:
+def crash_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | None, what: str = "a hook") -> int:
     """Run `call` until the `step`-th line of own code, where Crash is raised; 0 lets it finish. How many lines ran.
 
     The call's result or error is dropped, as by the end of the process.
@@ -137,13 +137,13 @@ def crash_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float |
         except (Crash, Exception):  # noqa: BLE001 - a dead process returns nothing
             return
 
-    call_in_thread(run, patience, "a hook that is made to crash")
+    call_in_thread(run, patience, what)
     return tracer.lines
 
 
-def die_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | None) -> bool:
+def die_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | None, what: str = "a hook") -> bool:
     """Run `call` in a child process that ends without a trace at the `step`-th line of own code; whether it got
-    there.
+    there. Raises HungCall if it takes too long; the child is killed then, and when this call is interrupted.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; the child uses none of them
@@ -151,12 +151,17 @@ def die_at(step: int, call: Callable[[], Any], own: OwnCode, patience: float | N
     if child == 0:
         _live_and_die(step, call, own)
     end = math.inf if patience is None else time.monotonic() + patience
-    while (status := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if time.monotonic() > end:
+    status = (0, 0)
+    try:
+        while status == (0, 0):
+            if time.monotonic() > end:
+                raise HungCall(what, f"{what} did not return within {patience:g} s in a child process")
+            time.sleep(_POLL)
+            status = os.waitpid(child, os.WNOHANG)
+    finally:
+        if status == (0, 0):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            raise Violation(f"a hook did not return within {patience:g} s in a child process")
-        time.sleep(_POLL)
     return os.waitstatus_to_exitcode(status[1]) == _DIED
 
 
@@ -168,7 +173,7 @@ def _live_and_die(step: int, call: Callable[[], Any], own: OwnCode) -> None:
 
 
 def call_in_thread(call: Callable[[], Any], patience: float | None, what: str) -> Any:
-    """What `call` returns or raises in a thread of its own, as hooks are called. Violation if it takes too long.
+    """What `call` returns or raises in a thread of its own, as hooks are called. Raises HungCall if it takes too long.
 
     patience: real seconds; None = no limit, and no thread.
     """
@@ -189,7 +194,7 @@ def call_in_thread(call: Callable[[], Any], patience: float | None, what: str) -
     if errors:
         raise errors.pop()
     if not values:
-        raise Violation(f"{what} did not return within {patience:g} s{_where(thread)}")
+        raise HungCall(what, f"{what} did not return within {patience:g} s{_where(thread)}")
     return values.pop()
 
 

@@ -31,15 +31,17 @@ from volplane.requests import (
 )
 from volplane.schemas import ParameterSchema
 from volplane_testing.conformance.crash_injection import call_in_thread
-from volplane_testing.conformance.rule import Violation
+from volplane_testing.conformance.rule import HungCall, Violation
 from volplane_testing.conformance.subject import Subject
 
-__all__ = ["Call", "Instance", "Kept", "pages_of", "shown"]
+__all__ = ["MOST_ROUNDS", "Call", "Instance", "Kept", "pages_of", "shown"]
 
-_MOST_ROUNDS: Final = 10_000
+MOST_ROUNDS: Final = 10_000
+"""How often one piece of work is asked for at most."""
 _MOST_RETRIES: Final = 50
 _MOST_PAGES: Final = 10_000
 _LONGEST: Final = 160
+_BUILDING: Final = "the constructor, or describe,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,15 @@ class Instance:
     """Calls hooks as the core does: checked results, other threads, `InProgress` followed up, `retry_after` obeyed."""
 
     def __init__(self, subject: Subject, number: int, calls: list[Call]) -> None:
-        """Build a driver. calls: where every call is noted. Raises PluginError or ConfigurationError."""
+        """Build a driver. calls: where every call is noted. Raises PluginError, ConfigurationError or HungCall."""
         self.subject = subject
         self.number = number
         self._calls = calls
         kept = Kept(subject.factory)
         plugin = Plugin(kind="backend", name=_name_of(subject.factory), factory=kept)
-        self.driver: Driver = build_driver(subject.driver_name, plugin, subject.options)
+        self.driver: Driver = call_in_thread(
+            lambda: build_driver(subject.driver_name, plugin, subject.options), subject.patience, _BUILDING
+        )
         self.backend = kept.instance
         """The instance itself, for what is not a hook: its `repr`, its code."""
 
@@ -87,12 +91,15 @@ class Instance:
         self.finish("stop", StopRequest(context=self.context()))
 
     def once(self, hook: str, request: Any) -> Any:
-        """One call; its result, checked for type, or its BackendError. Violation if it takes too long."""
+        """One call; its result, checked for type, or its BackendError. HungCall if it takes too long."""
         about = _about(request, self.subject.cluster_id)
         try:
             result = call_in_thread(lambda: self.driver.call(request), self.subject.patience, hook)
         except (BackendError, PluginError) as error:
             self.note(hook, about, f"{type(error).__name__}: {error}")
+            raise
+        except HungCall:
+            self.note(hook, about, "did not return")
             raise
         self.note(hook, about, shown(result))
         return result
@@ -105,27 +112,43 @@ class Instance:
         """Call until it is over: while it is in progress with the state of the last answer, later when it asks for
         that.
         """
-        for attempt in range(1, _MOST_ROUNDS):
+        waited = 0.0
+        for attempt in range(1, MOST_ROUNDS):
             result = self.patiently(hook, request)
             if not isinstance(result, InProgress):
                 return result
-            self.subject.advance(result.retry_after)
+            waited = self.wait(hook, result.retry_after, waited)
             state = json.loads(json.dumps(dict(result.state)))  # as it comes back from the intent
             request = replace(request, context=replace(request.context, state=state, attempt=attempt + 1))
         raise Violation(
-            f"{hook} of {_about(request, self.subject.cluster_id)} is still in progress after {_MOST_ROUNDS} calls"
+            f"{hook} of {_about(request, self.subject.cluster_id)} is still in progress after {MOST_ROUNDS} calls"
         )
 
     def patiently(self, hook: str, request: Any) -> Any:
         """One call, made again as often as the backend asks for that (`retry_after`)."""
+        waited = 0.0
         for _ in range(_MOST_RETRIES):
             try:
                 return self.once(hook, request)
             except BackendError as error:
                 if error.retry_after is None:
                     raise
-                self.subject.advance(error.retry_after)
+                waited = self.wait(hook, error.retry_after, waited)
         return self.once(hook, request)
+
+    def wait(self, hook: str, seconds: float, waited: float = 0.0) -> float:
+        """Let time pass before the hook is called again. waited: how long that took so far; returns it with this.
+
+        Violation if it would be longer than the subject's patience.
+        """
+        most = self.subject.progress_patience
+        if not waited + seconds <= most:  # NaN is none either
+            raise Violation(
+                f"{hook} wants to be called again in {seconds:g} s, after {waited:g} s of waiting: longer than "
+                f"progress_patience, {most:g} s"
+            )
+        self.subject.advance(seconds)
+        return waited + seconds
 
     # --- hooks, to their end ------------------------------------------------------------------------------------
 
@@ -141,7 +164,7 @@ class Instance:
         found = self.patiently("find", request)
         settle = self.driver.view.info.settle_seconds
         if isinstance(found, Absent) and settle > 0:
-            self.subject.advance(settle)
+            self.wait("find", settle)
             found = self.patiently("find", request)
         return found if isinstance(found, Asset) else None
 

@@ -33,7 +33,8 @@ class RuleStatus(StrEnum):
 class RuleResult:
     """The status on one rule. reason: for people, empty if it was kept. calls: what was done, oldest first.
 
-    left: assets that could not be cleaned up afterwards, with the reason. seconds: real time it took.
+    left: assets that could not be cleaned up afterwards, with the reason. seconds: real time it took. hung: the call
+    of the backend that did not return, or "".
     """
 
     rule: Rule
@@ -42,6 +43,7 @@ class RuleResult:
     calls: tuple[Call, ...] = ()
     left: tuple[str, ...] = ()
     seconds: float = 0.0
+    hung: str = ""
 
     @property
     def bad(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from volplane.errors import BackendError, PluginError, VolplaneError
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.report import Report, RuleResult, RuleStatus
-from volplane_testing.conformance.rule import NotApplicable, Rule, Violation
+from volplane_testing.conformance.rule import HungCall, NotApplicable, Rule, Violation
 from volplane_testing.conformance.rules import RULES
 from volplane_testing.conformance.subject import MakeSubject, Subject, opened
 
@@ -19,21 +19,29 @@ def run_rules(
     make: Subject | MakeSubject,
     rules: Collection[Rule] = RULES,
     *,
+    begin: Callable[[Rule], None] = lambda _rule: None,
     observe: Callable[[RuleResult], None] = lambda _result: None,
 ) -> Report:
-    """Judge the rules in their order and call `observe` with each result. Raises what building the backend raises.
+    """Judge the rules in their order; `begin` is called with each rule before, and `observe` with its result. Raises
+    what building the backend raises.
 
     make: the subject, or what gives a fresh one for each rule. Rules clean up behind themselves, so that one storage
-    can serve all of them.
+    can serve all of them. After a call of the backend that does not return, no other rule is judged: its thread is in
+    the backend, and may hold what others wait for.
     """
     results: dict[str, RuleResult] = {}
+    hung = ""
     for rule in rules:
+        begin(rule)
         first = first_obstacle(rule, {name: result.status for name, result in results.items()})
-        if first is not None:
+        if hung:
+            result = RuleResult(rule, RuleStatus.NOT_JUDGED, f"{hung} did not return")
+        elif first is not None:
             result = RuleResult(rule, RuleStatus.NOT_JUDGED, f"{first} comes first")
         else:
             with opened(make) as subject:
                 result = judge(rule, subject)
+        hung = hung or result.hung
         results[rule.name] = result
         observe(result)
     return Report(tuple(results.values()))
@@ -48,25 +56,33 @@ def first_obstacle(rule: Rule, statuses: Mapping[str, RuleStatus]) -> str | None
 def judge(rule: Rule, subject: Subject) -> RuleResult:
     """Judge one rule. Raises VolplaneError if the backend cannot even be built and started."""
     begun = time.monotonic()
-    bench = Bench(subject)
-    missing = sorted(hook for hook in rule.hooks if not bench.supports(hook))
-    if missing:
-        bench.close()
-        return RuleResult(rule, RuleStatus.NOT_APPLICABLE, f"it does not implement {', '.join(missing)}")
-    if rule.waivable and rule.name in bench.info.waived_rules:
-        bench.close()
-        return RuleResult(rule, RuleStatus.WAIVED, bench.info.waived_rules[rule.name])
+    try:
+        bench = Bench(subject)
+    except Violation as why:
+        hung = why.what if isinstance(why, HungCall) else ""
+        return RuleResult(rule, RuleStatus.VIOLATED, str(why), seconds=time.monotonic() - begun, hung=hung)
     status, reason = _status(rule, bench)
     calls = tuple(bench.calls)
     left = bench.close()
-    return RuleResult(rule, status, reason, calls, left, time.monotonic() - begun)
+    if bench.hung is not None and status is not RuleStatus.VIOLATED:
+        status, reason, calls = RuleStatus.VIOLATED, f"in cleaning up, {bench.hung}", tuple(bench.calls)
+    hung = bench.hung.what if bench.hung is not None else ""
+    return RuleResult(rule, status, reason, calls, left, time.monotonic() - begun, hung)
 
 
 def _status(rule: Rule, bench: Bench) -> tuple[RuleStatus, str]:
+    missing = sorted(hook for hook in rule.hooks if not bench.supports(hook))
+    if missing:
+        return RuleStatus.NOT_APPLICABLE, f"it does not implement {', '.join(missing)}"
+    if rule.waivable and rule.name in bench.info.waived_rules:
+        return RuleStatus.WAIVED, bench.info.waived_rules[rule.name]
     try:
         rule.check(bench)
     except NotApplicable as why:
         return RuleStatus.NOT_APPLICABLE, str(why)
+    except HungCall as hang:
+        bench.hung = hang
+        return RuleStatus.VIOLATED, str(hang)
     except Violation as why:
         return RuleStatus.VIOLATED, str(why)
     except (BackendError, PluginError) as error:

@@ -85,6 +85,8 @@ class Subject:
     patience: float | None = 60.0
     """Real seconds a single hook call may take. None: any; hooks then run in the caller's thread, where a debugger
     stops."""
+    progress_patience: float = 600.0
+    """Seconds that work may stay in progress, or ask to be called again later; those that `advance` is told of."""
 
 
 MakeSubject = Callable[[], Subject | AbstractContextManager[Subject]]

@@ -17,8 +17,6 @@ from volplane_testing.conformance.rules.provisioning import provision_again_give
 
 __all__ = ["RULES", "a_crash_after_delete_is_survived", "a_crash_after_provision_is_survived"]
 
-_FAR = 1000.0
-
 
 @rule("provision", waivable=False, after=(provision_again_gives_the_same_asset,))
 def a_crash_after_provision_is_survived(bench: Bench) -> None:
@@ -135,15 +133,12 @@ def a_call_nobody_waits_for_ends_whole_or_not_at_all(bench: Bench) -> None:
 @rule("provision", after=(a_crash_after_provision_is_survived,))
 def provision_in_progress_goes_on_after_restarts(bench: Bench) -> None:
     """A restart between any two calls: `state` is all that the next process needs, and there is one asset."""
-    demand = request = bench.will_provision(bench.demand())
-    answer = bench.instance.patiently("provision", request)
+    demand = bench.will_provision(bench.demand())
+    answer = bench.instance.patiently("provision", demand)
     if not isinstance(answer, InProgress):
         raise NotApplicable("provision is never in progress")
-    while isinstance(answer, InProgress):
-        bench.subject.advance(answer.retry_after)
-        request = replace(request, context=replace(request.context, state=dict(answer.state)))
-        answer = bench.restart().patiently("provision", request)
-    bench.require_one(bench.made(demand, answer), "restarts while it was in progress")
+    asset = bench.resume("provision", demand, answer)
+    bench.require_one(bench.made(demand, asset), "restarts while it was in progress")
 
 
 @rule("provision", after=(a_lost_answer_of_provision_is_resolved,))
@@ -153,13 +148,8 @@ def provision_in_progress_goes_on_without_its_state(bench: Bench) -> None:
     answer = bench.instance.patiently("provision", demand)
     if not isinstance(answer, InProgress):
         raise NotApplicable("provision is never in progress")
-    waited = 0.0
-    while isinstance(answer, InProgress):
-        bench.require(waited < _FAR, f"without its state, provision is still in progress after {_FAR:g} s")
-        bench.subject.advance(answer.retry_after)
-        waited += max(answer.retry_after, 1.0)
-        answer = bench.restart().patiently("provision", demand)
-    bench.require_one(bench.made(demand, answer), "lost states")
+    asset = bench.resume("provision", demand, answer, keep_state=False)
+    bench.require_one(bench.made(demand, asset), "lost states")
 
 
 @rule("delete", after=(a_crash_after_delete_is_survived,))
@@ -170,10 +160,7 @@ def delete_in_progress_goes_on_after_restarts(bench: Bench) -> None:
     answer = bench.instance.patiently("delete", request)
     if not isinstance(answer, InProgress):
         raise NotApplicable("delete is never in progress")
-    while isinstance(answer, InProgress):
-        bench.subject.advance(answer.retry_after)
-        request = replace(request, context=replace(request.context, state=dict(answer.state)))
-        answer = bench.restart().patiently("delete", request)
+    bench.resume("delete", request, answer)
     bench.require_gone(made, "its deletion with restarts")
 
 

@@ -1,0 +1,76 @@
+"""Who wakes the assigner: listeners of the caches."""
+
+from __future__ import annotations
+
+from volplane.controller.actions import Queue
+from volplane.kube import names
+from volplane.kube.objects import Claim, KubeObject, Node, StorageClass, Volume
+from volplane.placement.state import PlacementState
+
+__all__ = ["PlacementHandlers"]
+
+
+class PlacementHandlers:
+    """Follow the caches, and queue the claims, volumes and nodes that a change may concern."""
+
+    def __init__(self, state: PlacementState, *, claims: Queue, volumes: Queue, nodes: Queue) -> None:
+        self._state = state
+        self._claims = claims
+        self._volumes = volumes
+        self._nodes = nodes
+
+    def subscribe(self) -> None:
+        cluster = self._state.cluster
+        cluster.nodes.subscribe(self.node_changed)
+        cluster.classes.subscribe(self.class_changed)
+        cluster.claims.subscribe(self.claim_changed)
+        cluster.volumes.subscribe(self.volume_changed)
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        self._state.claim_changed(old, new)
+        if new is not None:
+            self._claims.enqueue(new.key)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        self._state.volume_changed(old, new)
+        present = new or old
+        if present is None or (old is not None and new is not None and _same_place(old, new)):
+            return
+        self._volumes.enqueue(present.name)
+        if (reference := present.spec.claim_ref) is not None:
+            self._claims.enqueue(f"{reference.namespace}/{reference.name}")
+
+    def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        present = new or old
+        for claim in self._state.cluster.claims.by_index("unbound", present.name) if present is not None else ():
+            self._claims.enqueue(claim.key)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        if not self._state.nodes.changed(old, new):
+            return
+        name = (new or old or KubeObject()).name
+        self._nodes.enqueue(name)
+        for other in self._state.nodes.sharing_hash(name):
+            self._nodes.enqueue(other)
+        self.room_changed()
+        label = self._state.nodes.hashed(name)
+        for claim in self._state.cluster.claims.values():
+            # Most have no node of this name; asking the label of each is cheaper than one more index of all.
+            if claim.annotation(names.SELECTED_NODE) == name or (claim.metadata.labels or {}).get(names.NODE) == label:
+                self._claims.enqueue(claim.key)
+        for volume in self._state.cluster.volumes.values():
+            if self._state.driver_of_volume(volume) is not None:
+                self._volumes.enqueue(volume.name)
+
+    def room_changed(self) -> None:
+        """A node may take what none could before."""
+        for key in sorted(self._state.waiting):
+            self._claims.enqueue(key)
+
+
+def _same_place(old: Volume, new: Volume) -> bool:
+    return (old.metadata.labels, old.metadata.annotations, old.spec.claim_ref) == (
+        new.metadata.labels,
+        new.metadata.annotations,
+        new.spec.claim_ref,
+    )

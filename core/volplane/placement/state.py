@@ -1,0 +1,127 @@
+"""What the decisions of the assigner see: the cluster, its nodes, and what is promised on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from volplane.assets import Segment
+from volplane.binding.matching import class_of_claim, request_of
+from volplane.drivers.view import DriverView
+from volplane.intents.record import allowed_segments
+from volplane.kube import names
+from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane.placement.nodes import NodeBook, takes_volumes
+from volplane.placement.usage import Promise, Usage
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import volume_name_of
+
+__all__ = ["PlacementState", "unsuitable"]
+
+_NANOS = 10**9
+_MOST_CLASSES = 1_000
+REFUSED_SECONDS = 60.0
+"""How long a node that gave a claim back is not tried for it again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PlacementState:
+    """cluster: whose caches hold all claims, volumes and nodes. last: the node chosen last, by class. waiting: keys of
+    claims for which no node was found. lost: why a volume's node is not there any more, by the volume's name.
+    refused: when (loop time) a node may be tried again for a claim that it gave back, by the claim's uid and the name
+    of the node. since: label of a claim that has no volume yet, and the loop time at which it was first seen, by uid.
+    """
+
+    cluster: ClusterState
+    nodes: NodeBook
+    usage: Usage = field(default_factory=Usage)
+    last: dict[str, str] = field(default_factory=dict)
+    waiting: set[str] = field(default_factory=set)
+    lost: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, dict[str, float]] = field(default_factory=dict)
+    since: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _candidates: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
+
+    def driver_of_claim(self, claim: Claim) -> DriverView | None:
+        """The distributed driver that works on the claim: that of its intent, else of its class."""
+        intent = self.cluster.intent_of(claim)
+        if intent is not None and (driver := self.cluster.drivers.distributed(intent.driver)) is not None:
+            return driver
+        storage_class = self.class_of(claim)
+        return self.cluster.drivers.distributed(storage_class.provisioner) if storage_class is not None else None
+
+    def class_of(self, claim: Claim) -> StorageClass | None:
+        return self.cluster.classes.get(class_of_claim(claim) or "")
+
+    def driver_of_volume(self, volume: Volume) -> DriverView | None:
+        """The distributed driver that made the volume."""
+        return self.cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "")
+
+    def candidates(self, driver: DriverView, storage_class: StorageClass) -> Sequence[str]:
+        """Names of the nodes where a volume of this class may be made, sorted; room is another question."""
+        key = (driver.name, storage_class.name, storage_class.metadata.resource_version)
+        known = self._candidates.get(key)
+        if known is None or known[0] != self.nodes.version:
+            if len(self._candidates) >= _MOST_CLASSES:
+                self._candidates.clear()
+            allowed = allowed_segments(storage_class)
+            found = sorted(n.name for n in self.nodes.all() if not unsuitable(n, driver, allowed))
+            known = self._candidates[key] = (self.nodes.version, found)
+        return known[1]
+
+    # --- what is promised, after the caches ----------------------------------------------------------------------
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        self.usage.claim(volume_name_of(present), None if new is None else self._promise_to(new))
+        if new is None or new.spec.volume_name:
+            self.refused.pop(present.uid, None)
+            self.since.pop(present.uid, None)
+            self.waiting.discard(present.key)
+            return
+        now, label = self.cluster.monotonic(), _label(new)
+        if self.since.get(new.uid, ("", 0.0))[0] != label:
+            self.since[new.uid] = (label, now)
+        former = old.annotation(names.SELECTED_NODE) if old is not None and _label(old) else None
+        if former and new.annotation(names.SELECTED_NODE) is None:
+            self.refused.setdefault(new.uid, {})[former] = now + REFUSED_SECONDS
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        present = new or old
+        if present is None:
+            return
+        label = _label(new) if new is not None else ""
+        driver = self.driver_of_volume(new) if new is not None else None
+        promise = Promise(driver.name, label, 0, made=True) if driver is not None and label else None
+        self.usage.volume(present.name, promise)
+        if new is None:
+            self.lost.pop(present.name, None)
+
+    def _promise_to(self, claim: Claim) -> Promise | None:
+        label = _label(claim)
+        if not label or claim.annotation(names.BIND_COMPLETED) is not None:
+            return None
+        driver = self.driver_of_claim(claim)
+        return self.promise(claim, driver, label) if driver is not None else None
+
+    def promise(self, claim: Claim, driver: DriverView, node: str) -> Promise:
+        """What the claim takes of a node. node: the hash of its name."""
+        return Promise(driver.name, node, -(-request_of(claim) // _NANOS), made=False)
+
+
+def _label(item: Claim | Volume) -> str:
+    return (item.metadata.labels or {}).get(names.NODE, "")
+
+
+def unsuitable(node: Node, driver: DriverView, allowed: Sequence[Segment]) -> str:
+    """Why no volume of the driver may be made on the node, or ""."""
+    labels = node.metadata.labels or {}
+    if missing := [key for key in driver.info.topology_keys if key not in labels]:
+        return f"without the label {missing[0]}"
+    if not takes_volumes(node):
+        return "not ready, cordoned or tainted"
+    if allowed and not any(segment.items() <= labels.items() for segment in allowed):
+        return "outside the allowedTopologies"
+    return ""

@@ -1,0 +1,286 @@
+"""A cluster with storage on its nodes, in virtual time: one central process and one process a node, on one API server.
+
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        claim = cluster.create_claim("data", "local")
+        await cluster.settle()
+        assert cluster.node_of(claim) == "a"
+
+Each process has its own client, caches and executor; only the API server and the storage of the nodes outlive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+from volplane import (
+    AccessMode,
+    DescribeRequest,
+    DriverInfo,
+    ProvisionRequest,
+    ResourceExhausted,
+    VolumeMode,
+    VolumeSource,
+    hookimpl,
+)
+from volplane.assembly import Parts
+from volplane.controller.config import ALL_CONTROLLERS, NODE_CONTROLLERS, ScrubberSettings
+from volplane.controlplane import ControlPlane
+from volplane.drivers.contract import Plugin
+from volplane.drivers.loading import build_driver
+from volplane.drivers.status import LoadedDrivers
+from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
+from volplane.kube import names
+from volplane.kube.client import Client
+from volplane.kube.events import EventRecorder
+from volplane.kube.transport import ApiMetrics
+from volplane.state.cluster_state import Settings
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
+from volplane_testing.api import Api, Json
+from volplane_testing.control_plane import NAMESPACE, VirtualProcess, reasons_of
+from volplane_testing.executor import InlineExecutor
+from volplane_testing.memory import ZONE, MemoryBackend
+from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
+from volplane_testing.transport import FaultScript, FaultTransport
+
+__all__ = ["CENTRAL", "NODE_DRIVER", "DistributedCluster", "NodeDisk"]
+
+NODE_DRIVER: Final = "disks.example.com"
+CENTRAL: Final = "central"
+"""Name of the process that serves the whole cluster, where nodes have theirs."""
+_STEP: Final = 0.02
+
+
+class NodeDisk(MemoryBackend):
+    """Directories of one node, in memory. Placed by the zone label, which is the name of the node here."""
+
+    default_driver_name: ClassVar[str] = NODE_DRIVER
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        """One access mode, no attaching."""
+        modes = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
+        return DriverInfo(
+            version="1",
+            topology_keys=(ZONE,),
+            access_modes=modes,
+            volume_modes=frozenset({VolumeMode.FILESYSTEM}),
+        )
+
+    def handle_of(self, name: str) -> str:
+        """The disk has an identity, as the root of a file system has."""
+        return f"{id(self.storage):x}-{self.storage.made}-{name}"
+
+    def source_of(self, asset: MemoryAsset) -> VolumeSource:
+        """A local path."""
+        return VolumeSource(kind="local", fields={"path": f"/disks/{asset.handle}"})
+
+    def _make(self, request: ProvisionRequest) -> MemoryAsset:
+        if request.capacity_bytes > self.storage.room():
+            room = self.storage.room()
+            raise ResourceExhausted(
+                f"{request.capacity_bytes} bytes were asked for, there are {room}", reschedule=True, nothing_done=True
+            )
+        return super()._make(request)
+
+
+class DistributedCluster:
+    """Use as `async with`. nodes: names of those that exist at the start, each with a process and `capacity` bytes."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        *,
+        capacity: int = 100 << 30,
+        controllers: frozenset[str] = frozenset(ALL_CONTROLLERS),
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
+        """controllers: of the central process. settings: of `Settings.of`, for every process."""
+        self.disks: dict[str, MemoryStorage] = {}
+        """What is on the disk of each node. It stays when the node goes."""
+        self.scripts: dict[str, FaultScript] = {}
+        """Faults and requests of each process, by the name of its node, or `CENTRAL`."""
+        self._first = tuple(nodes)
+        self._capacity = capacity
+        self._controllers = controllers
+        self._random = Random(seed)  # noqa: S311 - names and jitter, no secrets
+        self._settings = settings
+        self._running: dict[str, tuple[VirtualProcess, EventRecorder]] = {}
+        self.metrics: dict[str, ApiMetrics] = {}
+        """What to count of the requests and watches of a process, by name; read when it starts."""
+        self.server: ApiServer
+        self.api: Api
+
+    async def __aenter__(self) -> Self:
+        self.server = ApiServer(now=clock.now, random=self._random)
+        self.api = Api(self.server)
+        client = Client(InProcessTransport(self.server))
+        await ensure_namespace(client, NAMESPACE)
+        self._cluster_id = await cluster_id_of(client, None)
+        self._sealer = await ensure_sealer(client, NAMESPACE)
+        for name in self._first:
+            self.create_node(name)
+        for name in (CENTRAL, *self._first):
+            await self.start(name)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in list(self._running):
+            await self.kill(name)
+        self.server.close()
+
+    # --- objects -------------------------------------------------------------------------------------------------
+
+    def create_node(self, name: str, *, ready: bool = True, **labels: str) -> Json:
+        """A node, with a new disk unless there is one of its name."""
+        self.disks.setdefault(name, MemoryStorage(capacity_bytes=self._capacity, zones=(name,), clock=_now))
+        self.api.create("nodes", {"metadata": {"name": name, "labels": {ZONE: name, **labels}}})
+        return self.set_ready(name, ready=ready)
+
+    def set_ready(self, name: str, *, ready: bool) -> Json:
+        """What the kubelet says, or the node lifecycle controller for it, with the taint of the latter."""
+        taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+        self.api.patch("nodes", name, {"spec": {"taints": [] if ready else [taint]}})
+        condition = {"type": "Ready", "status": "True" if ready else "Unknown", "reason": "Test"}
+        return self.api.patch("nodes", name, {"status": {"conditions": [condition]}}, subresource="status")
+
+    def create_class(
+        self, name: str, *, late: bool = False, parameters: Mapping[str, str] | None = None, **fields: Any
+    ) -> Json:
+        """A class of the driver. late: it binds once a pod is scheduled."""
+        mode = "WaitForFirstConsumer" if late else "Immediate"
+        body = {
+            "metadata": {"name": name},
+            "provisioner": NODE_DRIVER,
+            "parameters": dict(parameters or {}),
+            "volumeBindingMode": mode,
+        }
+        return self.api.create("storageclasses", {**body, **fields})
+
+    def create_claim(self, name: str, storage_class: str, capacity: str = "1Gi", *, node: str = "") -> Json:
+        """A claim. node: as the scheduler, or somebody else, selects it."""
+        annotations = {names.SELECTED_NODE: node} if node else {}
+        spec = {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": capacity}},
+            "storageClassName": storage_class,
+        }
+        return self.api.create(
+            "persistentvolumeclaims", {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
+        )
+
+    def claim(self, name: str) -> Json:
+        """The claim as it is now. KeyError if it is gone."""
+        found = self.api.get("persistentvolumeclaims", name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def volume(self, claim: str) -> Json | None:
+        """The volume that the claim is bound to."""
+        name = self.claim(claim)["spec"].get("volumeName", "")
+        return self.api.get("persistentvolumes", name) if name else None
+
+    def node_of(self, claim: str) -> str:
+        """The node on which the claim's volume is, by its affinity; "" without one."""
+        volume = self.volume(claim)
+        if volume is None:
+            return ""
+        (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        node: str = term["matchExpressions"][0]["values"][0]
+        return node
+
+    def assets(self) -> dict[str, list[str]]:
+        """Node -> names of what is on its disk."""
+        return {name: sorted(disk.assets) for name, disk in self.disks.items()}
+
+    # --- processes -----------------------------------------------------------------------------------------------
+
+    def plane(self, name: str) -> ControlPlane:
+        """Of the process of a node, or of `CENTRAL`."""
+        return self._running[name][0].plane
+
+    async def start(self, name: str) -> None:
+        """Start the process of a node, or of `CENTRAL`, and return once its caches are filled."""
+        node = "" if name == CENTRAL else name
+        script = self.scripts.setdefault(name, FaultScript())
+        transport = FaultTransport(InProcessTransport(self.server), script)
+        client = Client(transport)
+        recorder = EventRecorder(client, instance=name, now=clock.now)
+        settings = Settings.of(
+            frozenset(NODE_CONTROLLERS) if node else self._controllers,
+            cluster_id=self._cluster_id,
+            namespace=NAMESPACE,
+            scrub=ScrubberSettings(),
+            node_name=node,
+            **self._settings,
+        )
+        parts = Parts(
+            client=client,
+            loaded=self._loaded(node),
+            executor=InlineExecutor(),
+            recorder=recorder,
+            sealer=self._sealer,
+            clock=clock.LoopClock(),
+            random=self._random,
+        )
+        process = VirtualProcess(settings, parts, transport)
+        process.begin("events", recorder.run())
+        self._running[name] = (process, recorder)
+        await process.start()
+
+    def _loaded(self, node: str) -> LoadedDrivers:
+        disk = NodeDisk(storage=self.disks[node] if node else MemoryStorage())
+        plugin = Plugin(kind="backend", name="disks", factory=lambda _options: disk)
+        driver = build_driver(NODE_DRIVER, plugin, {})
+        return LoadedDrivers(drivers=(driver,)) if node else LoadedDrivers(distributed=(driver,))
+
+    async def kill(self, name: str) -> None:
+        """End a process at this very moment, as by SIGKILL."""
+        process, _ = self._running.pop(name)
+        await process.kill()
+
+    async def restart(self, name: str) -> None:
+        """Kill a process and start it anew."""
+        await self.kill(name)
+        await self.start(name)
+
+    async def settle(self, seconds: float = 60.0) -> None:
+        """Return once nothing happens before some delay ends. TimeoutError, with every reason, after `seconds`."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        quiet = 0
+        while quiet < 3:
+            before = self.server.store.version
+            await asyncio.sleep(_STEP)
+            for process, _ in self._running.values():
+                process.check()
+            still = before == self.server.store.version and all(map(_is_idle, self._running.values()))
+            quiet = quiet + 1 if still else 0
+            if asyncio.get_running_loop().time() > deadline:
+                waiting = {name: reasons_of(process.plane) for name, (process, _) in self._running.items()}
+                raise TimeoutError(f"after {seconds:g} s it has not settled; {waiting}")
+
+    async def advance(self, seconds: float) -> None:
+        """Let so many seconds pass, then settle."""
+        await asyncio.sleep(seconds)
+        await self.settle()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _is_idle(running: tuple[VirtualProcess, EventRecorder]) -> bool:
+    process, recorder = running
+    plane = process.plane
+    busy = [each for each in plane.operations.snapshot() if each.phase in ("queued", "running")]
+    return all(runner.idle for runner in plane.runners) and recorder.idle and not busy

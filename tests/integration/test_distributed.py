@@ -1,0 +1,342 @@
+"""Storage on nodes: a central process assigns, one process a node provisions what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from volplane.kube import names
+from volplane.state.naming import node_hash
+from volplane_testing.distributed import CENTRAL, NODE_DRIVER, DistributedCluster
+from volplane_testing.memory import ZONE
+from volplane_testing.transport import delay, requests, unanswered
+
+GIB = 1 << 30
+
+
+def label_of(item: dict[str, Any]) -> str | None:
+    found: str | None = item["metadata"].get("labels", {}).get(names.NODE)
+    return found
+
+
+def selected(item: dict[str, Any]) -> str | None:
+    found: str | None = item["metadata"].get("annotations", {}).get(names.SELECTED_NODE)
+    return found
+
+
+def conflicts(cluster: DistributedCluster) -> int:
+    """Writes of all processes that the server refused because the object had changed."""
+    return sum(request.status == 409 for script in cluster.scripts.values() for request in script.requests)
+
+
+def reasons(cluster: DistributedCluster, about: dict[str, Any]) -> list[str]:
+    return [event["reason"] for event in cluster.api.events(about)]
+
+
+async def test_claims_are_spread_by_count_and_each_node_makes_its_own() -> None:
+    async with DistributedCluster(["a", "b", "c"]) as cluster:
+        cluster.create_class("local")
+        for number in range(9):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.settle()
+        nodes = [cluster.node_of(f"c{number}") for number in range(9)]
+        assert {node: nodes.count(node) for node in "abc"} == {"a": 3, "b": 3, "c": 3}
+        assert {node: len(assets) for node, assets in cluster.assets().items()} == {"a": 3, "b": 3, "c": 3}
+        for number in range(9):
+            claim, volume = cluster.claim(f"c{number}"), cluster.volume(f"c{number}")
+            assert volume is not None
+            assert label_of(claim) == label_of(volume) == node_hash(nodes[number])
+
+
+async def test_a_process_of_a_node_sees_its_own_objects_alone() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        for number in range(6):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.settle()
+        for node in ("a", "b"):
+            plane = cluster.plane(node)
+            assert {claim.metadata.labels[names.NODE] for claim in plane.claims.values() if claim.metadata.labels} == {
+                node_hash(node)
+            }
+            assert len(plane.claims) == len(plane.volumes) == 3
+            assert plane.state.nodes.keys() == [node]
+
+
+async def test_the_scheduler_selects_the_node_of_a_claim_that_waits_for_a_pod() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("late", late=True)
+        cluster.create_claim("data", "late")
+        await cluster.settle()
+        assert label_of(cluster.claim("data")) is None
+        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: "b"}}})
+        await cluster.settle()
+        assert cluster.node_of("data") == "b"
+
+
+async def test_somebody_else_may_choose_the_nodes() -> None:
+    async with DistributedCluster(["a", "b"], external_choice=True) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local")
+        await cluster.settle()
+        assert label_of(cluster.claim("data")) is None
+        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: "b"}}})
+        await cluster.settle()
+        assert cluster.node_of("data") == "b"
+
+
+async def test_a_released_volume_is_deleted_by_the_process_of_its_node() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local", node="b")
+        await cluster.settle()
+        volume = cluster.volume("data")
+        assert volume is not None
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        assert volume not in cluster.api
+        assert cluster.assets() == {"a": [], "b": []}
+        assert conflicts(cluster) == 0
+
+
+async def test_no_two_processes_write_one_object_at_the_same_time() -> None:
+    async with DistributedCluster(["a", "b", "c"]) as cluster:
+        cluster.create_class("local")
+        for number in range(20):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.settle()
+        assert all(cluster.node_of(f"c{number}") for number in range(20))
+        assert conflicts(cluster) == 0
+
+
+async def test_allowed_topologies_and_cordons_are_respected() -> None:
+    async with DistributedCluster(["a", "b", "c"]) as cluster:
+        terms = [{"matchLabelExpressions": [{"key": ZONE, "values": ["b", "c"]}]}]
+        cluster.create_class("local", allowedTopologies=terms)
+        cluster.api.patch("nodes", "c", {"spec": {"unschedulable": True}})
+        await cluster.settle()
+        for number in range(3):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.settle()
+        assert {cluster.node_of(f"c{number}") for number in range(3)} == {"b"}
+
+
+async def test_a_claim_for_which_there_is_no_node_says_so_and_gets_the_first_that_comes() -> None:
+    async with DistributedCluster(["a"]) as cluster:
+        cluster.create_class("local")
+        cluster.set_ready("a", ready=False)
+        await cluster.settle()
+        claim = cluster.create_claim("data", "local")
+        await cluster.settle()
+        (event,) = [each for each in cluster.api.events(claim) if each["reason"] == "ProvisioningFailed"]
+        assert event["message"] == "no node can take it; of the nodes are 1 not ready, cordoned or tainted"
+        cluster.create_node("b")
+        await cluster.start("b")
+        await cluster.settle()
+        assert cluster.node_of("data") == "b"
+
+
+async def test_a_full_node_gives_the_claim_back_and_another_one_takes_it() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        cluster.disks["a"].capacity_bytes = GIB // 2
+        for number in range(4):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.advance(2)
+        assert {cluster.node_of(f"c{number}") for number in range(4)} == {"b"}
+        assert cluster.assets()["a"] == []
+
+
+async def test_a_full_node_gives_a_claim_that_waits_for_a_pod_back_to_the_scheduler() -> None:
+    async with DistributedCluster(["a", "b"], capacity=GIB // 2) as cluster:
+        cluster.create_class("late", late=True)
+        cluster.create_claim("data", "late", node="a")
+        await cluster.advance(2)
+        claim = cluster.claim("data")
+        assert selected(claim) is None
+        assert label_of(claim) is None
+        assert names.PROVISIONING_FINALIZER not in claim["metadata"].get("finalizers", [])
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        assert cluster.api.get("persistentvolumeclaims", "data") is None
+
+
+# --- labels that are wrong ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", [None, node_hash("b"), "nonsense"])
+async def test_a_label_that_somebody_edits_is_put_right_and_nothing_is_made_or_lost(label: str | None) -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local", node="a")
+        await cluster.settle()
+        volume = cluster.volume("data")
+        assert volume is not None
+        edit = {"metadata": {"labels": {names.NODE: label}}}
+        cluster.api.patch("persistentvolumeclaims", "data", edit)
+        cluster.api.patch("persistentvolumes", volume["metadata"]["name"], edit)
+        await cluster.settle()
+        now = cluster.volume("data")
+        assert now is not None
+        assert label_of(cluster.claim("data")) == label_of(now) == node_hash("a")
+        assert {node: len(found) for node, found in cluster.assets().items()} == {"a": 1, "b": 0}
+
+
+async def test_an_instance_deletes_nothing_for_a_label_that_lies() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local", node="a")
+        await cluster.settle()
+        volume = cluster.volume("data")
+        assert volume is not None
+        await cluster.kill("a")
+        labels = requests("patch", "persistentvolumes")
+        cluster.scripts[CENTRAL].add(lambda each: labels(each) and b"dev/node" in each.body, unanswered, times=1e9)
+        lie = {"metadata": {"labels": {names.NODE: node_hash("b")}}}
+        cluster.api.patch("persistentvolumes", volume["metadata"]["name"], lie)
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.advance(30)
+        assert len(cluster.assets()["a"]) == 1
+        assert volume in cluster.api
+        deleted = [each for each in cluster.scripts["b"].requests if each.method == "DELETE"]
+        assert deleted == []
+        assert "whatever its label" in cluster.plane("b").reason("volumes", volume["metadata"]["name"])
+
+
+async def test_volumes_made_before_there_was_an_assigner_get_their_label() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local", node="b")
+        await cluster.settle()
+        volume = cluster.volume("data")
+        assert volume is not None
+        await cluster.kill(CENTRAL)
+        bare = {"metadata": {"labels": {names.NODE: None}, "annotations": {names.NODE_UID: None}}}
+        cluster.api.patch("persistentvolumes", volume["metadata"]["name"], bare)
+        cluster.api.patch("persistentvolumeclaims", "data", bare)
+        await cluster.settle()
+        assert len(cluster.plane("b").volumes) == 0
+        await cluster.start(CENTRAL)
+        await cluster.settle()
+        assert len(cluster.plane("b").volumes) == len(cluster.plane("b").claims) == 1
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        assert cluster.assets() == {"a": [], "b": []}
+
+
+# --- nodes that go -----------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_that_a_lost_node_had_begun_moves_on_after_the_time_of_its_class() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "2m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        claim = cluster.create_claim("data", "local", node="a")
+        await cluster.advance(5)
+        assert len(cluster.assets()["a"]) == 1  # Made, but not saved: nobody else knows of it.
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(100)
+        assert selected(cluster.claim("data")) == "a"
+        await cluster.advance(30)
+        assert cluster.node_of("data") == "b"
+        volume = cluster.volume("data")
+        assert volume is not None
+        assert volume["metadata"]["annotations"][names.GENERATION] == "2"
+        assert any("node a is gone" in event["message"] for event in cluster.api.events(claim))
+
+
+async def test_a_node_that_comes_back_leaves_the_claim_alone_that_went_elsewhere() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "1m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("data", "local", node="a")
+        await cluster.advance(5)
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(70)
+        assert cluster.node_of("data") == "b"
+        cluster.scripts["a"].faults.clear()
+        cluster.set_ready("a", ready=True)
+        await cluster.start("a")
+        await cluster.advance(30)
+        assert cluster.node_of("data") == "b"
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        assert cluster.assets()["b"] == []
+
+
+async def test_a_claim_goes_to_another_node_when_no_process_serves_its_own() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "1m"})
+        await cluster.kill("a")
+        cluster.create_claim("data", "local", node="a")
+        await cluster.advance(50)
+        assert selected(cluster.claim("data")) == "a"
+        await cluster.advance(20)
+        assert cluster.node_of("data") == "b"
+
+
+async def test_volumes_of_a_lost_node_are_said_to_be_lost_and_come_back_with_it() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        claim = cluster.create_claim("data", "local", node="a")
+        await cluster.settle()
+        volume = cluster.volume("data")
+        assert volume is not None
+        await cluster.kill("a")
+        node = cluster.api.get("nodes", "a")
+        assert node is not None
+        cluster.api.delete("nodes", "a")
+        await cluster.settle()
+        assert "VolumeLost" in reasons(cluster, volume)
+        assert "VolumeLost" in reasons(cluster, claim)
+        assert cluster.volume("data") is not None
+
+
+async def test_a_node_made_again_under_its_name_deletes_nothing_of_the_old_one() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local", node="a")
+        await cluster.settle()
+        volume = cluster.volume("data")
+        assert volume is not None
+        await cluster.kill("a")
+        cluster.api.delete("nodes", "a")
+        old = cluster.disks.pop("a")
+        cluster.create_node("a")
+        await cluster.start("a")
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        assert volume in cluster.api
+        assert len(old.assets) == 1
+        assert "VolumeLost" in reasons(cluster, volume)
+
+
+# --- the assigner dies -------------------------------------------------------------------------------------------
+
+
+async def test_an_assigner_that_dies_between_two_writes_makes_nothing_twice() -> None:
+    async with DistributedCluster(["a", "b", "c"]) as cluster:
+        cluster.create_class("local")
+        cluster.scripts[CENTRAL].add(requests("patch", "persistentvolumeclaims"), delay(0.5), times=1e9)
+        for number in range(6):
+            cluster.create_claim(f"c{number}", "local")
+        for _ in range(5):
+            await asyncio.sleep(0.4)
+            await cluster.restart(CENTRAL)
+        cluster.scripts[CENTRAL].faults.clear()
+        await cluster.settle()
+        assert all(cluster.node_of(f"c{number}") for number in range(6))
+        assert sum(map(len, cluster.assets().values())) == 6
+
+
+async def test_claims_of_other_drivers_are_left_alone() -> None:
+    async with DistributedCluster(["a"]) as cluster:
+        cluster.api.create("storageclasses", {"metadata": {"name": "other"}, "provisioner": "other.example.com"})
+        cluster.create_claim("data", "other")
+        await cluster.settle()
+        assert label_of(cluster.claim("data")) is None
+        assert NODE_DRIVER not in cluster.plane(CENTRAL).drivers.names()

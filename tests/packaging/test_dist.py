@@ -1,0 +1,135 @@
+"""`make dist`: every wheel and source distribution, the same bytes each time, of use without the repository."""
+
+from __future__ import annotations
+
+import email.message
+import email.parser
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.packaging.clean_environment import CleanEnvironment, borrow
+from trove_classifiers import classifiers
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NAMES = [
+    "volplane",
+    "volplane_embedded",
+    "volplane_testing",
+    *sorted(f"volplane_{path.parent.name}" for path in REPOSITORY.glob("plugins/*/pyproject.toml")),
+]
+
+
+def build(out: Path, *options: str, umask: int = 0o022, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tools.dist", "--out", str(out), *options],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        umask=umask,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    out = tmp_path_factory.mktemp("dist")
+    built = build(out)
+    assert built.returncode == 0, built.stderr
+    return out
+
+
+def metadata_of(wheel: Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return email.parser.Parser().parsestr(archive.read(name).decode())
+
+
+def test_each_distribution_has_a_wheel_and_a_source_distribution(dist: Path) -> None:
+    wanted = {f"{name}-0.1.0{end}" for name in NAMES for end in ("-py3-none-any.whl", ".tar.gz")}
+    assert {path.name for path in dist.iterdir()} == wanted
+
+
+def test_another_build_gives_the_same_bytes(dist: Path, tmp_path: Path) -> None:
+    built = build(tmp_path / "again", umask=0o077, TZ="Pacific/Auckland", PYTHONHASHSEED="7", TMPDIR=str(tmp_path))
+    assert built.returncode == 0, built.stderr
+    differing = [
+        path.name for path in dist.iterdir() if path.read_bytes() != (tmp_path / "again" / path.name).read_bytes()
+    ]
+    assert differing == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_page_on_an_index_has_no_link_that_leads_nowhere(dist: Path, name: str) -> None:
+    metadata = metadata_of(dist / f"{name}-0.1.0-py3-none-any.whl")
+    page = re.sub(r"```.*?```|`[^`\n]*`", "", str(metadata.get_payload()), flags=re.DOTALL)
+    assert page.lstrip().startswith("#")
+    targets = re.findall(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: *(\S+)|(?:href|src)=\"([^\"]+)\"", page, re.MULTILINE)
+    assert [target for found in targets for target in found if target and not target.startswith("https://")] == []
+    assert [each for each in metadata.get_all("Classifier", []) if each not in classifiers] == []
+    assert metadata["Description-Content-Type"] == "text/markdown"
+
+
+def test_the_publisher_says_where_and_when_it_is_published(tmp_path: Path) -> None:
+    urls = ["--url", "Homepage=https://example.com/volplane", "--url", "Issue Tracker=https://example.com/issues"]
+    built = build(tmp_path / "dist", *urls, SOURCE_DATE_EPOCH="1700000000")
+    assert built.returncode == 0, built.stderr
+    with zipfile.ZipFile(tmp_path / "dist" / "volplane_nfs-0.1.0-py3-none-any.whl") as wheel:
+        assert {entry.date_time for entry in wheel.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+    for name in NAMES:
+        assert metadata_of(tmp_path / "dist" / f"{name}-0.1.0-py3-none-any.whl").get_all("Project-URL") == [
+            "Homepage, https://example.com/volplane",
+            "Issue Tracker, https://example.com/issues",
+        ]
+
+
+@pytest.mark.parametrize("options", [("--url", "Homepage=volplane"), ("--url", 'Home"=https://a'), ("--url", "x")])
+def test_what_is_no_url_is_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    built = build(tmp_path / "dist", *options)
+    assert (built.returncode, built.stdout) == (1, "")
+    assert "must be LABEL=URL" in built.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_built_over_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "volplane-0.0.9.tar.gz").touch()
+    built = build(tmp_path)
+    assert (built.returncode, built.stderr) == (1, f"error: {tmp_path} is not empty\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "borrowed"),
+    [
+        ("volplane", ()),
+        pytest.param("volplane_embedded", ("volplane-embedded",), marks=pytest.mark.soak),
+        pytest.param("volplane_testing", ("volplane-embedded", "volplane-testing"), marks=pytest.mark.soak),
+        pytest.param("volplane_aws_ebs", ("boto3",), marks=pytest.mark.soak),
+        pytest.param("volplane_gce_pd", ("google-cloud-compute", "requests"), marks=pytest.mark.soak),
+        pytest.param("volplane_hostpath", (), marks=pytest.mark.soak),
+        pytest.param("volplane_nfs", ("jeepney",), marks=pytest.mark.soak),
+    ],
+)
+def test_it_works_where_nothing_of_the_repository_is(
+    dist: Path, tmp_path: Path, name: str, borrowed: tuple[str, ...]
+) -> None:
+    """The ordinary run has the core's wheel alone; test_installed_plugins.py has all of them beside each other."""
+    clean = CleanEnvironment(tmp_path / "venv")
+    borrow(clean.site, "volplane", *borrowed)
+    ours = ["volplane", *(["volplane_embedded"] if name == "volplane_testing" else []), name]
+    clean.install(*(dist / f"{each}-0.1.0-py3-none-any.whl" for each in dict.fromkeys(ours)))
+    (tmp_path / "elsewhere").mkdir()
+    assert "Run the controllers for a cluster" in clean.run("volplane", "--help", cwd=tmp_path / "elsewhere")
+    plugins = clean.run("volplane", "plugins", cwd=tmp_path / "elsewhere")
+    assert "call_log" in plugins
+    backend = name.removeprefix("volplane_")
+    assert ("volplane-" in plugins) == (backend in ("aws_ebs", "gce_pd", "hostpath", "nfs")), plugins
+    where = clean.run("python", "-c", f"import {name}; print({name}.__file__)", cwd=tmp_path / "elsewhere")
+    assert Path(where.strip()) == clean.site / name / "__init__.py"

@@ -1,0 +1,89 @@
+"""What the assigner knows of nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from unit.deciding import disk, put, state_with
+from volplane.controller.actions import Settled
+from volplane.kube.objects import Node
+from volplane.placement.nodes import NodeBook, is_ready, takes_volumes
+from volplane.placement.state import PlacementState
+from volplane.placement.volumes import decide_node
+
+ZONE = "zone"
+
+
+def node(name: str, *, ready: str | None = "True", version: int = 1, **spec: Any) -> Node:
+    conditions = [{"type": "Ready", "status": ready}] if ready is not None else []
+    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version), "labels": {ZONE: name}}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"conditions": conditions}}, Node)
+
+
+class Nodes:
+    """A book over a cache, and a clock."""
+
+    def __init__(self, *nodes: Node, hashed: Any = None) -> None:
+        self.now = 100.0
+        self.cluster = state_with(distributed=[disk(topology_keys=(ZONE,))])
+        more = {} if hashed is None else {"hashed": hashed}
+        self.book = NodeBook(self.cluster.nodes, [ZONE], lambda: self.now, **more)
+        self.cluster.nodes.subscribe(lambda old, new: self.book.changed(old, new) and None)
+        put(self.cluster, *nodes)
+
+
+def test_a_node_is_ready_unless_somebody_doubts_it() -> None:
+    assert is_ready(node("a"))
+    assert is_ready(node("a", ready=None))
+    assert not is_ready(node("a", ready="False"))
+    assert not is_ready(node("a", ready="Unknown"))
+
+
+def test_new_volumes_go_where_pods_could_come() -> None:
+    assert takes_volumes(node("a"))
+    assert takes_volumes(node("a", taints=[{"key": "k", "effect": "PreferNoSchedule"}]))
+    assert not takes_volumes(node("a", unschedulable=True))
+    assert not takes_volumes(node("a", taints=[{"key": "k", "effect": "NoSchedule"}]))
+
+
+def test_a_node_is_away_since_it_was_last_seen_ready() -> None:
+    nodes = Nodes(node("a"))
+    assert nodes.book.away("a") == 0
+    put(nodes.cluster, node("a", ready="Unknown", version=2))
+    nodes.now = 130.0
+    assert nodes.book.away("a") == 30
+    put(nodes.cluster, node("a", version=3))
+    assert nodes.book.away("a") == 0
+    nodes.cluster.nodes.observe_deleted("a", "uid-a")
+    nodes.now = 150.0
+    assert nodes.book.away("a") == 20
+
+
+def test_a_name_that_was_never_seen_is_away_since_the_first_question() -> None:
+    nodes = Nodes()
+    assert nodes.book.away("gone") == 0
+    nodes.now = 160.0
+    assert nodes.book.away("gone") == 60
+
+
+def test_heartbeats_change_nothing_about_placement() -> None:
+    nodes = Nodes(node("a"))
+    before = nodes.book.version
+    put(nodes.cluster, node("a", version=2))
+    assert nodes.book.version == before
+    put(nodes.cluster, node("a", version=3, unschedulable=True))
+    assert nodes.book.version > before
+
+
+def test_two_names_with_one_hash_are_found_and_said() -> None:
+    nodes = Nodes(node("a"), node("b"), node("c"), hashed=lambda name: "same" if name in "ab" else name)
+    state = PlacementState(cluster=nodes.cluster, nodes=nodes.book)
+    told = decide_node("a", state)
+    (event,) = told.events
+    assert event.reason == "NodeHashCollision"
+    assert "the same hash same as b" in event.message
+    assert decide_node("c", state) == Settled()
+    nodes.cluster.nodes.observe_deleted("b", "uid-b")
+    assert decide_node("a", state) == Settled()

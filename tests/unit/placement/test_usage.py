@@ -1,0 +1,30 @@
+"""What is promised on nodes."""
+
+from __future__ import annotations
+
+from volplane.placement.usage import Promise, Usage
+
+
+def test_a_claim_counts_once_from_the_write_that_assigns_it_to_its_volume() -> None:
+    usage = Usage()
+    on_its_way, made = Promise("d", "n", 5, made=False), Promise("d", "n", 0, made=True)
+    for step in (
+        lambda: usage.hold("pvc-1", on_its_way),
+        lambda: usage.claim("pvc-1", on_its_way),
+        lambda: usage.hold("pvc-1", None),
+    ):
+        step()
+        assert (usage.count("d", "n"), usage.reserved("d", "n")) == (1, 5)
+    usage.volume("pvc-1", made)
+    usage.claim("pvc-1", None)
+    assert (usage.count("d", "n"), usage.reserved("d", "n")) == (1, 0)
+    usage.volume("pvc-1", None)
+    assert usage.count("d", "n") == 0
+
+
+def test_a_claim_that_moves_leaves_nothing_behind() -> None:
+    usage = Usage()
+    usage.claim("pvc-1", Promise("d", "n", 5, made=False))
+    usage.claim("pvc-1", Promise("d", "m", 5, made=False))
+    assert (usage.count("d", "n"), usage.reserved("d", "n")) == (0, 0)
+    assert (usage.count("d", "m"), usage.reserved("d", "m")) == (1, 5)
