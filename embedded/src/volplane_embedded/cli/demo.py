@@ -84,7 +84,8 @@ async def _run(console: Console, stop: asyncio.Event, backend: Backend) -> None:
         with ExitStack() as parts:
             volumes = Directories.beneath(directory).volumes
             storage = parts.enter_context(demo_storage(backend.value, directory / "server", volumes))
-            await _walk(console, stop, directory, storage, _cloud(console, parts, directory))
+            if not await _walk(console, stop, directory, storage, _cloud(console, parts, directory)):
+                return
     console.line()
     console.done(f"everything was as it should be, after {time.monotonic() - begun:.1f} s")
     console.line()
@@ -107,7 +108,8 @@ def _cloud(console: Console, parts: ExitStack, directory: Path) -> DemoCloud | N
 
 async def _walk(
     console: Console, stop: asyncio.Event, directory: Path, storage: DemoStorage, cloud: DemoCloud | None
-) -> None:
+) -> bool:
+    """Run the demo; whether it came to its end before `stop`."""
     settings = ServerSettings(data=None, host="127.0.0.1", port=0, kubeconfig=directory / "kubeconfig")
     directories = Directories.beneath(directory)
     exports = [storage.export] if storage.export is not None else []
@@ -122,8 +124,10 @@ async def _walk(
         stopped.cancel()
         if not demo_run.done():
             demo_run.cancel()
-            raise DemoFailed("interrupted")
+            await asyncio.wait({demo_run})
+            return False
         demo_run.result()
+        return True
 
 
 async def _within_limit(demo_run: Demo) -> None:

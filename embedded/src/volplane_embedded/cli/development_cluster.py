@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 from volplane.controller.clock import SystemClock
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
+from volplane.drivers.discovery import InstalledPlugins
 from volplane.kube.client import Client
 from volplane.process import ControllerProcess, Options
-from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server
+from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server, make_directory
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.local_nodes import LocalNodes
 
 __all__ = ["DEFAULT_DRIVER", "DevelopmentCluster", "Directories", "development_cluster", "with_default_driver"]
 
+DEFAULT_BACKEND = "hostpath"
 DEFAULT_DRIVER = "hostpath.volplane.dev"
 
 
@@ -52,15 +55,17 @@ class DevelopmentCluster:
 
 
 def with_default_driver(configuration: Configuration, directories: Directories, nodes: int) -> Configuration:
-    """Without `drivers` in the configuration: one hostpath driver under `layout.volumes`.
+    """Without `drivers` in the configuration: one hostpath driver in `directories.volumes`, if hostpath is installed.
 
     All nodes of a development cluster are this machine: with several, its volumes are shared by them.
     """
     if configuration.drivers is not None:
         return configuration
+    if DEFAULT_BACKEND not in InstalledPlugins().names("backend"):
+        return replace(configuration, drivers=())
     where: dict[str, object] = {"node_name": "node-1"} if nodes == 1 else {"shared": True}
     options = {"root": str(directories.volumes), "create_root": True, **where}
-    driver = DriverSettings(name=DEFAULT_DRIVER, backend="hostpath", options=options, where="the default driver")
+    driver = DriverSettings(name=DEFAULT_DRIVER, backend=DEFAULT_BACKEND, options=options, where="the default driver")
     return replace(configuration, drivers=(driver,))
 
 
@@ -72,15 +77,16 @@ async def development_cluster(
     *,
     nodes: int,
     exports: Sequence[LocalExport] = (),
+    labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> AsyncIterator[DevelopmentCluster]:
     """Run the cluster until the block ends, then stop pods, controllers and server in this order.
 
-    exports: NFS exports of this machine, whose volumes pods get by a bind.
+    exports: NFS exports of this machine, whose volumes pods get by a bind. labels: node -> more labels.
     Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
     async with embedded_server(settings) as embedded:
         # The server has made the data directory, or refused it: nothing may lie in it before.
-        directories.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directories.pods, "the directory of the pods")
         client = Client(InProcessTransport(embedded.server))
         clock = SystemClock()
         # No pod may read the token, the kubeconfig or the database.
@@ -94,6 +100,7 @@ async def development_cluster(
             hidden=hidden,
             disks=directories.disks,
             exports=exports,
+            labels=labels,
         )
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)

@@ -17,6 +17,7 @@ from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
 from volplane_testing.simulation.actors import Actors
 from volplane_testing.simulation.attaching_nodes import AttachingNodes, node_body
+from volplane_testing.simulation.changes import Changes
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
@@ -145,6 +146,9 @@ class _Simulation:
         if isinstance(self._nodes, AttachingNodes):
             troubles = ("lose_node", "taint_node", "evict_pods", "return_node", "renew_node")
             self._process_actions = {**self._process_actions, **{each: getattr(self._nodes, each) for each in troubles}}
+        self._changes = Changes(run_context, self._storages.simulated)
+        self._process_actions = {**self._process_actions, **self._changes.actions}
+        self._changes.prepare()
 
     async def run(self) -> TrialResult:
         self._loop.set_exception_handler(self._unhandled)
@@ -288,6 +292,7 @@ class _Simulation:
         self._injector.down.clear()
         self._storages.calm()
         self._nodes.recover()
+        self._changes.recover()
         while len(self._living) > 1:
             left = int(self._chance.number(f"who stays {len(self._living)}") * len(self._living))
             self._crash(self._living[left], "another one leads")
@@ -311,6 +316,7 @@ class _Simulation:
         for external in externals.values():
             external.take_stock()
         Liveness(self._run_context, self._actors, self._nodes, externals).check(process)
+        self._changes.check(process.reasons())
 
     async def _until(self, when: float) -> None:
         """Let time pass until then, or until an invariant is broken."""

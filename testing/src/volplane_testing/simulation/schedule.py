@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from volplane_testing.simulation.backends import BackendTraits
+from volplane_testing.simulation.changes import write_changes
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
@@ -160,6 +161,8 @@ class _Writer:
         self._write_processes(end, leaders=leaders)
         if self._scenario.attaches:
             self._write_nodes(end)
+            # Of draws of its own, so that they change nothing else.
+            write_changes(self._do, Random(f"{self._seed} {self._name} changes"), self._claims, end)  # noqa: S311
         without_bookmarks = self._write_server(end)
         actions = sorted(self._actions, key=lambda action: (action.at, action.number))
         level = self._level
