@@ -197,7 +197,7 @@ class Changes:
 
     def _check_claim(self, name: str, old: Json, new: Json) -> None:
         before, after = _held(old), _held(new)
-        if old["metadata"]["uid"] != new["metadata"]["uid"] or after == before:
+        if not _stays_bound(old, new) or after == before:
             return
         volume = self._view.volumes.get(new["spec"].get("volumeName", ""))
         if after < before:
@@ -236,6 +236,14 @@ class Changes:
             yield f"names attributes {named}, and its status says {claim['status']}"
         if speeds and speeds != [CHANGED_CLASSES[named]]:
             yield f"has attributes {named}, and its asset has the speed {speeds[0]!r}"
+
+
+def _stays_bound(old: Json, new: Json) -> bool:
+    """Whether the claim was and is bound to the same volume; a lost one has no size."""
+    both = (old, new)
+    return len({(each["metadata"]["uid"], each["spec"].get("volumeName")) for each in both}) == 1 and all(
+        each.get("status", {}).get("phase") == "Bound" for each in both
+    )
 
 
 def _size(capacity: Any) -> int:
