@@ -93,6 +93,8 @@ class Changes:
 
     def recover(self) -> None:
         """Users ask for what can be had: nothing is refused for ever."""
+        if not self._backends:
+            return
         for claim in list(self._view.claims.values()):
             if _asked(claim) > LARGEST_GIB * _GIB:
                 self._ask(claim, _held(claim) // _GIB + 1)
@@ -125,6 +127,8 @@ class Changes:
             self._happened[f"user: names attributes {attributes}"] += 1
 
     def _bound(self, claim: str) -> Json | None:
+        if not self._backends:
+            return None  # An external storage has limits of its own.
         found = self._view.claims.get(f"default/{claim}")
         bound = found is not None and names.BIND_COMPLETED in annotations_of(found)
         return found if bound and found is not None and "deletionTimestamp" not in found["metadata"] else None
@@ -197,7 +201,7 @@ class Changes:
 
     def _check_claim(self, name: str, old: Json, new: Json) -> None:
         before, after = _held(old), _held(new)
-        if old["metadata"]["uid"] != new["metadata"]["uid"] or after == before:
+        if not _stays_bound(old, new) or after == before:
             return
         volume = self._view.volumes.get(new["spec"].get("volumeName", ""))
         if after < before:
@@ -236,6 +240,14 @@ class Changes:
             yield f"names attributes {named}, and its status says {claim['status']}"
         if speeds and speeds != [CHANGED_CLASSES[named]]:
             yield f"has attributes {named}, and its asset has the speed {speeds[0]!r}"
+
+
+def _stays_bound(old: Json, new: Json) -> bool:
+    """Whether the claim was and is bound to the same volume; a lost one has no size."""
+    both = (old, new)
+    return len({(each["metadata"]["uid"], each["spec"].get("volumeName")) for each in both}) == 1 and all(
+        each.get("status", {}).get("phase") == "Bound" for each in both
+    )
 
 
 def _size(capacity: Any) -> int:
