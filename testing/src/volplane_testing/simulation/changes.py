@@ -93,6 +93,8 @@ class Changes:
 
     def recover(self) -> None:
         """Users ask for what can be had: nothing is refused for ever."""
+        if not self._backends:
+            return
         for claim in list(self._view.claims.values()):
             if _asked(claim) > LARGEST_GIB * _GIB:
                 self._ask(claim, _held(claim) // _GIB + 1)
@@ -125,6 +127,8 @@ class Changes:
             self._happened[f"user: names attributes {attributes}"] += 1
 
     def _bound(self, claim: str) -> Json | None:
+        if not self._backends:
+            return None  # An external storage has limits of its own.
         found = self._view.claims.get(f"default/{claim}")
         bound = found is not None and names.BIND_COMPLETED in annotations_of(found)
         return found if bound and found is not None and "deletionTimestamp" not in found["metadata"] else None

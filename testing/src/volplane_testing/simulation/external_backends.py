@@ -17,6 +17,7 @@ from volplane.requests import DeleteRequest, ProvisionRequest, VolumeIdentity
 from volplane_testing.conformance import Subject, Violation
 from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
 from volplane_testing.conformance.instance import Instance, Kept
+from volplane_testing.simulation.attached_storage import AttachedStorage
 from volplane_testing.simulation.backends import ZONE
 from volplane_testing.simulation.disks import source_key
 from volplane_testing.simulation.run_context import CLUSTER_ID, RunContext
@@ -48,6 +49,10 @@ class ExternalBackend:
         self.info = self._built.view.info
         self._own = OwnCode(self._kept.instance, subject.storage_modules, spare=not subject.real_crashes)
         self._check_modes()
+        self.attached = AttachedStorage(subject, run_context.safety.attachments, self._key_of)
+
+    def _key_of(self, handle: str) -> str:
+        return next((key for key, (asset, _) in self._known.items() if asset.handle == handle), "")
 
     def _check_modes(self) -> None:
         if (
@@ -92,6 +97,7 @@ class ExternalBackend:
         if now > self._now and self.subject.advance is not time.sleep:
             self.subject.advance(now - self._now)
         self._now = now
+        self.attached.look()
 
     # --- what it did --------------------------------------------------------------------------------------------
 
