@@ -35,8 +35,9 @@ _ATTRIBUTES: Final = "/apis/storage.k8s.io/v1/volumeattributesclasses"
 _GIB: Final = 2**30
 
 
-def write_changes(do: Callable[..., None], random: Random, claims: Sequence[str], end: float) -> None:
+def write_changes(do: Callable[..., None], seed: str, claims: Sequence[str], end: float) -> None:
     """Add actions to a schedule: for some claims, at moments until shortly after its end."""
+    random = Random(f"{seed} changes")  # noqa: S311 -- of its own, so that its draws change nothing else
     for claim in claims:
         at = random.uniform(0.0, max(end / 2, 2.0))
         for _ in range(random.choice((0, 1, 2, 4))):
@@ -93,9 +94,9 @@ class Changes:
 
     def recover(self) -> None:
         """Users ask for what can be had: nothing is refused for ever."""
-        if not self._backends:
-            return
         for claim in list(self._view.claims.values()):
+            if self._bound(claim["metadata"]["name"]) is None:
+                continue
             if _asked(claim) > LARGEST_GIB * _GIB:
                 self._ask(claim, _held(claim) // _GIB + 1)
             if claim["spec"].get("volumeAttributesClassName") == BROKEN_CLASS:
@@ -131,6 +132,9 @@ class Changes:
             return None  # An external storage has limits of its own.
         found = self._view.claims.get(f"default/{claim}")
         bound = found is not None and names.BIND_COMPLETED in annotations_of(found)
+        volume = self._view.volumes.get(found["spec"].get("volumeName", "")) if found is not None else None
+        if volume is None or "csi" not in volume["spec"]:
+            return None  # The other storage cannot grow anything.
         return found if bound and found is not None and "deletionTimestamp" not in found["metadata"] else None
 
     def _ask(self, claim: Json, gib: int) -> bool:
