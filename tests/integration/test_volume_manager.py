@@ -53,7 +53,7 @@ async def running(directory: Path, nodes: int = 1) -> AsyncIterator[HandAttached
 
 
 async def until(reached: Callable[[], Awaitable[bool]], what: str = "it") -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await reached():
             await asyncio.sleep(0.01)
 
