@@ -22,9 +22,10 @@ from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_embedded.kubelet import pod_workers
+from volplane_embedded.kubelet import pod_workers, volume_manager
+from volplane_embedded.kubelet.populator import Desired
 from volplane_embedded.kubelet.volume_data import VolumeData, read_volume_data, write_volume_data
-from volplane_embedded.objects import PODS
+from volplane_embedded.objects import PODS, Pod
 
 pytestmark = pytest.mark.real_time
 
@@ -128,6 +129,25 @@ async def test_a_claim_that_cannot_be_used_is_said_at_once_beside_what_waits(tmp
             "Unable to attach or mount volumes: unmounted volumes=[data other], unattached volumes=[data], "
             'failed to process volumes=[other]: persistentvolumeclaim "missing" not found'
         )
+
+
+async def test_a_claim_that_stays_missing_is_looked_for_with_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_workers, "_MOUNT_SECONDS", 0.1)
+    looked: list[str] = []
+    populate = volume_manager.populate
+
+    async def counted(client: Client, pod: Pod, *, ran: bool) -> Desired:
+        looked.append(pod.name)
+        return await populate(client, pod, ran=ran)
+
+    monkeypatch.setattr(volume_manager, "populate", counted)
+    async with running(tmp_path) as site:
+        await site.run("user", "true", "missing")
+        await site.cluster.event("user", "FailedMount")
+        await asyncio.sleep(1.0)
+        assert len(looked) < 15
 
 
 async def test_a_device_of_a_disk_is_written_read_and_grows(tmp_path: Path) -> None:
