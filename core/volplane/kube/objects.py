@@ -347,6 +347,7 @@ class CsiNode(KubeObject):
 
 class CsiDriverSpec(Fields):
     attach_required: bool = True
+    node_allocatable_update_period_seconds: int | None = None
 
 
 class CsiDriver(KubeObject):

@@ -44,6 +44,11 @@ _LONGEST_RETRY: Final = 30.0
 _MOUNT_SECONDS: Final = 123.0
 """podAttachAndMountTimeout."""
 _TIMED_OUT: Final = "timed out waiting for the condition"
+_NODE_FULL: Final = (
+    "VolumeAttachmentLimitExceeded",
+    "Node has reached its volume attachment limit, rejecting pod",
+)
+"""pkg/kubelet/volumemanager, VolumeAttachmentLimitExceededReason."""
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -174,6 +179,9 @@ class PodWorker:
         try:
             self._sources = await self._deps.volumes.mount(self._pod, ran=self._ran)
         except VolumesNotReady as lacking:
+            if lacking.full:
+                record.failure = _NODE_FULL
+                return
             record.mount_error = str(lacking)
             self._prepare_pause = min(max(_FIRST_RETRY, self._prepare_pause * 2), _LONGEST_RETRY)
             self._tell(lacking)
