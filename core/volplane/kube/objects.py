@@ -326,13 +326,9 @@ class Secret(KubeObject):
     type: str = ""
 
 
-class VolumeNodeResources(Fields):
-    count: int | None = None
-
-
 class CsiNodeDriver(Fields):
     name: str = ""
-    allocatable: VolumeNodeResources | None = None
+    allocatable: dict[str, int] | None = None
 
 
 class CsiNodeSpec(Fields):
