@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from volplane.requests import NodeIdentity
 from volplane_testing.conformance import Subject
 from volplane_testing.simulation.attachments import Attachments
 
@@ -37,6 +38,11 @@ class AttachedStorage:
         machine = self._left.pop()
         self._nodes[machine] = node
         return machine
+
+    def nodes_of(self, handle: str) -> list[NodeIdentity]:
+        """The machines that have an asset now."""
+        machines = self._subject.attachments().get(handle, ()) if self._subject.attachments is not None else ()
+        return [each for each in self._subject.nodes if each.instance_id in machines]
 
     def look(self) -> None:
         """Report what has been attached and detached since the last look."""
