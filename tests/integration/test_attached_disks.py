@@ -45,7 +45,7 @@ def _sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Site:
     """A cluster of two nodes, which are instances of a mocked region, and its controllers."""
 
-    def __init__(self, cluster: Cluster, fake: FakeEC2) -> None:
+    def __init__(self, cluster: Cluster, fake: Any) -> None:
         self.cluster = cluster
         self.client = cluster.client
         self.fake = fake
@@ -62,11 +62,11 @@ class Site:
             }
             await self.client.patch(NODES, node.name, body)
 
-    async def claim(self, *, parameters: dict[str, str] | None = None, **more: Any) -> None:
+    async def claim(self, *, parameters: dict[str, str] | None = None, provisioner: str = DRIVER, **more: Any) -> None:
         """A class with these parameters, and a claim of it with these fields."""
         body = STORAGE_CLASSES.body(
             metadata={"name": "fast"},
-            provisioner=DRIVER,
+            provisioner=provisioner,
             volumeBindingMode="WaitForFirstConsumer",
             allowVolumeExpansion=True,
             parameters=parameters or {},
@@ -122,33 +122,39 @@ class Site:
 
 
 @asynccontextmanager
-async def site(directory: Path) -> AsyncIterator[Site]:
-    disks = directory / "disks"
+async def controlled(directory: Path, driver: DriverSettings, plugin: Plugin) -> AsyncIterator[Cluster]:
+    """A cluster of two nodes, once they are there, and its controllers with this driver."""
     server = ApiServer(now=now, random=Random(1))
     client = Client(InProcessTransport(server))
+    cluster = Cluster(server, client, directory, disks=directory / "disks")
+    process = ControllerProcess(
+        Client(InProcessTransport(server)),
+        Configuration(drivers=(driver,)),
+        Options(leader_elect=False),
+        metrics=Metrics(),
+        plugins=GivenPlugins((plugin,)),
+    )
+    stop = asyncio.Event()
+    async with cluster.nodes(2), asyncio.TaskGroup() as tasks:
+        tasks.create_task(process.run(stop))
+        try:
+            yield cluster
+        finally:
+            stop.set()
+    server.close()
+
+
+@asynccontextmanager
+async def site(directory: Path) -> AsyncIterator[Site]:
     fake = FakeEC2(Behaviour(**QUICK))
-    cluster = Cluster(server, client, directory, disks=disks)
-    with FakeEC2Server(fake, disks=DiskDirectory(disks)) as ec2:
+    with FakeEC2Server(fake, disks=DiskDirectory(directory / "disks")) as ec2:
         options = {"region": "eu-test-1", "endpoint": ec2.url, "attach": True}
         driver = DriverSettings(name=DRIVER, backend="aws_ebs", options=options)
         plugin = Plugin(kind="backend", name="aws_ebs", factory=AwsEbsBackend, distribution="tests")
-        process = ControllerProcess(
-            Client(InProcessTransport(server)),
-            Configuration(drivers=(driver,)),
-            Options(leader_elect=False),
-            metrics=Metrics(),
-            plugins=GivenPlugins((plugin,)),
-        )
-        stop = asyncio.Event()
-        async with cluster.nodes(2), asyncio.TaskGroup() as tasks:
+        async with controlled(directory, driver, plugin) as cluster:
             made = Site(cluster, fake)
             await made.become_instances()
-            tasks.create_task(process.run(stop))
-            try:
-                yield made
-            finally:
-                stop.set()
-    server.close()
+            yield made
 
 
 async def test_a_pod_finds_its_file_on_another_node(tmp_path: Path) -> None:
@@ -263,3 +269,44 @@ async def test_a_block_disk_is_overwritten_and_offered_again(tmp_path: Path) -> 
         with device.open("rb") as disk:
             assert disk.read(8192) == bytes(8192)
         assert device.stat().st_size == 1 << 30
+
+
+async def test_a_disk_of_google_is_emptied_by_a_pod_and_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    testing = pytest.importorskip("volplane_gce_pd.testing")
+    from google.auth.credentials import AnonymousCredentials
+
+    from volplane_gce_pd import GcePdBackend
+
+    monkeypatch.setattr("google.auth.default", lambda **_: (AnonymousCredentials(), None))
+    disks = tmp_path / "disks"
+    fake = testing.FakeCompute(testing.Behaviour(default_seconds=0.1))
+    zone = fake.behaviour.zones[0]
+    with testing.FakeComputeServer(fake, disks=DiskDirectory(disks)) as server:
+        options = {
+            "project": fake.behaviour.project,
+            "region": fake.behaviour.region,
+            "endpoint": server.url,
+            "attach": True,
+        }
+        settings = DriverSettings(name="pd.volplane.dev", backend="gce_pd", options=options)
+        plugin = Plugin(kind="backend", name="gce_pd", factory=GcePdBackend, distribution="tests")
+        async with controlled(tmp_path, settings, plugin) as cluster:
+            here = Site(cluster, fake)
+            for node in (await here.client.list(NODES)).items:
+                fake.add_instance(node.name, zone)
+                labels = {"topology.gke.io/zone": zone}
+                provider = f"gce://{fake.behaviour.project}/{zone}/{node.name}"
+                body = {"spec": {"providerID": provider}, "metadata": {"labels": labels}}
+                await here.client.patch(NODES, node.name, body)
+            await here.claim(parameters={"volplane.dev/on-release": "recycle"}, provisioner="pd.volplane.dev")
+            await here.run("writer", "node-1", "echo secret > /data/file")
+            await here.ended("writer")
+            [disk] = fake.disks.values()
+            contents = disks / "contents" / disk_path(disks, "", disk.path(fake.behaviour.project)).name
+            assert (contents / "file").read_text() == "secret\n"
+            await here.client.delete(PODS, "default/writer")
+            await here.client.delete(CLAIMS, "default/data")
+            await offered_again(here)
+            assert list(contents.iterdir()) == []
