@@ -26,10 +26,16 @@ BEGAN: Final[ContextVar[float]] = ContextVar("volplane_simulation_began", defaul
 FRESH: Final = 15.0
 """Seconds for which a live read may lie back when the hook that it justifies begins: as long as a few slow requests."""
 _SCRUB_VOLUME: Final = "volplane.dev/scrub-volume"
+_SCRUB_PREFIX: Final = "volplane-scrub-"
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _scrubs(claim: Json) -> bool:
+    """Whether this is the claim by which a scrubber pod has a volume; a reference or metadata."""
+    return str(claim.get("name", "")).startswith(_SCRUB_PREFIX)
 
 
 def recycles(volume: Json) -> bool:
@@ -160,7 +166,7 @@ class Safety:
             self._violations.report(
                 "unscrubbed", f"volume {commit.name} is offered again with the data of {_all(data)}"
             )
-        taker = reference_of(new).get("uid")
+        taker = "" if _scrubs(reference_of(new)) else reference_of(new).get("uid")
         if taker and (old is None or reference_of(old).get("uid") != taker) and (data := disk.foreign_data(taker)):
             self._violations.report("unscrubbed", f"volume {commit.name} is given away with the data of {_all(data)}")
 
@@ -310,6 +316,8 @@ class Safety:
         for volume in self._volumes_on(disk.key):
             name = self._view.spell(volume["metadata"]["name"])
             claim = self._view.claim_of(volume)
+            if what == "erased" and claim is not None and _scrubs(claim["metadata"]):
+                continue
             pointer = claim["spec"].get("volumeName", "") if claim is not None else "-"
             excused = _deleted_early(volume) or self._saved_meanwhile(volume)
             if pointer == volume["metadata"]["name"] or (not pointer and not excused):
