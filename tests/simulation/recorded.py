@@ -46,16 +46,26 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
 """Planted bug -> a seed that shows it, and the invariant that breaks."""
 
 CAUGHT_ATTACHING: Mapping[str, tuple[int, str]] = {
-    "detach_what_is_in_use": (12, "mounted-stays-attached"),
-    "force_at_once": (12, "mounted-stays-attached"),
-    "attach_to_two_nodes": (0, "one-node"),
-    "forget_to_detach": (0, "one-node"),
-    "keep_what_nobody_wants": (0, "attachments-have-a-reason"),
-    "tell_no_node": (0, "pods-run"),
-    "attach_after_a_pause": (11, "lease-over"),
-    "detach_after_a_pause": (8, "lease-over"),
+    "detach_what_is_in_use": (1, "mounted-stays-attached"),
+    "force_at_once": (1, "mounted-stays-attached"),
+    "attach_to_two_nodes": (2, "one-node"),
+    "forget_to_detach": (4, "attachments-have-a-reason"),
+    "keep_what_nobody_wants": (2, "attachments-have-a-reason"),
+    "tell_no_node": (4, "pods-run"),
+    "attach_after_a_pause": (5, "lease-over"),
+    "detach_after_a_pause": (4, "lease-over"),
 }
 """Planted bug -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
+
+CAUGHT_CHANGING: Mapping[str, tuple[int, str]] = {
+    "tell_the_claim_first": (1, "no-more-than-there-is"),
+    "grow_without_the_backend": (1, "no-more-than-there-is"),
+    "insist_on_what_was_refused": (15, "comes-to-rest"),
+    "write_down_what_is_asked_for": (20, "no-more-than-there-is"),
+    "change_without_the_backend": (10, "what-is-asked-for-comes"),
+    "delete_what_is_attached": (1, "nothing-attached-is-deleted"),
+}
+"""Planted bug of changes -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
 
 COVERING = (359, 388, 421, 18, 380, 438, 327, 638, 1015, 9, 296)
 """Seeds in which, together, every kind of trouble comes."""

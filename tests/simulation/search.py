@@ -11,13 +11,15 @@ import sys
 import time
 
 from simulation.attach_plants import ATTACH_PLANTS
+from simulation.change_plants import CHANGE_PLANTS
 from simulation.planting import Plant, planted
 from simulation.plants import PLANTS
 from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
 from volplane_testing.simulation.trace import InvariantViolation
 
-ALL = {**PLANTS, **ATTACH_PLANTS}
+OF_ATTACHMENTS = {**ATTACH_PLANTS, **CHANGE_PLANTS}
+ALL = {**PLANTS, **OF_ATTACHMENTS}
 
 
 def first_seed(
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
     missed = 0
     for name in given.bugs or ALL:
         begun = time.process_time()
-        scenario = "attach" if name in ATTACH_PLANTS else "any"
+        scenario = "attach" if name in OF_ATTACHMENTS else "any"
         found = first_seed(ALL[name], range(int(low), int(high)), scenario, frozenset(given.scenario))
         spent = time.process_time() - begun
         if found is None:

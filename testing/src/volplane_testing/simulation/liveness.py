@@ -104,7 +104,15 @@ class Liveness:
         if not ours and volume is not None and not reference_of(volume).get("uid") and self._mutual(claim, volume):
             yield "what-can-proceed-does", f"is {phase}, though its volume waits for it"
         has = claim.get("status", {}).get("capacity")
-        if has and volume is not None and ours and _alive(volume) and parse(has["storage"]) < _asked(claim):
+        judged_here = has and not self._nodes.ATTACHES  # `Changes` knows what is asked for there
+        if (
+            judged_here
+            and has
+            and volume is not None
+            and ours
+            and _alive(volume)
+            and parse(has["storage"]) < _asked(claim)
+        ):
             yield "what-can-proceed-does", "has less than it asks for, though its volume can grow"
 
     def _mutual(self, claim: Json, volume: Json) -> bool:
@@ -266,6 +274,9 @@ class Liveness:
                 self._violations.report(
                     "nothing-left-over", f"pod {self._view.spell(key.rpartition('/')[2])} is still there"
                 )
+        for key, claim in self._view.claims.items():
+            if claim["metadata"]["name"].startswith(_SCRUB_PREFIX):
+                self._violations.report("nothing-left-over", f"the scrub's claim {key} is still there")
 
     def _check_assets(self) -> None:
         pointed = {source_of(volume["spec"]) for volume in self._view.volumes.values()}

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from volplane_testing.simulation.backends import BackendTraits
+from volplane_testing.simulation.changes import write_changes
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
@@ -151,15 +152,13 @@ class _Writer:
             at += self._gap() + random.choice((0.5, 5.0, 30.0))
             if number == 0 or self._sometimes(0.8):
                 self._do(at - random.choice((0.0, 0.0, 1.0)), "delete_pod", name=pod)
-        if self._sometimes(self._scenario.grown):
-            self._do(random.uniform(0.0, at), "grow_claim", name=claim)
         if self._sometimes(0.4):
             self._do(at + self._gap(), "delete_claim", name=claim)
             for number in range(4):
                 self._do(at + self._gap(), "delete_pod", name=f"p-{claim}-{number}")
 
     def _write_nodes(self, end: float) -> None:
-        """Nodes are lost; they return, or a person acts."""
+        """Nodes are lost; they return, or a person acts. Claims change."""
         random = self._random
         for _ in range(random.choice((0, 1, 1, 2))):
             node, at = random.choice(NODES), random.uniform(0.0, end)
@@ -170,6 +169,7 @@ class _Writer:
                 self._do(at + random.uniform(0.1, 30.0), "taint_node", node=node)
             back = random.choice(("return_node", "return_node", "renew_node"))
             self._do(at + random.choice((2.0, 40.0, 500.0)) * random.uniform(0.5, 1.5), back, node=node)
+        write_changes(self._do, f"{self._seed} {self._name}", self._claims, end)
 
     # --- times --------------------------------------------------------------------------------------------------
 
@@ -236,10 +236,8 @@ class _Writer:
             at += 1.0 + self._gap() + self._gap()
             self._do(at, "delete_volume", of=name)
             if self._sometimes(0.5):
-                size = random.randint(1, 4)
-                self._do(
-                    at + self._gap(), "create_volume", name=name, policy=policy, size=size, reserved="", driver=root
-                )
+                made = {"name": name, "policy": policy, "size": random.randint(1, 4), "driver": root}
+                self._do(at + self._gap(), "create_volume", reserved="", **made)
 
     def _write_claim(self, name: str) -> None:
         random, scenario = self._random, self._scenario
