@@ -72,7 +72,7 @@ class Safety:
         """Uids of volumes whose reference or intent a user changed."""
         self.restored_at = float("-inf")
         """Loop time at which the server was restored from a backup: storage and objects disagree since."""
-        self.attachments = Attachments(view, disks, violations, excused=self._excused)
+        self.attachments = Attachments(view, disks, violations, excused=self.excused)
         self._view = view
         self._disks = disks
         self._violations = violations
@@ -104,7 +104,7 @@ class Safety:
             case "pod" if commit.by_controller and commit.old is not None and commit.new is not None:
                 self._check_gate(commit.old, commit.new)
 
-    def _excused(self) -> bool:
+    def excused(self) -> bool:
         """Whether what takes effect now was begun while two processes led."""
         return self.overlap or BEGAN.get() <= self.overlap_ended
 
