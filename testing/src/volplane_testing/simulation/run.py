@@ -134,9 +134,8 @@ class _Simulation:
         self._nodes = AttachingNodes(machines, *about) if schedule.alpha.attaches else Nodes(*about)
         self._server_faults = ServerFaults(run_context, self._nodes.server_restored)
         self._prepare()
-        self._wall = clock.LoopClock()
+        self._wall, self._started = clock.LoopClock(), 0
         self._living: list[Process] = []
-        self._started = 0
         self._calm_since = math.inf
         self._crashes = 0
         self._election = Election(run_context, self._living)
@@ -313,8 +312,8 @@ class _Simulation:
             self._trace.note("user", action)
             self._act(action)
         await self._until(self._schedule.calm)
-        while self._loop.time() < self._stops.over and self._violations.violation is None:
-            await self._until(self._stops.over)
+        while (over := self._stops.over) > self._loop.time() and self._violations.violation is None:
+            await self._until(over)
 
     async def _come_to_rest(self) -> None:
         """Stop all faults, wait until the run is at rest, and check the invariants of that state."""
@@ -327,9 +326,8 @@ class _Simulation:
         self._changes.recover()
         for stopped in [p for p in self._living if not p.leadership.may_begin()]:
             self._crash(stopped, "its lease is over")
-        while len(self._living) > 1:
-            left = int(self._chance.number(f"who stays {len(self._living)}") * len(self._living))
-            self._crash(self._living[left], "another one leads")
+        while (many := len(self._living)) > 1:
+            self._crash(self._living[int(self._chance.number(f"who stays {many}") * many)], "another one leads")
         version, since, end = -1, self._loop.time(), self._loop.time() + RESTLESS
         while self._violations.violation is None:
             await self._until(self._loop.time() + 10.0)
@@ -368,8 +366,7 @@ class _Simulation:
         if act is not None:
             act(**action.detail)
             return
-        taking = self._actors.act(action)
-        if asyncio.iscoroutine(taking):
+        if asyncio.iscoroutine(taking := self._actors.act(action)):
             self._spawn(taking)
 
     def _kill(self, which: int) -> None:
@@ -383,8 +380,7 @@ class _Simulation:
             self._start_process()
 
     def _set_driver(self, driver: str, *, down: bool) -> None:
-        change = self._injector.down.add if down else self._injector.down.discard
-        change(driver)
+        (self._injector.down.add if down else self._injector.down.discard)(driver)
 
     def _set_clock(self, seconds: float) -> None:
         self._happened["clock: set forth" if seconds > 0 else "clock: set back"] += 1
