@@ -36,7 +36,7 @@ from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import NODE, PROVISIONED_BY
 from volplane.kube.objects import KubeObject, Volume
 from volplane.kube.reflector import Reflector
@@ -45,8 +45,10 @@ from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import Dispatcher, Ended, OperationRegistry
 from volplane.placement.assign import Assigner
+from volplane.placement.capacity import CapacityState, MeasureOperation, decide_capacity
 from volplane.placement.handlers import PlacementHandlers
 from volplane.placement.nodes import NodeBook
+from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementState
 from volplane.placement.volumes import Membership, decide_node
 from volplane.protection.claims import LivePods, ProtectionState, decide_claim_protection
@@ -66,7 +68,7 @@ from volplane.state.records import Sealer
 
 __all__ = ["Parts", "build"]
 
-_OF_NODES = (CLAIMS.plural, VOLUMES.plural, PODS.plural)
+_OF_NODES = (CLAIMS.plural, VOLUMES.plural, PODS.plural, CAPACITIES.plural)
 """What has the label of its node, if it belongs to one."""
 
 
@@ -133,6 +135,7 @@ class _Wiring:
             monotonic=parts.clock.monotonic,
             fence=parts.fence,
         )
+        self._publishing: CapacityState | None = None
         self._measured: MeasuredHooks | None = None
         if parts.lifecycle_metrics is not None:
             claims, volumes = self._state.claims, self._state.volumes
@@ -142,8 +145,13 @@ class _Wiring:
         if settings.follows_pods or settings.reclaimer:
             caches.append(state.pods)
         self._attaches = settings.attacher and any(serves_attachments(each.view) for each in parts.loaded.drivers)
+        self._publishes = settings.capacity and bool(parts.loaded.publishing)
         if settings.attach_detach or self._attaches:
-            caches += [state.attachments, state.csi_drivers]
+            caches.append(state.attachments)
+        if settings.attach_detach or self._attaches or (self._publishes and not settings.node_name):
+            caches.append(state.csi_drivers)
+        if self._publishes or (settings.assigner and parts.loaded.distributed):
+            caches.append(state.capacities)
         self._caches = {cache.kind.plural: cache for cache in caches}
 
     def plane(self) -> ControlPlane:
@@ -155,7 +163,7 @@ class _Wiring:
             runners = self._expander(runners, deps)
         if self._settings.protection:
             runners = self._protection(runners)
-        runners = replace(runners, attach=self._attach(deps), placement=self._assigner())
+        runners = replace(runners, attach=self._attach(deps), placement=(*self._assigner(), *self._capacity(deps)))
         check = LeakCheck(
             deps,
             self._drivers.names(),
@@ -211,6 +219,8 @@ class _Wiring:
 
     def _driver_changed(self, name: str) -> None:
         self._plane.driver_changed(name)
+        if self._publishing is not None:
+            self._publishing.driver_changed(name)
 
     def _operations(self, volumes: Runner) -> OperationDeps:
         """Register the operations of claims and volumes; returns what operations of other duties need too."""
@@ -237,7 +247,7 @@ class _Wiring:
 
     def _reflectors(self) -> list[Reflector[Any]]:
         parts = self._parts
-        ours_alone = set() if self._settings.follows_pods else {PODS.plural}
+        ours_alone = {CAPACITIES.plural, *(() if self._settings.follows_pods else (PODS.plural,))}
         reflectors: list[Reflector[Any]] = [
             Reflector(
                 parts.client,
@@ -270,7 +280,11 @@ class _Wiring:
     def _labels(self, plural: str) -> str:
         """A process of one node sees what has the label of its node; one that races for claims has to see them all."""
         settings = self._settings
-        if not settings.node_name or plural not in _OF_NODES or (settings.race and plural != PODS.plural):
+        if (
+            not settings.node_name
+            or plural not in _OF_NODES
+            or (settings.race and plural in (CLAIMS.plural, VOLUMES.plural))
+        ):
             return ""
         return f"{NODE}={node_hash(settings.node_name)}"
 
@@ -294,12 +308,10 @@ class _Wiring:
         attacher = self._runner(
             "attacher", lambda key, _: decide_attachment(key, state), state.attachments, state.flow_of_attachment
         )
-        drivers = self._runner("csidrivers", lambda key, _: decide_csi_driver(key, state), state.csi_drivers)
         self._dispatcher.register("attach", AttachOperation(deps, attacher.enqueue))
         self._dispatcher.register("detach", DetachOperation(deps, attacher.enqueue))
         AttacherHandlers(state, attacher).subscribe()
-        state.csi_drivers.subscribe(lambda old, new: drivers.enqueue((new or old or KubeObject()).name))
-        return attacher, drivers
+        return attacher, self._csi_drivers()
 
     def _comparison(self, deps: OperationDeps) -> AttachmentComparison | None:
         if not self._attaches:
@@ -325,12 +337,36 @@ class _Wiring:
             return ()
         state = self._state
         keys = {key for driver in drivers for key in driver.view.info.topology_keys}
-        placing = PlacementState(cluster=state, nodes=NodeBook(state.nodes, keys, state.monotonic))
+        book = NodeBook(state.nodes, keys, state.monotonic)
+        placing = PlacementState(cluster=state, nodes=book, room=PublishedRoom(book))
         claims = self._runner("assigner", Assigner(placing), state.claims, state.flow_of_claim)
         volumes = self._runner("node-volumes", Membership(placing), state.volumes)
         nodes = self._runner("node-names", lambda name, _: decide_node(name, placing), state.nodes)
         PlacementHandlers(placing, claims=claims, volumes=volumes, nodes=nodes).subscribe()
         return claims, volumes, nodes
+
+    def _capacity(self, deps: OperationDeps) -> tuple[Runner, ...]:
+        if not self._publishes:
+            return ()
+        state = self._state
+        served = [each.view for each in self._parts.loaded.drivers if each.name in self._parts.loaded.publishing]
+        publishing = CapacityState(state, served)
+        capacities = self._runner(
+            "capacity", lambda key, reads: decide_capacity(key, publishing, reads), state.capacities
+        )
+        self._dispatcher.register("measure", MeasureOperation(deps, publishing))
+        publishing.subscribe(capacities)
+        self._publishing = publishing
+        return (capacities, *(() if self._settings.node_name or self._attaches else (self._csi_drivers(),)))
+
+    def _csi_drivers(self) -> Runner:
+        """The objects that say what drivers need of others."""
+        state = self._state
+        drivers = self._runner("csidrivers", lambda key, _: decide_csi_driver(key, state), state.csi_drivers)
+        state.csi_drivers.subscribe(lambda old, new: drivers.enqueue((new or old or KubeObject()).name))
+        for each in self._parts.loaded.distributed:
+            drivers.enqueue(each.name)
+        return drivers
 
     # --- growth and change of attributes -------------------------------------------------------------------------
 

@@ -128,6 +128,7 @@ class ControlPlane:
             ("node-volumes", self.volumes.keys),
             ("attacher", self.state.attachments.keys),
             ("csidrivers", self.drivers.names),
+            ("capacity", self.state.capacities.keys),
             ("node-reports", self.state.nodes.keys),
             ("attach-detach", lambda: wanted_or_attached(self.state)),
         ]

@@ -134,7 +134,7 @@ async def test_a_claim_for_which_there_is_no_node_says_so_and_gets_the_first_tha
         assert event["message"] == "no node can take it; of the nodes are 1 not ready, cordoned or tainted"
         cluster.create_node("b")
         await cluster.start("b")
-        await cluster.settle()
+        await cluster.advance(2)
         assert cluster.node_of("data") == "b"
 
 
@@ -340,3 +340,124 @@ async def test_claims_of_other_drivers_are_left_alone() -> None:
         await cluster.settle()
         assert label_of(cluster.claim("data")) is None
         assert NODE_DRIVER not in cluster.plane(CENTRAL).drivers.names()
+
+
+# --- published room ----------------------------------------------------------------------------------------------
+
+
+def published(cluster: DistributedCluster) -> dict[str, str]:
+    """Node -> its published room."""
+    found = cluster.api.all("csistoragecapacities")
+    return {each["nodeTopology"]["matchLabels"][ZONE]: each["capacity"] for each in found}
+
+
+async def test_every_node_publishes_its_room_and_the_driver_says_so() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.settle()
+        assert published(cluster) == {"a": "10Gi", "b": "10Gi"}
+        (one, _) = cluster.api.all("csistoragecapacities")
+        assert one["metadata"]["namespace"] == "volplane-system"
+        assert one["metadata"]["name"].startswith("csisc-")
+        labels = one["metadata"]["labels"]
+        assert (labels[names.CAPACITY_DRIVER], labels[names.CAPACITY_PUBLISHER]) == (NODE_DRIVER, "volplane")
+        (owner,) = one["metadata"]["ownerReferences"]
+        node = cluster.api.get("nodes", owner["name"])
+        assert node is not None
+        assert owner["uid"] == node["metadata"]["uid"]
+        driver = cluster.api.get("csidrivers", NODE_DRIVER)
+        assert driver is not None
+        assert driver["spec"]["storageCapacity"] is True
+        assert driver["spec"]["attachRequired"] is False
+
+
+async def test_published_room_follows_what_is_made_and_deleted_and_what_others_take() -> None:
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local", "3Gi")
+        await cluster.advance(2)
+        assert published(cluster) == {"a": "7Gi"}
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.advance(2)
+        assert published(cluster) == {"a": "10Gi"}
+        cluster.disks["a"].capacity_bytes = 4 * GIB
+        await cluster.advance(70)
+        assert published(cluster) == {"a": "4Gi"}
+
+
+async def test_room_goes_with_its_class_and_with_its_node() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_class("more")
+        await cluster.settle()
+        assert len(cluster.api.all("csistoragecapacities")) == 4
+        cluster.api.delete("storageclasses", "more")
+        await cluster.settle()
+        assert len(cluster.api.all("csistoragecapacities")) == 2
+        await cluster.kill("a")
+        cluster.api.delete("nodes", "a")
+        await cluster.settle()
+        assert list(published(cluster)) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"capacity": "1Ei"},
+        {"capacity": None},
+        {"metadata": {"labels": {names.NODE: None}}},
+        {"metadata": {"labels": {names.CAPACITY_DRIVER: "other", names.CAPACITY_PUBLISHER: "me"}}},
+        {"metadata": {"ownerReferences": None}},
+    ],
+)
+async def test_what_somebody_edits_on_published_room_is_put_right(edit: dict[str, Any]) -> None:
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.settle()
+        (before,) = cluster.api.all("csistoragecapacities")
+        cluster.api.patch("csistoragecapacities", before["metadata"]["name"], edit, "volplane-system")
+        await cluster.advance(120)
+        (after,) = cluster.api.all("csistoragecapacities")
+        for each in (before, after):
+            del each["metadata"]["resourceVersion"]
+        assert after == before
+
+
+async def test_claims_go_where_room_is_and_nothing_is_promised_twice() -> None:
+    async with DistributedCluster(["a", "b", "c"], capacity=10 * GIB) as cluster:
+        cluster.disks["b"].capacity_bytes = 3 * GIB
+        cluster.disks["c"].capacity_bytes = GIB
+        cluster.create_class("local")
+        await cluster.settle()
+        for number in range(7):
+            cluster.create_claim(f"c{number}", "local", "2Gi")
+        await cluster.settle()
+        nodes = [cluster.node_of(f"c{number}") for number in range(7)]
+        assert {node: nodes.count(node) for node in "abc"} == {"a": 5, "b": 1, "c": 0}
+        assert nodes.count("") == 1
+        given_back = f'"{names.SELECTED_NODE}":null'.encode()
+        assert not any(given_back in each.body for node in "abc" for each in cluster.scripts[node].requests)
+        waiting = f"c{nodes.index('')}"
+        told = [e["message"] for e in cluster.api.events(cluster.claim(waiting)) if e["reason"] == "ProvisioningFailed"]
+        assert told == ["no node can take it; of the nodes are 3 without room for it"]
+        cluster.api.delete("persistentvolumeclaims", f"c{nodes.index('a')}")
+        await cluster.advance(5)
+        assert cluster.node_of(waiting) == "a"
+
+
+async def test_most_room_and_turns_by_class_parameter() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.disks["b"].capacity_bytes = 20 * GIB
+        cluster.create_class("most", parameters={names.PLACEMENT: "most-room"})
+        cluster.create_class("turns", parameters={names.PLACEMENT: "round-robin"})
+        cluster.create_class("wrong", parameters={names.PLACEMENT: "most"})
+        await cluster.settle()
+        for number in range(4):
+            cluster.create_claim(f"m{number}", "most")
+            cluster.create_claim(f"t{number}", "turns")
+        wrong = cluster.create_claim("w", "wrong")
+        await cluster.settle()
+        assert {cluster.node_of(f"m{number}") for number in range(4)} == {"b"}
+        assert sorted(cluster.node_of(f"t{number}") for number in range(4)) == ["a", "a", "b", "b"]
+        (event,) = [each for each in cluster.api.events(wrong) if each["reason"] == "ProvisioningFailed"]
+        assert "parameter 'volplane.dev/placement' is 'most', expected one of" in event["message"]

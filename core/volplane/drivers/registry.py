@@ -109,6 +109,7 @@ class DriverRegistry:
         self._refresh = refresh
         self._call_hook = call_hook
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
+        self._publishing = loaded.publishing
         self._distributed = {driver.name: driver.view for driver in loaded.distributed}
         self._broken = {broken.name: broken for broken in loaded.broken}
         self._limits = dict(loaded.limits)
@@ -134,6 +135,11 @@ class DriverRegistry:
     def distributed(self, name: str) -> DriverView | None:
         """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
         return self._distributed.get(name)
+
+    def publishes(self, name: str) -> bool:
+        """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
+        view = self.get(name) or self.distributed(name)
+        return name in self._publishing and view is not None and view.supports("get_capacity")
 
     def starting(self, name: str) -> bool:
         """Whether the first `start` of this driver was begun at most `START_GRACE` seconds ago, and has not ended."""

@@ -32,6 +32,7 @@ __all__ = [
     "CsiDriver",
     "CsiDriverSpec",
     "CsiNode",
+    "CsiStorageCapacity",
     "KubeObject",
     "LabelSelector",
     "Lease",
@@ -347,12 +348,22 @@ class CsiNode(KubeObject):
 
 class CsiDriverSpec(Fields):
     attach_required: bool = True
+    storage_capacity: bool = False
 
 
 class CsiDriver(KubeObject):
     """storage.k8s.io/v1 CSIDriver."""
 
     spec: CsiDriverSpec = msgspec.field(default_factory=CsiDriverSpec)
+
+
+class CsiStorageCapacity(KubeObject):
+    """storage.k8s.io/v1 CSIStorageCapacity. Quantities are texts: one that is none counts as no room."""
+
+    storage_class_name: str = ""
+    node_topology: LabelSelector | None = None
+    capacity: str | None = None
+    maximum_volume_size: str | None = None
 
 
 class AttachmentSource(Fields):

@@ -22,7 +22,7 @@ from volplane.kube.objects import Claim, Node, StorageClass
 from volplane.placement.choose import Offer, choose
 from volplane.placement.parameters import read_parameters
 from volplane.placement.state import PlacementState, unsuitable
-from volplane.state.naming import node_hash, volume_name_of
+from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 __all__ = ["Assigner", "decide_assignment"]
@@ -226,22 +226,31 @@ def _unplaced(claim: Claim, storage_class: StorageClass, driver: DriverView, sta
 
 
 def _offers(claim: Claim, storage_class: StorageClass, driver: DriverView, state: PlacementState) -> list[Offer]:
-    """The nodes that can take the claim."""
+    """The nodes that can take the claim: where room is published for its class, those that have it."""
     now, refused = state.cluster.monotonic(), state.refused.get(claim.uid, {})
     usage, name = state.usage, driver.name
-    return [
-        Offer(node, usage.count(name, node_hash(node)), None)
-        for node in state.candidates(driver, storage_class)
-        if refused.get(node, 0.0) <= now
-    ]
+    candidates = [node for node in state.candidates(driver, storage_class) if refused.get(node.name, 0.0) <= now]
+    if not state.room.is_published(name, storage_class.name):
+        return [Offer(node.name, usage.count(name, node.hash), None) for node in candidates]
+    usage.expire(now)
+    rooms, size = state.room.of(name, storage_class.name), state.promise(claim, driver, "").size
+    offers = []
+    for node in candidates:
+        room = rooms.get(node.name)
+        if room is not None and room.largest >= size:
+            free = room.free - usage.reserved(name, node.hash)
+            if free >= size:
+                offers.append(Offer(node.name, usage.count(name, node.hash), free))
+    return offers
 
 
 def _nowhere(claim: Claim, storage_class: StorageClass, driver: DriverView, state: PlacementState) -> Wait:
     allowed = allowed_segments(storage_class)
     now, refused = state.cluster.monotonic(), state.refused.get(claim.uid, {})
-    lacking = Counter(
-        unsuitable(node, driver, allowed) or "without room: they gave the claim back" for node in state.nodes.all()
+    full = (
+        "without room for it" if state.room.is_published(driver.name, storage_class.name) else "full, by their answer"
     )
+    lacking = Counter(unsuitable(node, driver, allowed) or full for node in state.nodes.all())
     counted = ", ".join(f"{count} {why}" for why, count in sorted(lacking.items())) or "there are none"
     due = [until - now for until in refused.values() if until > now]
     wait = not_provisioned(claim, f"no node can take it; of the nodes are {counted}")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
 
 from volplane.assets import Segment
-from volplane.binding.matching import class_of_claim, request_of
+from volplane.binding.matching import capacity_of, class_of_claim, request_of
 from volplane.drivers.view import DriverView
 from volplane.intents.record import allowed_segments
 from volplane.kube import names
-from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass, Volume
 from volplane.placement.nodes import NodeBook, takes_volumes
-from volplane.placement.usage import Promise, Usage
+from volplane.placement.room import PublishedRoom
+from volplane.placement.usage import UNPUBLISHED_SECONDS, Promise, Usage
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import volume_name_of
+from volplane.state.naming import node_hash, volume_name_of
 
 __all__ = ["PlacementState", "unsuitable"]
 
@@ -22,6 +25,13 @@ _NANOS = 10**9
 _MOST_CLASSES = 1_000
 REFUSED_SECONDS = 60.0
 """How long a node that gave a claim back is not tried for it again."""
+
+
+class Candidate(NamedTuple):
+    """A node, and what stands in the label of what belongs to it."""
+
+    name: str
+    hash: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,13 +44,14 @@ class PlacementState:
 
     cluster: ClusterState
     nodes: NodeBook
+    room: PublishedRoom
     usage: Usage = field(default_factory=Usage)
     last: dict[str, str] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     lost: dict[str, str] = field(default_factory=dict)
     refused: dict[str, dict[str, float]] = field(default_factory=dict)
     since: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _candidates: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
+    _candidates: dict[tuple[str, str, str], tuple[int, Sequence[Candidate]]] = field(default_factory=dict)
 
     def driver_of_claim(self, claim: Claim) -> DriverView | None:
         """The distributed driver that works on the claim: that of its intent, else of its class."""
@@ -57,15 +68,17 @@ class PlacementState:
         """The distributed driver that made the volume."""
         return self.cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "")
 
-    def candidates(self, driver: DriverView, storage_class: StorageClass) -> Sequence[str]:
-        """Names of the nodes where a volume of this class may be made, sorted; room is another question."""
+    def candidates(self, driver: DriverView, storage_class: StorageClass) -> Sequence[Candidate]:
+        """The nodes where a volume of this class may be made, by name; room is another question."""
         key = (driver.name, storage_class.name, storage_class.metadata.resource_version)
         known = self._candidates.get(key)
         if known is None or known[0] != self.nodes.version:
             if len(self._candidates) >= _MOST_CLASSES:
                 self._candidates.clear()
             allowed = allowed_segments(storage_class)
-            found = sorted(n.name for n in self.nodes.all() if not unsuitable(n, driver, allowed))
+            found = sorted(
+                Candidate(n.name, node_hash(n.name)) for n in self.nodes.all() if not unsuitable(n, driver, allowed)
+            )
             known = self._candidates[key] = (self.nodes.version, found)
         return known[1]
 
@@ -95,9 +108,27 @@ class PlacementState:
         label = _label(new) if new is not None else ""
         driver = self.driver_of_volume(new) if new is not None else None
         promise = Promise(driver.name, label, 0, made=True) if driver is not None and label else None
-        self.usage.volume(present.name, promise)
+        if promise is not None and new is not None and not self.usage.knows(new.name) and self._is_new(new):
+            size = -(-capacity_of(new) // _NANOS)
+            self.usage.made(new.name, promise._replace(size=size), new.version, self.cluster.monotonic())
+        elif promise is None or not self.usage.knows(present.name):
+            self.usage.volume(present.name, promise)
         if new is None:
             self.lost.pop(present.name, None)
+
+    def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
+        self.room.changed(old, new)
+        if new is not None:
+            labels = new.metadata.labels or {}
+            self.usage.published(labels.get(names.CAPACITY_DRIVER, ""), labels.get(names.NODE, ""), new.version)
+
+    def _is_new(self, volume: Volume) -> bool:
+        """Whether its node may not have published its room since it was made, as far as the clocks agree."""
+        try:
+            made = datetime.fromisoformat(volume.metadata.creation_timestamp or "")
+        except ValueError:
+            return False
+        return (self.cluster.now() - made).total_seconds() < UNPUBLISHED_SECONDS
 
     def _promise_to(self, claim: Claim) -> Promise | None:
         label = _label(claim)

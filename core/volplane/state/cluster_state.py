@@ -15,8 +15,17 @@ from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS
-from volplane.kube.objects import Claim, CsiDriver, Node, Pod, StorageClass, Volume, VolumeAttachment
+from volplane.kube.kinds import ATTACHMENTS, CAPACITIES, CSI_DRIVERS
+from volplane.kube.objects import (
+    Claim,
+    CsiDriver,
+    CsiStorageCapacity,
+    Node,
+    Pod,
+    StorageClass,
+    Volume,
+    VolumeAttachment,
+)
 from volplane.state.indexes import ATTACHMENT_INDEXES
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
@@ -33,6 +42,9 @@ class Drivers(Protocol):
 
     def distributed(self, name: str) -> DriverView | None:
         """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
+
+    def publishes(self, name: str) -> bool:
+        """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
 
     def starting(self, name: str) -> bool:
         """Whether the driver of this name will be ready, or be broken with a reason, in a moment."""
@@ -130,7 +142,8 @@ class Settings:
 class ClusterState:
     """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else.
 
-    attachments, csi_drivers: empty where no controller of this process attaches.
+    attachments, csi_drivers: empty where no controller of this process attaches, or says what a driver can do.
+    capacities: published room, in our namespace; empty where no controller of this process publishes or uses it.
     now: wall time; monotonic: loop time; fence: text of our term's `Fence`, "" if nobody is elected. Decisions read;
     event handlers and operations change the caches and the progress.
     """
@@ -148,6 +161,7 @@ class ClusterState:
     fence: Callable[[], str] = lambda: ""
     attachments: Cache[VolumeAttachment] = field(default_factory=lambda: Cache(ATTACHMENTS, ATTACHMENT_INDEXES))
     csi_drivers: Cache[CsiDriver] = field(default_factory=lambda: Cache(CSI_DRIVERS))
+    capacities: Cache[CsiStorageCapacity] = field(default_factory=lambda: Cache(CAPACITIES))
     progress: Progress = field(default_factory=Progress)
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)

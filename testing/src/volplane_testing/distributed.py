@@ -98,17 +98,21 @@ class DistributedCluster:
         nodes: Sequence[str],
         *,
         capacity: int = 100 << 30,
+        publish: bool = True,
         controllers: frozenset[str] = frozenset(ALL_CONTROLLERS),
         seed: int = 0,
         **settings: Any,
     ) -> None:
-        """controllers: of the central process. settings: of `Settings.of`, for every process."""
+        """publish: whether the nodes publish how much room they have. controllers: of the central process. settings: of
+        `Settings.of`, for every process.
+        """
         self.disks: dict[str, MemoryStorage] = {}
         """What is on the disk of each node. It stays when the node goes."""
         self.scripts: dict[str, FaultScript] = {}
         """Faults and requests of each process, by the name of its node, or `CENTRAL`."""
         self._first = tuple(nodes)
         self._capacity = capacity
+        self._publish = publish
         self._controllers = controllers
         self._random = Random(seed)  # noqa: S311 - names and jitter, no secrets
         self._settings = settings
@@ -242,7 +246,10 @@ class DistributedCluster:
         disk = NodeDisk(storage=self.disks[node] if node else MemoryStorage())
         plugin = Plugin(kind="backend", name="disks", factory=lambda _options: disk)
         driver = build_driver(NODE_DRIVER, plugin, {})
-        return LoadedDrivers(drivers=(driver,)) if node else LoadedDrivers(distributed=(driver,))
+        publishing = frozenset({NODE_DRIVER}) if self._publish else frozenset[str]()
+        if node:
+            return LoadedDrivers(drivers=(driver,), publishing=publishing)
+        return LoadedDrivers(distributed=(driver,), publishing=publishing)
 
     async def kill(self, name: str) -> None:
         """End a process at this very moment, as by SIGKILL."""
