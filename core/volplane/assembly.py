@@ -48,6 +48,7 @@ from volplane.placement.assign import Assigner
 from volplane.placement.capacity import CapacityState, MeasureOperation, decide_capacity
 from volplane.placement.handlers import PlacementHandlers
 from volplane.placement.nodes import NodeBook
+from volplane.placement.recognise import RecogniseOperation
 from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementState
 from volplane.placement.volumes import Membership, decide_node
@@ -136,6 +137,7 @@ class _Wiring:
             fence=parts.fence,
         )
         self._publishing: CapacityState | None = None
+        self._placing: PlacementState | None = None
         self._measured: MeasuredHooks | None = None
         if parts.lifecycle_metrics is not None:
             claims, volumes = self._state.claims, self._state.volumes
@@ -185,6 +187,7 @@ class _Wiring:
             leak_repair=LeakRepair(check, deps, self._dispatcher),
             adoption=Adoption(deps, self._drivers.names(), self._dispatcher),
             attachments=self._comparison(deps),
+            placing=self._placing,
             close=self._measured.close if self._measured is not None else lambda: None,
         )
         return self._plane
@@ -237,6 +240,8 @@ class _Wiring:
         self._dispatcher.register("discard", DiscardOperation(deps))
         self._dispatcher.register("delete", DeleteOperation(deps, volumes.enqueue))
         self._dispatcher.register("recycle", RecycleOperation(deps, volumes.enqueue))
+        if self._settings.node_name:
+            self._dispatcher.register("recognise", RecogniseOperation(deps))
         self._dispatcher.register("identify", IdentifyOperation(deps, self._drivers.identify))
         self._state.volumes.subscribe(self._forget_source)
         return deps
@@ -338,7 +343,9 @@ class _Wiring:
         state = self._state
         keys = {key for driver in drivers for key in driver.view.info.topology_keys}
         book = NodeBook(state.nodes, keys, state.monotonic)
-        placing = PlacementState(cluster=state, nodes=book, room=PublishedRoom(book))
+        placing = self._placing = PlacementState(
+            cluster=state, drivers=[each.name for each in drivers], nodes=book, room=PublishedRoom(book)
+        )
         claims = self._runner("assigner", Assigner(placing), state.claims, state.flow_of_claim)
         volumes = self._runner("node-volumes", Membership(placing), state.volumes)
         nodes = self._runner("node-names", lambda name, _: decide_node(name, placing), state.nodes)

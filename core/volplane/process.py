@@ -171,6 +171,8 @@ class ControllerProcess:
         self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
         if self._plane is not None:
             self.metrics.operations_running(self._plane.operations.counts())
+            if self._plane.placing is not None:
+                self.metrics.volumes_lost(self._plane.placing.count_lost())
             if self._plane.runners.named("attach-detach") is not None:
                 self.metrics.volumes_on_nodes(*count_volumes(self._plane.state))
         return self.metrics.exposition()

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from volplane.cli.drain_steps import Drain, Leftover
+from volplane.cli.framework.console import Console
+from volplane.errors import VolplaneError
 from volplane.kube import names
+from volplane.kube.client import Client
+from volplane.kube.events import EventRecorder
 from volplane.state.naming import node_hash
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing.clock import now
 from volplane_testing.distributed import CENTRAL, NODE_DRIVER, DistributedCluster
 from volplane_testing.memory import ZONE
 from volplane_testing.transport import delay, requests, unanswered
@@ -286,17 +295,29 @@ async def test_volumes_of_a_lost_node_are_said_to_be_lost_and_come_back_with_it(
         await cluster.settle()
         volume = cluster.volume("data")
         assert volume is not None
+        name = volume["metadata"]["name"]
         await cluster.kill("a")
-        node = cluster.api.get("nodes", "a")
-        assert node is not None
         cluster.api.delete("nodes", "a")
         await cluster.settle()
         assert "VolumeLost" in reasons(cluster, volume)
         assert "VolumeLost" in reasons(cluster, claim)
-        assert cluster.volume("data") is not None
+        central = cluster.plane(CENTRAL)
+        assert central.placing is not None
+        assert central.placing.count_lost() == {NODE_DRIVER: 1}
+        assert "it is lost, unless the node comes back" in " ".join(central.explain("volume", name).situation)
+        assert volume in cluster.api
+        cluster.create_node("a")  # The kubelet registers anew; the disk is the same.
+        await cluster.start("a")
+        await cluster.settle()
+        assert "VolumeFound" in reasons(cluster, volume)
+        assert central.placing.count_lost() == {NODE_DRIVER: 0}
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        assert volume not in cluster.api
+        assert cluster.assets()["a"] == []
 
 
-async def test_a_node_made_again_under_its_name_deletes_nothing_of_the_old_one() -> None:
+async def test_a_node_made_again_under_its_name_is_not_the_old_one() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local")
         cluster.create_claim("data", "local", node="a")
@@ -313,6 +334,50 @@ async def test_a_node_made_again_under_its_name_deletes_nothing_of_the_old_one()
         assert volume in cluster.api
         assert len(old.assets) == 1
         assert "VolumeLost" in reasons(cluster, volume)
+        told = cluster.plane("a").reason("volumes", volume["metadata"]["name"])
+        assert "not on the storage of the present one" in told
+
+
+async def drained(cluster: DistributedCluster, node: str) -> Sequence[Leftover]:
+    """What `volplane drain --node NODE --delete --yes` does."""
+    client = Client(InProcessTransport(cluster.server))
+    work = Drain("", "volplane-system", 30.0, node)
+    recorder = EventRecorder(client, instance="drain", now=now)
+    gone = await work.node_is_gone(client)
+    return await work.delete(Console(out=io.StringIO()), client, recorder, "127.0.0.1:1", gone=gone)
+
+
+async def test_what_was_on_a_lost_node_can_be_drained_and_other_nodes_are_left_alone() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        for node in "ab":
+            cluster.create_claim(f"on-{node}", "local", node=node)
+        await cluster.settle()
+        lost, kept = cluster.volume("on-a"), cluster.volume("on-b")
+        assert lost is not None
+        assert kept is not None
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        with pytest.raises(VolplaneError, match="node a is not ready, but may come back"):
+            await drained(cluster, "a")
+        cluster.api.delete("nodes", "a")
+        await cluster.settle()
+        assert await drained(cluster, "a") == []
+        await cluster.settle()
+        assert lost not in cluster.api
+        assert cluster.api.get("persistentvolumeclaims", "on-a") is None
+        assert kept in cluster.api
+        assert cluster.node_of("on-b") == "b"
+
+
+async def test_a_node_that_works_is_drained_by_its_own_process() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        for node in "ab":
+            cluster.create_claim(f"on-{node}", "local", node=node)
+        await cluster.settle()
+        assert await drained(cluster, "a") == []
+        assert {node: len(found) for node, found in cluster.assets().items()} == {"a": 0, "b": 1}
 
 
 # --- the assigner dies -------------------------------------------------------------------------------------------

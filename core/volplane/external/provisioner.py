@@ -27,6 +27,7 @@ from volplane.intents.record import (
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.placement.recognise import decide_recognition
 from volplane.provision.decide import decide_provision
 from volplane.reclaim.delete import decide_delete
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles
@@ -114,7 +115,7 @@ def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveRea
     if cluster.drivers.distributed(maker) is not None:
         return Settled()
     if cluster.has_driver(maker) and (why := volume_elsewhere(volume, cluster)):
-        return Wait(reason=why)
+        return decide_recognition(volume, cluster) or Wait(reason=why)
     if cluster.drivers.get(maker) is None:
         return _without_driver(volume, maker, cluster)
     if (step := finalizer_step(volume, ours=True)) is not None:

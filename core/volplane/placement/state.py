@@ -36,13 +36,16 @@ class Candidate(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PlacementState:
-    """cluster: whose caches hold all claims, volumes and nodes. last: the node chosen last, by class. waiting: keys of
-    claims for which no node was found. lost: why a volume's node is not there any more, by the volume's name.
-    refused: when (loop time) a node may be tried again for a claim that it gave back, by the claim's uid and the name
-    of the node. since: label of a claim that has no volume yet, and the loop time at which it was first seen, by uid.
+    """cluster: whose caches hold all claims, volumes and nodes. drivers: names of the distributed ones.
+
+    last: the node chosen last, by class. waiting: keys of claims for which no node was found. lost: why a volume's node
+    is not there any more, by the volume's name. refused: when (loop time) a node may be tried again for a claim that it
+    gave back, by the claim's uid and the name of the node. since: label of a claim that has no volume yet, and the loop
+    time at which it was first seen, by uid.
     """
 
     cluster: ClusterState
+    drivers: Sequence[str]
     nodes: NodeBook
     room: PublishedRoom
     usage: Usage = field(default_factory=Usage)
@@ -81,6 +84,16 @@ class PlacementState:
             )
             known = self._candidates[key] = (self.nodes.version, found)
         return known[1]
+
+    def count_lost(self) -> dict[str, int]:
+        """Lost volumes by driver; drivers without any are listed too."""
+        counts = dict.fromkeys(self.drivers, 0)
+        for name in self.lost:
+            volume = self.cluster.volumes.get(name)
+            driver = self.driver_of_volume(volume) if volume is not None else None
+            if driver is not None:
+                counts[driver.name] += 1
+        return counts
 
     # --- what is promised, after the caches ----------------------------------------------------------------------
 

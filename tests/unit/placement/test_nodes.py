@@ -80,7 +80,7 @@ def test_heartbeats_change_nothing_about_placement() -> None:
 
 def test_two_names_with_one_hash_are_found_and_said() -> None:
     nodes = Nodes(node("a"), node("b"), node("c"), hashed=lambda name: "same" if name in "ab" else name)
-    state = PlacementState(cluster=nodes.cluster, nodes=nodes.book, room=PublishedRoom(nodes.book))
+    state = PlacementState(cluster=nodes.cluster, drivers=[], nodes=nodes.book, room=PublishedRoom(nodes.book))
     told = decide_node("a", state)
     (event,) = told.events
     assert event.reason == "NodeHashCollision"

@@ -43,6 +43,13 @@ def dev(
     port: Port = 6443,
     kubeconfig_out: KubeconfigOut = None,
     nodes: Annotated[int, typer.Option(min=1, max=100, help="How many nodes run pods; all are this machine.")] = 1,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="Each node has storage of its own, and a process as `volplane run --node-name`.",
+        ),
+    ] = False,
     volumes: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Root of the default driver's volumes; else beneath --data, or temporary."),
@@ -88,7 +95,14 @@ def dev(
         directories = replace(made, disks=disks.resolve() if disks is not None else None)
         eventloop.run(
             lambda stop: _serve(
-                settings, configuration, directories, nodes=nodes, exports=exports, address=address, stop=stop
+                settings,
+                configuration,
+                directories,
+                nodes=nodes,
+                distributed=distributed,
+                exports=exports,
+                address=address,
+                stop=stop,
             )
         )
 
@@ -111,25 +125,31 @@ async def _serve(
     directories: Directories,
     *,
     nodes: int,
+    distributed: bool,
     exports: Sequence[LocalExport],
     address: HttpAddress,
     stop: asyncio.Event,
 ) -> None:
     console = Console()
     async with (
-        development_cluster(settings, configuration, directories, nodes=nodes, exports=exports) as cluster,
+        development_cluster(
+            settings, configuration, directories, nodes=nodes, exports=exports, distributed=distributed
+        ) as cluster,
         serve_endpoints(address, cluster.process),
     ):
-        _print_introduction(console, settings, cluster, nodes)
+        _print_introduction(console, settings, cluster, nodes, distributed=distributed)
         await stop.wait()
     console.note("stopped")
 
 
-def _print_introduction(console: Console, settings: ServerSettings, cluster: DevelopmentCluster, nodes: int) -> None:
+def _print_introduction(
+    console: Console, settings: ServerSettings, cluster: DevelopmentCluster, nodes: int, *, distributed: bool
+) -> None:
     embedded = cluster.embedded
     console.line(f"serving {embedded.url} with {nodes} node{'s' if nodes > 1 else ''}")
     console.line(f"objects in {settings.data}" if settings.data else "objects in memory only; --data DIR keeps them")
-    console.line(f"volumes of driver {DEFAULT_DRIVER} in {cluster.directories.volumes}")
+    where = "; each node has a directory and a process of its own" if distributed else ""
+    console.line(f"volumes of driver {DEFAULT_DRIVER} in {cluster.directories.volumes}{where}")
     console.line(f"kubeconfig {embedded.kubeconfig}")
     console.line()
     console.note("Try:")
