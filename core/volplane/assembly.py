@@ -48,6 +48,7 @@ from volplane.placement.assign import Assigner
 from volplane.placement.capacity import CapacityState, MeasureOperation, decide_capacity
 from volplane.placement.handlers import PlacementHandlers
 from volplane.placement.nodes import NodeBook
+from volplane.placement.race import RoomOperation
 from volplane.placement.recognise import RecogniseOperation
 from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementState
@@ -65,6 +66,7 @@ from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
 from volplane.state.naming import node_hash, volume_source
+from volplane.state.race import RaceTimes
 from volplane.state.records import Sealer
 
 __all__ = ["Parts", "build"]
@@ -136,6 +138,9 @@ class _Wiring:
             monotonic=parts.clock.monotonic,
             fence=parts.fence,
         )
+        if settings.race is not None and settings.node_name:
+            self._state.race = RaceTimes(settings.node_name, *settings.race, parts.clock.monotonic)
+            self._state.claims.subscribe(self._state.race.claim_changed)
         self._publishing: CapacityState | None = None
         self._placing: PlacementState | None = None
         self._measured: MeasuredHooks | None = None
@@ -242,6 +247,7 @@ class _Wiring:
         self._dispatcher.register("recycle", RecycleOperation(deps, volumes.enqueue))
         if self._settings.node_name:
             self._dispatcher.register("recognise", RecogniseOperation(deps))
+            self._dispatcher.register("check-room", RoomOperation(deps))
         self._dispatcher.register("identify", IdentifyOperation(deps, self._drivers.identify))
         self._state.volumes.subscribe(self._forget_source)
         return deps
@@ -288,7 +294,7 @@ class _Wiring:
         if (
             not settings.node_name
             or plural not in _OF_NODES
-            or (settings.race and plural in (CLAIMS.plural, VOLUMES.plural))
+            or (settings.race is not None and plural in (CLAIMS.plural, VOLUMES.plural))
         ):
             return ""
         return f"{NODE}={node_hash(settings.node_name)}"

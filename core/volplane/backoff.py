@@ -185,6 +185,13 @@ LEASE_NOT_HELD: Final = Backoff(
     jitter=(1.0, 1.2),
     reset="-",
 )
+NODE_LEASE_NOT_HELD: Final = Backoff(
+    reason="the same for the lease of a process that serves one node, of which there may be thousands",
+    first=10.0,
+    factor=1.0,
+    jitter=(1.0, 1.2),
+    reset="-",
+)
 LEASE_NOT_RENEWED: Final = Backoff(reason="the lease was not renewed", first=1.0, factor=1.0, reset="-")
 PREPARE_FAILED: Final = Backoff(
     reason="at the start of a process: the API server gave no usable answer",

@@ -16,7 +16,7 @@ from random import Random
 
 from volplane.assembly import Parts, build
 from volplane.attach.desired import count_volumes
-from volplane.backoff import PREPARE_FAILED
+from volplane.backoff import LEASE_NOT_HELD, NODE_LEASE_NOT_HELD, PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
 from volplane.controller.leader import Elector, Leadership
@@ -54,6 +54,11 @@ HUNG_INTERVAL = 5.0
 WARN_INTERVAL = 30.0
 REFUSED_SECONDS = 10.0
 """How long credentials that are not accepted at the start are tried: what checks them may be restarting."""
+LEASE_SECONDS = 15
+NODE_LEASE_SECONDS = 40
+"""Of processes that serve one node. As the kubelet's: a thousand of them write a hundred times a second."""
+RENEWED_WITHIN = 2 / 3
+"""Part of the lease after which a leader that could not renew it stops its work."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
@@ -73,7 +78,7 @@ class Options:
     leader_elect: bool = True
     node_name: str | None = None
     external_choice: bool = False
-    race: bool = False
+    race: tuple[float, float] | None = None
     resync: float = 600.0
     force_detach: bool = True
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
@@ -230,11 +235,14 @@ class ControllerProcess:
             name=self._options.lease,
             identity=self._options.identity,
             now=self._clock.now,
+            duration=NODE_LEASE_SECONDS if self._options.node_name else LEASE_SECONDS,
         )
         self._elector = Elector(
             lock,
             random=self._random,
             overrun=_exit_hard,
+            renew_seconds=lock.duration * RENEWED_WITHIN,
+            pace=NODE_LEASE_NOT_HELD if self._options.node_name else LEASE_NOT_HELD,
             ensure_namespace=self._ensure_namespace,
             metrics=self.metrics,
         )

@@ -60,10 +60,10 @@ class Asked:
 class Site:
     """What a test does to it: people have their own client."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, server: ApiServer | None = None) -> None:
         self.root = directory / "root"
-        self.root.mkdir()
-        self.server = ApiServer(now=lambda: datetime.now(UTC), random=Random(1))
+        self.root.mkdir(parents=True)
+        self.server = server or ApiServer(now=lambda: datetime.now(UTC), random=Random(1))
         self.transport = FaultTransport(InProcessTransport(self.server))
         self.client = Client(InProcessTransport(self.server))
         self.metrics = Metrics()
@@ -157,12 +157,13 @@ async def running_process(
     configuration: Configuration | None = None,
     plugins: Iterable[Plugin] = (),
     hostpath: bool = True,
+    server: ApiServer | None = None,
     **options: Any,
 ) -> AsyncIterator[Site]:
     """Run it until the block ends, with its pages served. plugins: beside hostpath, for drivers of the
-    configuration. hostpath: whether there is a driver of it.
+    configuration. hostpath: whether there is a driver of it. server: one that runs already.
     """
-    site = Site(directory)
+    site = Site(directory, server)
     driver = DriverSettings(name=DRIVER, backend="hostpath", options={"root": str(site.root), "shared": True})
     configured = configuration or Configuration()
     configured = replace(configured, drivers=(*(configured.drivers or ()), *([driver] if hostpath else ())))

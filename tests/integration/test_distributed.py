@@ -317,6 +317,25 @@ async def test_volumes_of_a_lost_node_are_said_to_be_lost_and_come_back_with_it(
         assert cluster.assets()["a"] == []
 
 
+async def test_a_node_that_registers_anew_gets_its_volumes_back_while_its_process_runs_on() -> None:
+    async with DistributedCluster(["a"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local")
+        await cluster.settle()
+        volume = cluster.volume("data")
+        assert volume is not None
+        cluster.api.delete("nodes", "a")
+        await cluster.settle()
+        node = cluster.create_node("a")
+        await cluster.settle()
+        now = cluster.volume("data")
+        assert now is not None
+        assert now["metadata"]["annotations"][names.NODE_UID] == node["metadata"]["uid"]
+        cluster.create_claim("more", "local")
+        await cluster.advance(2)
+        assert cluster.node_of("more") == "a"
+
+
 async def test_a_node_made_again_under_its_name_is_not_the_old_one() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local")
@@ -510,6 +529,20 @@ async def test_claims_go_where_room_is_and_nothing_is_promised_twice() -> None:
         assert cluster.node_of(waiting) == "a"
 
 
+async def test_a_new_class_is_not_crowded_on_the_first_node_that_publishes_room_for_it() -> None:
+    async with DistributedCluster(["a", "b", "c"]) as cluster:
+        for node in "bc":
+            cluster.scripts[node].add(requests("create", "csistoragecapacities"), delay(5.0), times=1e9)
+        cluster.create_class("local")
+        await asyncio.sleep(1)
+        assert list(published(cluster)) == ["a"]
+        for number in range(6):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.settle()
+        nodes = [cluster.node_of(f"c{number}") for number in range(6)]
+        assert {node: nodes.count(node) for node in "abc"} == {"a": 2, "b": 2, "c": 2}
+
+
 async def test_most_room_and_turns_by_class_parameter() -> None:
     async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
         cluster.disks["b"].capacity_bytes = 20 * GIB
@@ -526,3 +559,41 @@ async def test_most_room_and_turns_by_class_parameter() -> None:
         assert sorted(cluster.node_of(f"t{number}") for number in range(4)) == ["a", "a", "b", "b"]
         (event,) = [each for each in cluster.api.events(wrong) if each["reason"] == "ProvisioningFailed"]
         assert "parameter 'volplane.dev/placement' is 'most', expected one of" in event["message"]
+
+
+# --- without an assigner ------------------------------------------------------------------------------------------
+
+
+async def test_in_a_race_every_claim_is_made_once_by_whoever_takes_it_first() -> None:
+    async with DistributedCluster(["a", "b", "c"], race=(20.0, 60.0)) as cluster:
+        cluster.create_class("local")
+        for number in range(9):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.settle()
+        assert not any(selected(cluster.claim(f"c{number}")) for number in range(9))
+        await cluster.advance(30)
+        nodes = [cluster.node_of(f"c{number}") for number in range(9)]
+        assert all(nodes)
+        assert len(set(nodes)) > 1
+        assert sum(map(len, cluster.assets().values())) == 9
+        cluster.api.delete("persistentvolumeclaims", "c0")
+        await cluster.settle()
+        assert sum(map(len, cluster.assets().values())) == 8
+
+
+async def test_in_a_race_a_full_node_does_not_take_part() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB, race=(1.0, 4.0)) as cluster:
+        cluster.disks["a"].capacity_bytes = GIB
+        cluster.create_class("local")
+        for number in range(4):
+            cluster.create_claim(f"c{number}", "local", "2Gi")
+        await cluster.advance(10)
+        assert {cluster.node_of(f"c{number}") for number in range(4)} == {"b"}
+
+
+async def test_in_a_race_claims_of_selected_nodes_are_made_there_at_once() -> None:
+    async with DistributedCluster(["a", "b"], race=(20.0, 60.0)) as cluster:
+        cluster.create_class("late", late=True)
+        cluster.create_claim("data", "late", node="b")
+        await cluster.settle()
+        assert cluster.node_of("data") == "b"

@@ -25,6 +25,7 @@ DELAYS: list[tuple[Backoff, list[float], float]] = [
     (backoff.EVENT_NOT_WRITTEN, [1, 2, 4, 8, 16, 32, 60], 60),
     (backoff.EVENT_REFUSED, [1, 4, 16, 16], 16),
     (backoff.LEASE_NOT_HELD, [2, 2], 2),
+    (backoff.NODE_LEASE_NOT_HELD, [10, 10], 10),
     (backoff.LEASE_NOT_RENEWED, [1, 1], 1),
     (backoff.PREPARE_FAILED, [1, 1], 1),
     (backoff.DRIVER_NOT_STARTED, [1, 2, 4, 8, 16, 30, 30], 30),

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, TypeVar
 
-from volplane.backoff import LEASE_NOT_HELD, LEASE_NOT_RENEWED
+from volplane.backoff import LEASE_NOT_HELD, LEASE_NOT_RENEWED, Backoff
 from volplane.controller.metrics import Metrics
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.fence import Fence
@@ -72,11 +72,14 @@ class Elector:
         random: Random,
         overrun: Callable[[], None],
         renew_seconds: float = 10.0,
+        pace: Backoff = LEASE_NOT_HELD,
         ensure_namespace: Callable[[], Awaitable[None]] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """ensure_namespace: creates the namespace of the lease if it is missing."""
-        retry, jitter = LEASE_NOT_HELD.first, LEASE_NOT_HELD.jitter[1]
+        """ensure_namespace: creates the namespace of the lease if it is missing. pace: of looks at the lease, and of
+        renewals.
+        """
+        retry, jitter = pace.first, pace.jitter[1]
         if not retry * jitter < renew_seconds < lock.duration:
             raise ConfigurationError(
                 f"leader election of {lock.name}: retry ({retry:g} s, times {jitter}) must be less than renew "
@@ -86,6 +89,7 @@ class Elector:
         self._random = random
         self._overrun = overrun
         self._renew = renew_seconds
+        self._pace = pace
         self._ensure_namespace = ensure_namespace
         self._metrics = metrics
         self.failing = ""
@@ -253,7 +257,7 @@ class Elector:
             self._metrics.leading(self._lock.name, leadership is not None)
 
     def _pause(self) -> float:
-        return LEASE_NOT_HELD.delay(random=self._random)
+        return self._pace.delay(random=self._random)
 
 
 class _Holding:

@@ -27,6 +27,7 @@ from volplane.intents.record import (
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.placement.race import decide_race
 from volplane.placement.recognise import decide_recognition
 from volplane.provision.decide import decide_provision
 from volplane.reclaim.delete import decide_delete
@@ -53,7 +54,12 @@ def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads)
         return _class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
     if not cluster.has_driver(storage_class.provisioner):
         return _settle(claim, cluster)
-    if why := _not_asked(claim, storage_class) or claim_elsewhere(claim, cluster):
+    if why := _not_asked(claim, storage_class):
+        return Wait(reason=why)
+    driver = cluster.drivers.get(storage_class.provisioner)
+    if driver is not None and (taken := decide_race(claim, storage_class, driver, cluster)) is not None:
+        return taken
+    if why := claim_elsewhere(claim, cluster):
         return Wait(reason=why)
     return decide_provision(claim, storage_class, cluster, reads)
 

@@ -234,10 +234,13 @@ def _offers(claim: Claim, storage_class: StorageClass, driver: DriverView, state
         return [Offer(node.name, usage.count(name, node.hash), None) for node in candidates]
     usage.expire(now)
     rooms, size = state.room.of(name, storage_class.name), state.promise(claim, driver, "").size
+    coming = state.is_new(storage_class)
     offers = []
     for node in candidates:
         room = rooms.get(node.name)
-        if room is not None and room.largest >= size:
+        if room is None and coming:
+            offers.append(Offer(node.name, usage.count(name, node.hash), None))
+        elif room is not None and room.largest >= size:
             free = room.free - usage.reserved(name, node.hash)
             if free >= size:
                 offers.append(Offer(node.name, usage.count(name, node.hash), free))

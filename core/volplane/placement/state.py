@@ -12,7 +12,7 @@ from volplane.binding.matching import capacity_of, class_of_claim, request_of
 from volplane.drivers.view import DriverView
 from volplane.intents.record import allowed_segments
 from volplane.kube import names
-from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.placement.nodes import NodeBook, takes_volumes
 from volplane.placement.room import PublishedRoom
 from volplane.placement.usage import UNPUBLISHED_SECONDS, Promise, Usage
@@ -121,7 +121,7 @@ class PlacementState:
         label = _label(new) if new is not None else ""
         driver = self.driver_of_volume(new) if new is not None else None
         promise = Promise(driver.name, label, 0, made=True) if driver is not None and label else None
-        if promise is not None and new is not None and not self.usage.knows(new.name) and self._is_new(new):
+        if promise is not None and new is not None and not self.usage.knows(new.name) and self.is_new(new):
             size = -(-capacity_of(new) // _NANOS)
             self.usage.made(new.name, promise._replace(size=size), new.version, self.cluster.monotonic())
         elif promise is None or not self.usage.knows(present.name):
@@ -135,10 +135,10 @@ class PlacementState:
             labels = new.metadata.labels or {}
             self.usage.published(labels.get(names.CAPACITY_DRIVER, ""), labels.get(names.NODE, ""), new.version)
 
-    def _is_new(self, volume: Volume) -> bool:
-        """Whether its node may not have published its room since it was made, as far as the clocks agree."""
+    def is_new(self, item: KubeObject) -> bool:
+        """Whether published room may not heed it yet: a class is published by one node after the other."""
         try:
-            made = datetime.fromisoformat(volume.metadata.creation_timestamp or "")
+            made = datetime.fromisoformat(item.metadata.creation_timestamp or "")
         except ValueError:
             return False
         return (self.cluster.now() - made).total_seconds() < UNPUBLISHED_SECONDS

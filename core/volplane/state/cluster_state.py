@@ -29,6 +29,7 @@ from volplane.kube.objects import (
 from volplane.state.indexes import ATTACHMENT_INDEXES
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
+from volplane.state.race import RaceTimes
 from volplane.state.records import ClaimIntent, Sealer
 
 __all__ = ["ClusterState", "Drivers", "Settings"]
@@ -70,8 +71,8 @@ class Settings:
     namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
     assigner: we choose nodes for the claims of distributed drivers, and label what belongs to them. capacity: we
     publish the room there is. external_choice: somebody else selects the nodes of claims that bind immediately.
-    node_name: the one node whose storage this process serves; "" = the cluster. race: this process takes claims that
-    nobody has a node for, in competition with those of the other nodes.
+    node_name: the one node whose storage this process serves; "" = the cluster. race: processes of nodes
+    compete for claims that have no node, with these base and longest delays; None = an assigner places them.
     lease: key of the Lease under which this process leads, "" if nobody is elected.
     """
 
@@ -89,7 +90,7 @@ class Settings:
     capacity: bool = True
     external_choice: bool = False
     node_name: str = ""
-    race: bool = False
+    race: tuple[float, float] | None = None
     force_detach: bool = True
     force_detach_after: float = 360.0
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
@@ -113,7 +114,7 @@ class Settings:
         force_detach: bool = True,
         external_choice: bool = False,
         node_name: str = "",
-        race: bool = False,
+        race: tuple[float, float] | None = None,
         lease: str = "",
     ) -> Settings:
         """Of a process that runs these controllers."""
@@ -128,7 +129,7 @@ class Settings:
             protection="protection" in controllers,
             attacher="attacher" in controllers,
             attach_detach="attach-detach" in controllers,
-            assigner="assigner" in controllers,
+            assigner="assigner" in controllers and race is None,
             capacity="capacity" in controllers,
             external_choice=external_choice,
             node_name=node_name,
@@ -144,6 +145,7 @@ class ClusterState:
 
     attachments, csi_drivers: empty where no controller of this process attaches, or says what a driver can do.
     capacities: published room, in our namespace; empty where no controller of this process publishes or uses it.
+    race: where claims without a node are taken in a race.
     now: wall time; monotonic: loop time; fence: text of our term's `Fence`, "" if nobody is elected. Decisions read;
     event handlers and operations change the caches and the progress.
     """
@@ -163,6 +165,7 @@ class ClusterState:
     csi_drivers: Cache[CsiDriver] = field(default_factory=lambda: Cache(CSI_DRIVERS))
     capacities: Cache[CsiStorageCapacity] = field(default_factory=lambda: Cache(CAPACITIES))
     progress: Progress = field(default_factory=Progress)
+    race: RaceTimes | None = None
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
     overlaps: Overlaps = field(default_factory=Overlaps)
